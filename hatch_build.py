@@ -1,118 +1,109 @@
-"""Compile the C code of Waypost when it is installed.
+"""Compile the C extension of Waypost, `bridge._native`, when it is installed.
 
-A result stands beside its source, in a checkout (an editable installation) as in a wheel, under a name with the
-source's hash. An installation without a compiler fails. By hand: `python hatch_build.py`.
+It stands in the package, in a checkout (an editable installation) as in a wheel. It uses the limited API of Python
+3.11, so a wheel serves every later Python. An installation without a compiler fails. By hand: `python hatch_build.py`.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import platform_tags
 
+EXTENSION = Path("bridge", "_native.abi3.so")
 SOURCES = (
-    Path("bridge", "batch_content.c"),
-    Path("bridge", "engine", "loops.c"),
-    Path("edge", "broker", "mqtt", "arrivals.c"),
-    Path("edge", "broker", "mqtt", "departures.c"),
-    Path("edge", "broker", "store", "loops.c"),
+    "bridge/native.h",
+    "bridge/native.c",
+    "bridge/batch_content.c",
+    "bridge/engine/loops.c",
+    "edge/broker/mqtt/arrivals.c",
+    "edge/broker/mqtt/departures.c",
+    "edge/broker/store/loops.c",
 )
-FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra")
-COMPILER_S = 60
-"""A compiler that takes longer for one of them does not work; it takes a fraction of a second."""
+FLAGS = (
+    "-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-DPy_LIMITED_API=0x030B0000",
+)  # fmt: skip
+COMPILER_S = 300
+"""A compiler that takes longer does not work; it takes some seconds on a Raspberry Pi."""
+HEADERS_STEP = "install the headers of Python: apt-get install python3-dev"
 
 
 class CompileError(Exception):
-    """Something could not be compiled; what the compiler said."""
+    """The extension cannot be compiled. The message is the compiler's."""
 
 
-def run(command: Sequence[str], seconds: int, folder: Path | None = None) -> None:
-    """Raises CompileError with what it said."""
+def run(command: Sequence[str], seconds: int) -> None:
+    """Run a command. Raises CompileError with its output."""
     try:
-        done = subprocess.run(  # noqa: S603 - the compiler of whoever installs
-            command, capture_output=True, text=True, timeout=seconds, check=False, cwd=folder
+        done = subprocess.run(  # noqa: S603 - the compiler of the machine that installs
+            command, capture_output=True, text=True, timeout=seconds, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileError(str(error)) from error
     if done.returncode != 0:
-        raise CompileError((done.stderr + done.stdout).strip() or f"{command[0]} ended with {done.returncode}")
+        why = (done.stderr + done.stdout).strip() or f"{command[0]} ended with {done.returncode}"
+        raise CompileError(f"{why}\n{HEADERS_STEP}" if "Python.h: No such file" in why else why)
 
 
-def compiler() -> list[str]:
-    """What ``CC`` says, else ``cc``."""
-    return shlex.split(os.environ.get("CC") or "cc")
+def digest_of(root: Path) -> str:
+    """Return the digest that `bridge.native` compares with, of the sources below `root`."""
+    digest = sha256()
+    for name in SOURCES:
+        digest.update((root / name).read_bytes())
+    return digest.hexdigest()
 
 
-# --- the inner loops -----------------------------------------------------------------------------------------------
+def compile_extension(root: Path) -> Path:
+    """Compile the extension unless it is there and of these sources. Raises CompileError.
 
-
-def library_path(source: Path) -> Path:
-    """As `bridge.libraries.library_path`, which looks for what this names (a test holds them together): what is not
-    installed yet cannot be imported."""
-    text = source.read_bytes()
-    included = [source.parent / name.decode() for name in re.findall(rb'^#include "(.+)"$', text, re.MULTILINE)]
-    digest = sha256(text + b"".join(path.read_bytes() for path in included))
-    return source.with_name(f"_{source.stem}_{digest.hexdigest()[:16]}.so")
-
-
-def compile_loops(root: Path, folder: Path | None = None) -> list[Path]:
-    """Make the libraries that are not there, beside their sources or in `folder`, and remove those of older sources.
-
-    Raises CompileError.
+    ``CC`` is the compiler and its options; without it ``cc`` compiles.
     """
-    return [compile_source(root / source, folder) for source in SOURCES]
-
-
-def compile_source(source: Path, folder: Path | None = None) -> Path:
-    """As `compile_loops`, of one source."""
+    extension = root / EXTENSION
+    fresh = extension.with_name(f"{extension.name}.{os.getpid()}")  # a compiler that is interrupted leaves half a file
     try:
-        library = library_path(source)
+        digest = digest_of(root)
+        if extension.exists() and digest.encode() in extension.read_bytes():
+            return extension
+        told = (f'-DWAYPOST_SOURCES="{" ".join(SOURCES)}"', f'-DWAYPOST_DIGEST="{digest}"')
+        files = [str(root / name) for name in SOURCES if name.endswith(".c")]
+        compiler = shlex.split(os.environ.get("CC") or "cc")
+        run([*compiler, *FLAGS, f"-I{sysconfig.get_path('include')}", *told, "-o", str(fresh), *files], COMPILER_S)
+        fresh.replace(extension)
     except OSError as error:
         raise CompileError(str(error)) from error
-    if folder is not None:
-        library = folder / library.name
-    if not library.exists():
-        fresh = library.with_name(f"{library.name}.{os.getpid()}")  # a compiler that is interrupted leaves half a file
-        try:
-            run([*compiler(), *FLAGS, "-o", str(fresh), str(source)], COMPILER_S)
-            fresh.replace(library)
-        except OSError as error:
-            raise CompileError(str(error)) from error
-        finally:
-            fresh.unlink(missing_ok=True)
-    for old in library.parent.glob(f"_{source.stem}_*.so"):
-        if old != library:
-            old.unlink()
-    return library
+    finally:
+        fresh.unlink(missing_ok=True)
+    return extension
 
 
-# --- installing ----------------------------------------------------------------------------------------------------
+def platform_tag() -> str:
+    """Return the tag of this kind of machine: what is compiled here is not checked for others of its kind."""
+    return next(tag for tag in platform_tags() if not tag.startswith(("manylinux", "musllinux")))
 
 
-class LoopsHook(BuildHookInterface[Any]):
+class ExtensionHook(BuildHookInterface[Any]):
     """Called by hatchling for every wheel, editable ones among them."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the loops. A wheel that holds them is one for this kind of machine. Raises CompileError."""
-        root = Path(self.root)
-        libraries = compile_loops(root)
+        """Compile. A wheel that holds the extension is one for this kind of machine. Raises CompileError."""
+        compile_extension(Path(self.root))
         if version != "editable":
-            build_data["artifacts"] += [f"/{library.relative_to(root).as_posix()}" for library in libraries]
+            build_data["artifacts"].append(f"/{EXTENSION.as_posix()}")
             build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            build_data["tag"] = f"cp311-abi3-{platform_tag()}"
 
 
 if __name__ == "__main__":
-    here = Path(__file__).parent
     try:
-        sys.stdout.write("".join(f"{path}\n" for path in compile_loops(here)))
+        sys.stdout.write(f"{compile_extension(Path(__file__).parent)}\n")
     except CompileError as failure:
         sys.exit(f"hatch_build: {failure}")

@@ -4,11 +4,7 @@
  *
  * The interpreter lock is held throughout. Sizes are of one batch, so sums of them fit into 64 bits.
  */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "stable_interface.h"
+#include "native.h"
 
 enum { SEQUENCE_BITS = 63, U32 = 4, U64 = 8 };
 static const uint64_t SEQUENCE_MAX = ((uint64_t)1 << SEQUENCE_BITS) - 1;
@@ -103,7 +99,7 @@ static PyObject *take_each(struct section *section, const struct column *lengths
     for (size_t i = 0; list && i < lengths->entries; i++) {
         Py_ssize_t length = (Py_ssize_t)entry(lengths, i);
         if (!put(list, i, made(bytes, length))) {
-            Py_DecRef(list);
+            Py_XDECREF(list);
             return NULL;
         }
         bytes += length;
@@ -132,9 +128,9 @@ static PyObject *looked_up(PyObject *dictionary, const struct column *indexes)
     PyObject *list = PyList_New((Py_ssize_t)indexes->entries);
     for (size_t i = 0; list && i < indexes->entries; i++) {
         PyObject *one = PyList_GetItem(dictionary, (Py_ssize_t)entry(indexes, i));
-        Py_IncRef(one);
+        Py_XINCREF(one);
         if (!put(list, i, one)) {
-            Py_DecRef(list);
+            Py_XDECREF(list);
             return NULL;
         }
     }
@@ -146,7 +142,7 @@ static PyObject *whole_numbers(const struct column *column)
     PyObject *list = PyList_New((Py_ssize_t)column->entries);
     for (size_t i = 0; list && i < column->entries; i++)
         if (!put(list, i, PyLong_FromUnsignedLongLong(entry(column, i)))) {
-            Py_DecRef(list);
+            Py_XDECREF(list);
             return NULL;
         }
     return list;
@@ -160,7 +156,7 @@ static PyObject *times(const struct column *differences)
     for (size_t i = 0; list && i < differences->entries; i++)
         if (__builtin_add_overflow(time, (int64_t)entry(differences, i), &time) || time < 0 ||
             !put(list, i, PyLong_FromLongLong(time))) {
-            Py_DecRef(list);
+            Py_XDECREF(list);
             return wrong("a received-at is outside 63 bits");
         }
     return list;
@@ -203,7 +199,7 @@ static PyObject *range_of(PyObject *kind, PyObject *address, uint64_t base, uint
     PyObject *made = numbers ? PyObject_CallFunctionObjArgs(kind, address, PyTuple_GetItem(numbers, 0),
                                                             PyTuple_GetItem(numbers, 1), PyTuple_GetItem(numbers, 2), NULL)
                              : NULL;
-    Py_DecRef(numbers);
+    Py_XDECREF(numbers);
     return made;
 }
 
@@ -229,11 +225,11 @@ static PyObject *read_table(struct section *table, size_t ranges, uint64_t messa
     for (size_t i = 0; list && i < ranges; i++) {
         PyObject *address = PyList_GetItem(addresses, (Py_ssize_t)i);
         if (!put(list, i, range_of(kind, address, entry(&bases, i), entry(&firsts, i), entry(counts, i)))) {
-            Py_DecRef(list);
+            Py_XDECREF(list);
             list = NULL;
         }
     }
-    Py_DecRef(addresses);
+    Py_XDECREF(addresses);
     return list;
 }
 
@@ -270,14 +266,16 @@ static PyObject *read_columns(struct section *columns, PyObject *ranges, const s
                              (unsigned long long)(longest_address + longest_device + longest_property));
     PyObject *parts[] = {devices, properties, bodies, of_device, of_property, received_at, run_lengths};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        Py_DecRef(parts[i]);
+        Py_XDECREF(parts[i]);
     return made;
 }
 
-/* read(table, columns, ranges, messages, Range) -> the fields of a `batch_content.Content`. Raises ValueError. */
-static PyObject *read(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* read_batch(table, columns, ranges, messages, Range) -> the fields of a `batch_content.Content`. Raises ValueError. */
+static PyObject *read_batch(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("read_batch", arguments, count, "bbiiO"))
+        return NULL;
     char *bytes[2];
     Py_ssize_t sizes[2];
     if (PyBytes_AsStringAndSize(arguments[0], &bytes[0], &sizes[0]) ||
@@ -293,13 +291,16 @@ static PyObject *read(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
     uint64_t longest;
     PyObject *of_table = read_table(&table, (size_t)ranges, messages, arguments[4], &counts, &longest);
     PyObject *made = of_table ? read_columns(&columns, of_table, &counts, messages, longest) : NULL;
-    Py_DecRef(of_table);
+    Py_XDECREF(of_table);
     return made;
 }
 
-static PyMethodDef method = {"read", read, METH_FASTCALL, NULL};
+static PyMethodDef functions[] = {
+    FUNCTION("read_batch", read_batch),
+    {NULL, NULL, 0, NULL},
+};
 
-PyObject *waypost_batch_content(void)
+int add_batch_content(PyObject *module)
 {
-    return PyCFunction_NewEx(&method, NULL, NULL);
+    return PyModule_AddFunctions(module, functions);
 }

@@ -6,20 +6,14 @@ and a range counts: it is done in C (`batch_content.c`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from bridge import libraries
 from bridge.columns import BatchError
 from bridge.hidden import hides
-
-SOURCE: Final = Path(libraries.ROOT, "bridge", "batch_content.c")
-
-_read: Callable[..., tuple[Any, ...]] = libraries.entry_of(SOURCE, "waypost_batch_content")()
-"""(table, columns, ranges, messages, the class of ranges): the fields of a `Content`. Raises ValueError."""
+from bridge.native import functions as native
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):
@@ -56,6 +50,6 @@ class Content(NamedTuple):
 def read(table: bytes, columns: bytes, ranges: int, messages: int) -> Content:
     """The content of a batch of so many ranges and messages. Raises `BatchError` where its sections do not say that."""
     try:
-        return Content(*_read(table, columns, ranges, messages, Range))
+        return Content(*native.read_batch(table, columns, ranges, messages, Range))
     except ValueError as error:
         raise BatchError(str(error)) from None

@@ -1,23 +1,18 @@
 /*
  * The inner loops of the AMQP machine over Qpid Proton's engine: one call a batch where Python makes five a message.
  *
- * Proton's functions come as pointers, out of the one copy of Proton that the process has, and Python's are those of
- * `stable_interface.h`. `loops.py` is the other side: it decides about everything that is not plain (other outcomes
- * than accepted and released).
+ * Proton's functions come as pointers, out of the one copy of Proton that the process has. `loops.py` is the other side:
+ * it decides about everything that is not plain (other outcomes than accepted and released).
  *
  * The interpreter lock is held, but where bytes of the peer are many (LONG_BYTES): to let it go costs more than most
  * calls take, and whoever gets it meanwhile makes us wait. A delivery is only valid until it is settled: Proton makes new
  * deliveries out of settled ones.
  */
+#include "../native.h"
+
 #include <errno.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/types.h>
-
-#include "../stable_interface.h"
 
 typedef struct pn_transport_t pn_transport_t;
 typedef struct pn_collector_t pn_collector_t;
@@ -30,7 +25,7 @@ typedef struct pn_bytes_t {
     const char *start;
 } pn_bytes_t;
 
-/* Every field has the size of a pointer and stands in the order of FUNCTIONS in loops.py. Set once. */
+/* Proton's functions, and what `bind_proton` is told of its events. Set once. */
 static struct proton {
     pn_event_t *(*collector_peek)(pn_collector_t *);
     bool (*collector_pop)(pn_collector_t *);
@@ -63,11 +58,89 @@ static struct proton {
     ssize_t (*transport_pending)(pn_transport_t *);
     ssize_t (*transport_peek)(pn_transport_t *, char *, size_t);
     void (*transport_pop)(pn_transport_t *, size_t);
-    uintptr_t type_delivery; /* PN_DELIVERY */
-    uintptr_t type_flow;     /* PN_LINK_FLOW */
-    uintptr_t types_told;    /* a bit for each type of event that Python handles; the others are nobody's */
-    uintptr_t rows_max;      /* of one `collect`; more take another call */
+    unsigned long long type_delivery; /* PN_DELIVERY */
+    unsigned long long type_flow;     /* PN_LINK_FLOW */
+    unsigned long long types_told;    /* a bit for each type of event that Python handles; the others are dropped */
+    unsigned long long rows_max;      /* of one `amqp_collect`; more take another call */
 } pn;
+
+#define PROTON(name) {"pn_" #name, offsetof(struct proton, name)}
+static const struct {
+    const char *name;
+    size_t place; /* of the pointer, in `pn` */
+} PROTON_FUNCTIONS[] = {
+    PROTON(collector_peek),
+    PROTON(collector_pop),
+    PROTON(event_type),
+    PROTON(event_link),
+    PROTON(event_delivery),
+    PROTON(session_incoming_bytes),
+    PROTON(session_outgoing_bytes),
+    PROTON(link_is_sender),
+    PROTON(link_state),
+    PROTON(link_credit),
+    PROTON(link_get_drain),
+    PROTON(link_current),
+    PROTON(link_queued),
+    PROTON(link_advance),
+    PROTON(link_recv),
+    PROTON(link_send),
+    PROTON(delivery),
+    PROTON(delivery_tag),
+    PROTON(delivery_updated),
+    PROTON(delivery_remote_state),
+    PROTON(delivery_settled),
+    PROTON(delivery_partial),
+    PROTON(delivery_aborted),
+    PROTON(delivery_pending),
+    PROTON(delivery_update),
+    PROTON(delivery_settle),
+    PROTON(transport_push),
+    PROTON(transport_capacity),
+    PROTON(transport_pending),
+    PROTON(transport_peek),
+    PROTON(transport_pop),
+};
+
+/* Check arguments as `takes`, of a function that calls Proton. Raises TypeError, or ValueError before `bind_proton`. */
+static bool may_call(const char *function, PyObject *const *arguments, Py_ssize_t count, const char *kinds)
+{
+    if (!pn.rows_max)
+        PyErr_SetString(PyExc_ValueError, "the functions of Proton are not bound");
+    return pn.rows_max && takes(function, arguments, count, kinds);
+}
+
+/*
+ * bind_proton(addresses of functions by name, PN_DELIVERY, PN_LINK_FLOW, events that Python handles as bits, rows of one
+ * `amqp_collect`). Raises KeyError.
+ */
+static PyObject *bind_proton(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self;
+    struct proton bound;
+    if (!takes("bind_proton", arguments, count, "diiii"))
+        return NULL;
+    for (size_t i = 0; i < sizeof PROTON_FUNCTIONS / sizeof *PROTON_FUNCTIONS; i++) {
+        const char *name = PROTON_FUNCTIONS[i].name;
+        PyObject *key = PyUnicode_FromString(name);
+        PyObject *number = key ? PyDict_GetItemWithError(arguments[0], key) : NULL;
+        void *address = number ? PyLong_AsVoidPtr(number) : NULL;
+        Py_XDECREF(key);
+        if (!address) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_KeyError, name);
+            return NULL;
+        }
+        memcpy((char *)&bound + PROTON_FUNCTIONS[i].place, &address, sizeof address);
+    }
+    unsigned long long *numbers[] = {&bound.type_delivery, &bound.type_flow, &bound.types_told, &bound.rows_max};
+    for (int i = 0; i < 4; i++)
+        *numbers[i] = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(arguments[1 + i]);
+    if (PyErr_Occurred())
+        return NULL;
+    pn = bound;
+    return none();
+}
 
 enum {
     STATE_ACCEPTED = 0x24, /* AMQP 1.0 section 3.4.2 */
@@ -91,16 +164,11 @@ static void *at(PyObject *address)
     return found;
 }
 
-static PyObject *none(void)
-{
-    return Py_BuildValue("");
-}
-
 /* Takes over `item`, which is NULL where there was an error; false then. */
 static bool append(PyObject *list, PyObject *item)
 {
     bool done = item && !PyList_Append(list, item);
-    Py_DecRef(item);
+    Py_XDECREF(item);
     return done;
 }
 
@@ -120,7 +188,7 @@ static PyObject *row(const pn_link_t *link, const pn_delivery_t *delivery, uint6
  * between. */
 struct told {
     PyObject *rows;
-    uintptr_t n;
+    unsigned long long n;
     pn_link_t *receiving, *flowing, *accepting;
     PyObject *deliveries, *tags; /* of the last row of `accepting`, which has them */
 };
@@ -167,7 +235,7 @@ static bool collect_into(struct told *all, pn_collector_t *collector)
 {
     pn_event_t *event;
     while (all->n < pn.rows_max && (event = pn.collector_peek(collector))) {
-        uintptr_t type = (uintptr_t)pn.event_type(event);
+        unsigned long long type = (unsigned long long)pn.event_type(event);
         if (type != pn.type_delivery && type != pn.type_flow) {
             if (pn.types_told >> type & 1)
                 break;
@@ -199,12 +267,14 @@ static bool collect_into(struct told *all, pn_collector_t *collector)
 /* collect(collector) -> (rows, whether another event waits) */
 static PyObject *collect(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_collect", arguments, count, "i"))
+        return NULL;
     pn_collector_t *collector = at(arguments[0]);
     struct told all = {.rows = collector ? PyList_New(0) : NULL};
     if (all.rows && collect_into(&all, collector))
         return Py_BuildValue("NN", all.rows, PyBool_FromLong(pn.collector_peek(collector) != NULL));
-    Py_DecRef(all.rows);
+    Py_XDECREF(all.rows);
     return NULL;
 }
 
@@ -248,7 +318,7 @@ static PyObject *receive_from(pn_link_t *link)
             largest = size;
         if (partial) {
             if (size >= BEGUN_BYTES) {
-                Py_DecRef(begins);
+                Py_XDECREF(begins);
                 begins = message_of(link, size);
                 done = begins != NULL;
             }
@@ -267,16 +337,18 @@ static PyObject *receive_from(pn_link_t *link)
     if (done)
         return Py_BuildValue("NNKNNnNN", messages, deliveries, taken, PyBool_FromLong(settled), PyBool_FromLong(more),
                              (Py_ssize_t)largest, PyBool_FromLong(first_aborted), begins);
-    Py_DecRef(messages);
-    Py_DecRef(deliveries);
-    Py_DecRef(begins);
+    Py_XDECREF(messages);
+    Py_XDECREF(deliveries);
+    Py_XDECREF(begins);
     return NULL;
 }
 
 /* receive(link) -> as `receive_from` */
 static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_receive", arguments, count, "i"))
+        return NULL;
     pn_link_t *link = at(arguments[0]);
     return link ? receive_from(link) : NULL;
 }
@@ -308,7 +380,9 @@ static bool is_open(pn_link_t *link)
  */
 static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_read", arguments, count, "iib"))
+        return NULL;
     pn_transport_t *transport = at(arguments[0]);
     pn_collector_t *collector = transport ? at(arguments[1]) : NULL;
     char *data;
@@ -332,7 +406,7 @@ static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize
         if (received)
             return Py_BuildValue("NNNNn", all.rows, received, PyBool_FromLong(waits), PyBool_FromLong(deaf), size);
     }
-    Py_DecRef(all.rows);
+    Py_XDECREF(all.rows);
     return NULL;
 }
 
@@ -340,11 +414,13 @@ static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize
  * forget them. Numbers that are not there are skipped. */
 static PyObject *settle(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_settle", arguments, count, "dOi"))
+        return NULL;
     PyObject *by_number = arguments[0], *numbers = PyObject_GetIter(arguments[1]), *number;
     unsigned long long state = PyLong_AsUnsignedLongLong(arguments[2]), n = 0;
     if (!numbers || PyErr_Occurred()) {
-        Py_DecRef(numbers);
+        Py_XDECREF(numbers);
         return NULL;
     }
     while ((number = PyIter_Next(numbers))) {
@@ -355,27 +431,29 @@ static PyObject *settle(PyObject *self, PyObject *const *arguments, Py_ssize_t c
             pn.delivery_settle(delivery);
             n++;
         }
-        Py_DecRef(number);
+        Py_XDECREF(number);
         if (PyErr_Occurred())
             break;
     }
-    Py_DecRef(numbers);
+    Py_XDECREF(numbers);
     return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(n);
 }
 
 /* forget(deliveries): settle deliveries of ours that the peer has settled. */
 static PyObject *forget(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_forget", arguments, count, "O"))
+        return NULL;
     PyObject *addresses = PyObject_GetIter(arguments[0]), *address;
     while (addresses && (address = PyIter_Next(addresses))) {
         pn_delivery_t *delivery = at(address);
-        Py_DecRef(address);
+        Py_XDECREF(address);
         if (!delivery)
             break;
         pn.delivery_settle(delivery);
     }
-    Py_DecRef(addresses);
+    Py_XDECREF(addresses);
     return PyErr_Occurred() ? NULL : none();
 }
 
@@ -393,14 +471,16 @@ static bool forgotten(PyObject *by_tag, PyObject *tag, PyObject *address)
 /* forget_accepted(deliveries by tag, deliveries, their tags) -> those tags whose deliveries stood there: they are settled. */
 static PyObject *forget_accepted(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_forget_accepted", arguments, count, "dll"))
+        return NULL;
     Py_ssize_t n = PyList_Size(arguments[2]);
     PyObject *found = n < 0 || PyList_Size(arguments[1]) != n ? NULL : PyList_New(0);
     for (Py_ssize_t i = 0; found && i < n; i++) {
         PyObject *tag = PyList_GetItem(arguments[2], i);
         bool done = !forgotten(arguments[0], tag, PyList_GetItem(arguments[1], i)) || !PyList_Append(found, tag);
         if (!done || PyErr_Occurred()) {
-            Py_DecRef(found);
+            Py_XDECREF(found);
             found = NULL;
         }
     }
@@ -631,7 +711,9 @@ static Py_ssize_t malformed_from(const uint8_t *message, size_t size)
 /* malformed_at(message) -> as `malformed_from` */
 static PyObject *malformed_at(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("amqp_malformed_at", arguments, count, "b"))
+        return NULL;
     char *message;
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(arguments[0], &message, &size))
@@ -660,7 +742,9 @@ static bool usual(const uint8_t *bare, size_t size)
 /* usual_bodies(messages, header) -> what follows the header in each of them; None where one is not usual. */
 static PyObject *usual_bodies(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("amqp_usual_bodies", arguments, count, "Ob"))
+        return NULL;
     char *header, *bytes;
     Py_ssize_t start, size;
     if (PyBytes_AsStringAndSize(arguments[1], &header, &start))
@@ -674,15 +758,15 @@ static PyObject *usual_bodies(PyObject *self, PyObject *const *arguments, Py_ssi
         if (all_usual && start) {
             done = append(bodies, PyBytes_FromStringAndSize(bytes + start, size - start));
         } else if (all_usual) {
-            Py_IncRef(message);
+            Py_XINCREF(message);
             done = append(bodies, message);
         }
-        Py_DecRef(message);
+        Py_XDECREF(message);
     }
-    Py_DecRef(messages);
+    Py_XDECREF(messages);
     if (done && all_usual && !PyErr_Occurred())
         return bodies;
-    Py_DecRef(bodies);
+    Py_XDECREF(bodies);
     return PyErr_Occurred() ? NULL : none();
 }
 
@@ -695,7 +779,7 @@ static int write_into(pn_transport_t *transport, PyObject *output)
     while ((pending = pn.transport_pending(transport)) > 0) {
         PyObject *bytes = PyBytes_FromStringAndSize(NULL, pending);
         if (bytes && pn.transport_peek(transport, PyBytes_AsString(bytes), (size_t)pending) != pending) {
-            Py_DecRef(bytes);
+            Py_XDECREF(bytes);
             PyErr_SetString(PyExc_ValueError, "Proton gave less than it has pending");
             return -1;
         }
@@ -727,7 +811,7 @@ static pn_delivery_t *send_one(pn_link_t *link, uint64_t tag, const char *messag
         if (name_size || tag >> shift || !shift)
             name[name_size++] = (char)(tag >> shift & 0xFF);
     pn_delivery_t *delivery = pn.delivery(link, (pn_bytes_t){name_size, name});
-    size_t sent = output == &_Py_NoneStruct ? 0 : send_pieces(link, message, size, transport, output);
+    size_t sent = output == Py_None ? 0 : send_pieces(link, message, size, transport, output);
     pn.link_send(link, message + sent, size - sent);
     if (settled)
         pn.delivery_settle(delivery);
@@ -741,8 +825,8 @@ static bool note(PyObject *by_tag, unsigned long long tag, pn_delivery_t *delive
 {
     PyObject *number = PyLong_FromUnsignedLongLong(tag), *address = PyLong_FromVoidPtr(delivery);
     bool done = number && address && !PyDict_SetItem(by_tag, number, address);
-    Py_DecRef(number);
-    Py_DecRef(address);
+    Py_XDECREF(number);
+    Py_XDECREF(address);
     return done;
 }
 
@@ -752,10 +836,12 @@ static bool note(PyObject *by_tag, unsigned long long tag, pn_delivery_t *delive
  */
 static PyObject *send_messages(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_send", arguments, count, "iiOOiO"))
+        return NULL;
     pn_link_t *link = at(arguments[0]);
     unsigned long long tag = PyLong_AsUnsignedLongLong(arguments[1]);
-    bool settled = arguments[3] == &_Py_NoneStruct;
+    bool settled = arguments[3] == Py_None;
     pn_transport_t *transport = PyLong_AsVoidPtr(arguments[4]);
     PyObject *messages = link && !PyErr_Occurred() ? PyObject_GetIter(arguments[2]) : NULL, *message;
     while (messages && (message = PyIter_Next(messages))) {
@@ -767,18 +853,20 @@ static PyObject *send_messages(PyObject *self, PyObject *const *arguments, Py_ss
                 note(arguments[3], tag, delivery);
             tag++;
         }
-        Py_DecRef(message);
+        Py_XDECREF(message);
         if (PyErr_Occurred())
             break;
     }
-    Py_DecRef(messages);
+    Py_XDECREF(messages);
     return PyErr_Occurred() ? NULL : none();
 }
 
 /* write(transport, list): append what Proton wants to send; False where it will never send more. */
 static PyObject *write_bytes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_write", arguments, count, "il"))
+        return NULL;
     pn_transport_t *transport = at(arguments[0]);
     int lives = transport ? write_into(transport, arguments[1]) : -1;
     return lives < 0 ? NULL : PyBool_FromLong(lives);
@@ -791,7 +879,7 @@ static pn_event_t *next_told(pn_collector_t *collector)
 {
     pn_event_t *event;
     while ((event = pn.collector_peek(collector))) {
-        uintptr_t type = (uintptr_t)pn.event_type(event);
+        unsigned long long type = (unsigned long long)pn.event_type(event);
         if (type == pn.type_delivery || type == pn.type_flow || pn.types_told >> type & 1)
             break;
         pn.collector_pop(collector);
@@ -817,7 +905,7 @@ static PyObject *take_message(pn_transport_t *transport, pn_collector_t *collect
 {
     static char message[SMALL_BYTES];
     pn_event_t *event = next_told(collector);
-    if (!event || (uintptr_t)pn.event_type(event) != pn.type_delivery)
+    if (!event || (unsigned long long)pn.event_type(event) != pn.type_delivery)
         return none();
     pn_link_t *link = pn.event_link(event);
     pn_delivery_t *delivery = plain_delivery(event, link);
@@ -859,9 +947,9 @@ static PyObject *receive_one(PyObject *member)
         return PyBytes_FromStringAndSize(data, size);
     push(transport, data, (size_t)size);
     PyObject *taken = take_message(transport, collector, header, (size_t)start);
-    if (taken != &_Py_NoneStruct)
+    if (taken != Py_None)
         return taken;
-    Py_DecRef(taken);
+    Py_XDECREF(taken);
     return PyLong_FromSsize_t(size);
 }
 
@@ -874,12 +962,14 @@ static PyObject *receive_one(PyObject *member)
  */
 static PyObject *receive_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_receive_all", arguments, count, "l"))
+        return NULL;
     Py_ssize_t n = PyList_Size(arguments[0]);
     PyObject *all = n < 0 ? NULL : PyList_New(0);
     for (Py_ssize_t i = 0; all && i < n; i++)
         if (!append(all, receive_one(PyList_GetItem(arguments[0], i)))) {
-            Py_DecRef(all);
+            Py_XDECREF(all);
             all = NULL;
         }
     return all;
@@ -888,7 +978,9 @@ static PyObject *receive_all(PyObject *self, PyObject *const *arguments, Py_ssiz
 /* settle_all(deliveries): accept these of the peer, and forget them. */
 static PyObject *settle_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_settle_all", arguments, count, "l"))
+        return NULL;
     Py_ssize_t n = PyList_Size(arguments[0]);
     for (Py_ssize_t i = 0; i < n; i++) {
         pn_delivery_t *delivery = at(PyList_GetItem(arguments[0], i));
@@ -922,7 +1014,9 @@ static bool written(int descriptor, pn_transport_t *transport)
 /* write_all(list of (descriptor, transport)) -> indexes of those whose socket did not take all, or that have ended. */
 static PyObject *write_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_write_all", arguments, count, "l"))
+        return NULL;
     Py_ssize_t n = PyList_Size(arguments[0]);
     PyObject *left = n < 0 ? NULL : PyList_New(0);
     for (Py_ssize_t i = 0; left && i < n; i++) {
@@ -930,7 +1024,7 @@ static PyObject *write_all(PyObject *self, PyObject *const *arguments, Py_ssize_
         long descriptor = of_transport ? PyLong_AsLong(PyTuple_GetItem(member, 0)) : -1;
         pn_transport_t *transport = of_transport && !PyErr_Occurred() ? at(of_transport) : NULL;
         if (!transport || (!written((int)descriptor, transport) && !append(left, PyLong_FromSsize_t(i)))) {
-            Py_DecRef(left);
+            Py_XDECREF(left);
             left = NULL;
         }
     }
@@ -942,7 +1036,9 @@ static PyObject *write_all(PyObject *self, PyObject *const *arguments, Py_ssize_
 /* credit(link) -> (messages that may be sent, whether the peer drains) */
 static PyObject *credit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_credit", arguments, count, "i"))
+        return NULL;
     pn_link_t *link = at(arguments[0]);
     return link ? Py_BuildValue("iN", pn.link_credit(link), PyBool_FromLong(pn.link_get_drain(link))) : NULL;
 }
@@ -950,7 +1046,9 @@ static PyObject *credit(PyObject *self, PyObject *const *arguments, Py_ssize_t c
 /* has_output(transport): Proton wants to send something, or never will again. */
 static PyObject *has_output(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_has_output", arguments, count, "i"))
+        return NULL;
     pn_transport_t *transport = at(arguments[0]);
     return transport ? PyBool_FromLong(pn.transport_pending(transport) != 0) : NULL;
 }
@@ -958,43 +1056,44 @@ static PyObject *has_output(PyObject *self, PyObject *const *arguments, Py_ssize
 /* held(sessions): bytes of messages that are not complete, not taken or not sent. */
 static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!may_call("amqp_held", arguments, count, "O"))
+        return NULL;
     PyObject *addresses = PyObject_GetIter(arguments[0]), *address;
     unsigned long long bytes = 0;
     while (addresses && (address = PyIter_Next(addresses))) {
         pn_session_t *session = at(address);
-        Py_DecRef(address);
+        Py_XDECREF(address);
         if (!session)
             break;
         bytes += (unsigned long long)(pn.session_incoming_bytes(session) + pn.session_outgoing_bytes(session));
     }
-    Py_DecRef(addresses);
+    Py_XDECREF(addresses);
     return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(bytes);
 }
 
-static PyMethodDef methods[] = {
-    {"read", read_bytes, METH_FASTCALL, NULL},   {"collect", collect, METH_FASTCALL, NULL},
-    {"receive", receive, METH_FASTCALL, NULL},   {"settle", settle, METH_FASTCALL, NULL},
-    {"forget", forget, METH_FASTCALL, NULL},     {"send", send_messages, METH_FASTCALL, NULL},
-    {"write", write_bytes, METH_FASTCALL, NULL}, {"credit", credit, METH_FASTCALL, NULL},
-    {"held", held, METH_FASTCALL, NULL},         {"has_output", has_output, METH_FASTCALL, NULL},
-    {"usual_bodies", usual_bodies, METH_FASTCALL, NULL}, {"receive_all", receive_all, METH_FASTCALL, NULL},
-    {"settle_all", settle_all, METH_FASTCALL, NULL}, {"write_all", write_all, METH_FASTCALL, NULL},
-    {"forget_accepted", forget_accepted, METH_FASTCALL, NULL}, {"malformed_at", malformed_at, METH_FASTCALL, NULL},
+static PyMethodDef functions[] = {
+    FUNCTION("amqp_collect", collect),
+    FUNCTION("amqp_receive", receive),
+    FUNCTION("amqp_read", read_bytes),
+    FUNCTION("amqp_settle", settle),
+    FUNCTION("amqp_forget", forget),
+    FUNCTION("amqp_forget_accepted", forget_accepted),
+    FUNCTION("amqp_malformed_at", malformed_at),
+    FUNCTION("amqp_usual_bodies", usual_bodies),
+    FUNCTION("amqp_send", send_messages),
+    FUNCTION("amqp_write", write_bytes),
+    FUNCTION("amqp_receive_all", receive_all),
+    FUNCTION("amqp_settle_all", settle_all),
+    FUNCTION("amqp_write_all", write_all),
+    FUNCTION("amqp_credit", credit),
+    FUNCTION("amqp_has_output", has_output),
+    FUNCTION("amqp_held", held),
+    FUNCTION("bind_proton", bind_proton),
+    {NULL, NULL, 0, NULL},
 };
-enum { METHODS = sizeof methods / sizeof *methods };
 
-/* Every function, in a tuple in the order of `methods`. `functions` are Proton's. */
-PyObject *waypost_loops(const struct proton *functions)
+int add_engine_loops(PyObject *module)
 {
-    PyObject *tuple = PyTuple_New(METHODS);
-    pn = *functions;
-    for (int i = 0; tuple && i < METHODS; i++) {
-        PyObject *function = PyCFunction_NewEx(&methods[i], NULL, NULL);
-        if (!function || PyTuple_SetItem(tuple, i, function)) {
-            Py_DecRef(tuple);
-            tuple = NULL;
-        }
-    }
-    return tuple;
+    return PyModule_AddFunctions(module, functions);
 }

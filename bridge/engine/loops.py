@@ -7,20 +7,17 @@ has that very delivery under it.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cproton import ffi, lib
 
-from bridge import libraries
 from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS
 from bridge.engine.proton import read_remote_state, write_local_state
 from bridge.engine.states import Detail, State
 from bridge.engine.transport import Transport
-
-SOURCE = libraries.ROOT / "bridge/engine/loops.c"
+from bridge.native import functions as native
 
 FUNCTIONS = (
     "pn_collector_peek", "pn_collector_pop", "pn_event_type", "pn_event_link", "pn_event_delivery",
@@ -31,10 +28,7 @@ FUNCTIONS = (
     "pn_delivery_partial", "pn_delivery_aborted", "pn_delivery_pending", "pn_delivery_update", "pn_delivery_settle",
     "pn_transport_push", "pn_transport_capacity", "pn_transport_pending", "pn_transport_peek", "pn_transport_pop",
 )  # fmt: skip
-"""What ``struct proton`` in `loops.c` begins with, in its order."""
-
-ENTRY: Final = "waypost_loops"
-"""The one function of the library that is called by its name: it gives the others."""
+"""Of Proton's C library: what the loops call."""
 
 ROWS_MAX: Final = 4096
 """Outcomes that one call hands over; more take another call."""
@@ -118,28 +112,18 @@ class EngineLoops:
     """The loops over messages of one connection. What they keep in `_unsettled` and `_sent` of a link is theirs."""
 
     def __init__(self) -> None:
-        """Raises ExtensionUnusable."""
-        entry = libraries.entry_of(SOURCE, ENTRY)
-        table = [int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in FUNCTIONS]
-        told = sum(1 << kind for kind in TOLD)
-        numbers = [*table, _DELIVERY, _LINK_FLOW, told, ROWS_MAX]
-        functions = entry((ctypes.c_size_t * len(numbers))(*numbers))
-        (
-            self._read, self._collect, self._receive, self._settle, self._forget, self._send, self._write,
-            self._credit, self._held, self._has_output, self._usual_bodies,
-            self._receive_all, self._settle_all, self._write_all, self._forget_accepted,
-            self._malformed_at,
-        ) = functions  # fmt: skip
+        addresses = {name: int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in FUNCTIONS}
+        native.bind_proton(addresses, _DELIVERY, _LINK_FLOW, sum(1 << kind for kind in TOLD), ROWS_MAX)
 
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
         """Give Proton bytes of the peer, a piece at a time, and do as `collect`; what is behind an event that `collect`
         returns is left, as is what comes once there is something of large messages. `links` are by `address_of`."""
-        rows, received, waits, deaf, left = self._read(transport.address, transport.collector_address, data)
+        rows, received, waits, deaf, left = native.amqp_read(transport.address, transport.collector_address, data)
         if received is not None:
             link = links.get(rows[0][0])
             if link is not None and not link.closed:
                 return deaf, self._taken(link, received), None, None, left
-            self._forget(received[1])
+            native.amqp_forget(received[1])
         elif not (rows or waits):
             return deaf, None, None, None, left
         groups = Groups()
@@ -163,28 +147,28 @@ class EngineLoops:
     def receive_all(self, sockets: list[tuple[int, int, int, bytes]]) -> list[Brought]:
         """Receive of each of these sockets once: (descriptor, addresses of its engine's transport and collector, the
         header section its messages have as a rule)."""
-        return self._receive_all(sockets)  # type: ignore[no-any-return]
+        return native.amqp_receive_all(sockets)
 
     def settle_all(self, deliveries: list[int]) -> None:
         """Accept these deliveries of peers, and forget them."""
-        self._settle_all(deliveries)
+        native.amqp_settle_all(deliveries)
 
     def write_all(self, sockets: list[tuple[int, int]]) -> list[int]:
         """Send what Proton wants to send: (descriptor, address of its engine's transport). Returns the indexes of those
         that `write` has to look after: the socket did not take all, or the transport has ended."""
-        return self._write_all(sockets)  # type: ignore[no-any-return]
+        return native.amqp_write_all(sockets)
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Transport.pull`."""
-        return bool(self._write(transport.address, output))
+        return bool(native.amqp_write(transport.address, output))
 
     def has_output(self, transport: Transport) -> bool:
         """Proton wants to send something, or never will again."""
-        return bool(self._has_output(transport.address))
+        return bool(native.amqp_has_output(transport.address))
 
     def held_bytes(self, sessions: Iterable[int]) -> int:
         """Bytes of messages that are not complete, not taken or not sent, in the sessions at these addresses."""
-        return int(self._held(sessions))
+        return int(native.amqp_held(sessions))
 
     def collect(self, transport: Transport, links: Mapping[int, Link], groups: Groups) -> Any:
         """Take delivery and flow events off the collector, up to another one that is `TOLD`, which stays: returned.
@@ -192,7 +176,7 @@ class EngineLoops:
         None when there is nothing more. Dispositions of ours that the peer settled are settled here too.
         """
         while True:
-            rows, waits = self._collect(transport.collector_address)
+            rows, waits = native.amqp_collect(transport.collector_address)
             if not rows:
                 return lib.pn_collector_peek(transport.collector) if waits else None
             self._sort(rows, links, groups)
@@ -210,7 +194,7 @@ class EngineLoops:
             if link is None:
                 continue
             if marks == _DONE:
-                self._forget(over)
+                native.amqp_forget(over)
                 over.clear()
                 items = None
                 self._take_accepted(link, delivery, tag, groups)
@@ -219,7 +203,7 @@ class EngineLoops:
                 (groups.received if marks == _RECEIVED else groups.flows)[link] = None
                 continue
             if sent.get(tag) != delivery:
-                self._forget(over)
+                native.amqp_forget(over)
                 over.clear()
                 look_for_transfer(link, groups)
                 continue
@@ -238,11 +222,11 @@ class EngineLoops:
             if items is None:
                 items = groups.dispositions.setdefault(link, [])
             items.append((tag, state, settled, detail))
-        self._forget(over)
+        native.amqp_forget(over)
 
     def _take_accepted(self, link: Link, deliveries: list[int], tags: list[int], groups: Groups) -> None:
         """Deliveries of ours under these tags that the peer has accepted and settled."""
-        found = self._forget_accepted(link._sent, deliveries, tags)
+        found = native.amqp_forget_accepted(link._sent, deliveries, tags)
         link._deliveries.unsettled -= len(found)
         if len(found) < len(tags):
             look_for_transfer(link, groups)
@@ -250,7 +234,7 @@ class EngineLoops:
 
     def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
         """Take every complete message of an open link: (deliveries taken, bytes of the largest, whole or not)."""
-        return self._take_over(link, batches, self._receive(link._address))
+        return self._take_over(link, batches, native.amqp_receive(link._address))
 
     def _take_over(self, link: Link, batches: Batches, received: Received) -> tuple[int, int]:
         """What C has received, and all that it has not yet."""
@@ -266,13 +250,13 @@ class EngineLoops:
             if not more:
                 return taken, largest
             number += len(deliveries)
-            received = self._receive(link._address)
+            received = native.amqp_receive(link._address)
 
     def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
         """Return the messages without `header`, where each begins with this header section (or none) and goes on with a
         whole section of the bare message that has no annotations and no properties as far as absolute-expiry-time.
         Return None where one does not, says so in an unusual form, or is malformed."""
-        return self._usual_bodies(messages, header)  # type: ignore[no-any-return]
+        return native.amqp_usual_bodies(messages, header)
 
     def malformed_at(self, message: bytes) -> int:
         """Return where the first section begins that is malformed or out of order; -1 for a well-formed message.
@@ -280,16 +264,16 @@ class EngineLoops:
         Checks every value (part 1, section 1.6) and the order and types of the sections (part 3, section 3.2). Fields
         of the header and of the properties may have any type, because clients write strings for symbols. A message
         without a body passes, because clients send such messages."""
-        return self._malformed_at(message)  # type: ignore[no-any-return]
+        return native.amqp_malformed_at(message)
 
     def credit(self, link: Link) -> tuple[int, bool]:
         """Messages that may be sent on an open link, and whether the peer drains it."""
-        return self._credit(link._address)  # type: ignore[no-any-return]
+        return native.amqp_credit(link._address)
 
     def settle(self, link: Link, deliveries: Iterable[int], state: State, detail: Detail) -> None:
         """See `Engine.settle`; the link is open."""
         if state is _STATE_ACCEPTED or state is _STATE_RELEASED:  # no fields
-            link._deliveries.unsettled -= self._settle(link._unsettled, deliveries, state)
+            link._deliveries.unsettled -= native.amqp_settle(link._unsettled, deliveries, state)
             return
         for number in deliveries:
             delivery = link._unsettled.pop(number, 0)
@@ -303,7 +287,7 @@ class EngineLoops:
         """See `Engine.send_all`; the link is open. Large messages go their `way` piece by piece, for the reason of
         `BEGUN_BYTES`; None: nothing can leave yet."""
         transport, output = (way[0].address, way[1]) if way is not None else (0, None)
-        self._send(link._address, first_tag, messages, None if settled else link._sent, transport, output)
+        native.amqp_send(link._address, first_tag, messages, None if settled else link._sent, transport, output)
         if not settled:
             link._deliveries.unsettled += len(messages)
 

@@ -99,7 +99,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         show_error(why.format_message(), str(getattr(why, "hint", "")))
         return why.exit_code
     except ImportError as why:
-        from bridge.libraries import NEXT_STEP, ExtensionUnusable  # noqa: PLC0415 - most commands import it later or never
+        from bridge.native import NEXT_STEP, ExtensionUnusable  # noqa: PLC0415 - most commands import it later or never
 
         if not isinstance(why, ExtensionUnusable):
             raise

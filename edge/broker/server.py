@@ -27,7 +27,7 @@ from edge.broker.model.addresses import AddressTable
 from edge.broker.model.budget import Budget
 from edge.broker.model.housekeeping import Housekeeping
 from edge.broker.mqtt import interception as mqtt_interception
-from edge.broker.mqtt.arrivals import CALLS, Arrivals
+from edge.broker.mqtt.arrivals import Arrivals
 from edge.broker.mqtt.figures import NetworkFigures
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
@@ -90,7 +90,7 @@ class Broker:
         """The names we are reached under over HTTP and WebSocket."""
         limits = configuration.limits
         self.admission = Admission(limits, Budget(limits.memory_bytes_max, configuration.space), resident)
-        self._arrivals = Arrivals(CALLS, self.router, self._loop)
+        self._arrivals = Arrivals(self.router, self._loop)
         self.tracer = PacketTracer(self._drivers, self.gate, loop=self._loop)
         """Shows packets of connections to operators who trace them."""
         self.listeners = self._make_listeners(administration)

@@ -121,7 +121,7 @@ class TestSetUp:
     def test_set_up_compiles_the_c_files_and_a_later_start_does_not(self, checkout: Path) -> None:
         asked, said = self.start(checkout)
         assert self.compiled(asked) == 1
-        assert "  C code, compiled" in said
+        assert "  C extension" in said
         assert asked[-1] == "-P -m edge.appliance.main edge"
         asked, said = self.start(checkout)
         assert (asked, said) == (["-P -m edge.appliance.main edge"], "")
@@ -136,7 +136,7 @@ class TestSetUp:
     def test_set_up_ends_where_the_c_files_cannot_be_compiled(self, checkout: Path) -> None:
         (checkout / ".venv/bin/killed").write_text("hatch_build.py")
         for _ in range(2):
-            with pytest.raises(AssertionError, match="set-up failed at: C code, compiled"):
+            with pytest.raises(AssertionError, match="set-up failed at: C extension"):
                 self.start(checkout)
         (checkout / ".venv/bin/killed").unlink()
         assert self.compiled(self.start(checkout)[0]) == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bridge.libraries import ExtensionUnusable
+from bridge.native import ExtensionUnusable
 from bridge.version import VERSION
 from edge.appliance import main, program
 from edge.appliance.commands import COMMANDS, Command
@@ -190,12 +190,12 @@ def test_compiled_code_that_cannot_be_used_is_one_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unusable(*_: object, **__: object) -> None:
-        raise ExtensionUnusable("loops.c has changed since it was compiled")
+        raise ExtensionUnusable("bridge/_native is older than its C source")
 
     monkeypatch.setattr(root, "main", unusable)
     assert run(["doctor"]) == Exit.FAILED
     first, second = capsys.readouterr().err.splitlines()
-    assert "loops.c has changed since it was compiled" in first
+    assert "bridge/_native is older than its C source" in first
     assert "hatch_build.py" in second
 
 

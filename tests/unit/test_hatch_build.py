@@ -1,79 +1,91 @@
-"""The C code: compiled by installing, found where it is used, and missed with a clear error."""
+"""The C extension: compiled by installing, and missed with a clear error."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hatch_build
-from bridge import libraries as bridge_libraries
+from bridge import native
 from tests.conftest import ROOT
 
-INCLUDED = Path("bridge", "stable_interface.h")
-LOOPS = Path("bridge", "engine", "loops.c")
 CONTENT = Path("bridge", "batch_content.c")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
 
 
-class Application:
-    """hatchling's, as far as a hook talks to it."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def display_warning(self, message: str) -> None:
-        self.warnings.append(message)
-
-
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A project that holds the loops and nothing else."""
-    for path in (*hatch_build.SOURCES, INCLUDED):
-        source = tmp_path / path
-        source.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / path, source)
+    """A project that holds the C files, what loads the extension, and nothing else."""
+    for name in (*hatch_build.SOURCES, "bridge/native.py"):
+        copy = tmp_path / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy)
+    (tmp_path / "bridge/__init__.py").touch()
     return tmp_path
 
 
-def install(root: Path, version: str) -> tuple[dict[str, Any], list[str]]:
-    application = Application()
-    hook = hatch_build.LoopsHook(str(root), {}, None, None, "", "wheel", application)  # type: ignore[arg-type]
-    said: dict[str, Any] = {"artifacts": []}
-    hook.initialize(version, said)
-    return said, application.warnings
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An extension of the sources as they are. No warning of the compiler passes."""
+    root = tmp_path_factory.mktemp("compiled")
+    for name in hatch_build.SOURCES:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", f"{os.environ.get('CC') or 'cc'} -Werror")
+        return hatch_build.compile_extension(root)
 
 
-def libraries(root: Path) -> list[str]:
-    folders = {(root / source).parent for source in hatch_build.SOURCES}
-    found = (path for folder in folders for path in folder.iterdir())
-    return sorted(path.relative_to(root).as_posix() for path in found if path.suffix not in (".c", ".h", ""))
+def install(root: Path, version: str) -> dict[str, Any]:
+    """Return what the hook tells hatchling."""
+    hook = hatch_build.ExtensionHook(str(root), {}, None, None, "", "wheel", None)  # type: ignore[arg-type]
+    told: dict[str, Any] = {"artifacts": []}
+    hook.initialize(version, told)
+    return told
 
 
+def loaded(root: Path) -> str:
+    """Return how a fresh process loads the extension of a checkout: "loaded", or the last line of its error."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "import bridge.native; print('loaded')"],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return (done.stdout + done.stderr).strip().splitlines()[-1]
+
+
+@needs_compiler
 class TestBuild:
-    @needs_compiler
-    def test_a_wheel_holds_the_libraries_and_is_of_this_machine(self, checkout: Path) -> None:
-        said, warnings = install(checkout, "standard")
-        made = [f"/{path}" for path in libraries(checkout)]
-        assert len(made) == len(hatch_build.SOURCES)
-        assert sorted(said.pop("artifacts")) == sorted(made)
-        assert said == {"pure_python": False, "infer_tag": True}
-        assert warnings == []
+    def test_a_wheel_holds_the_extension_and_serves_later_pythons(self, checkout: Path, compiled: Path) -> None:
+        shutil.copy(compiled, checkout / hatch_build.EXTENSION)
+        told = install(checkout, "standard")
+        tag = told.pop("tag")
+        assert told == {"artifacts": ["/bridge/_native.abi3.so"], "pure_python": False}
+        assert tag.startswith("cp311-abi3-linux_")
 
-    @needs_compiler
-    def test_a_checkout_gets_it_once_and_again_when_the_source_changes(self, checkout: Path) -> None:
-        assert install(checkout, "editable") == ({"artifacts": []}, [])
-        first = libraries(checkout)
-        made = [(checkout / path).stat().st_mtime_ns for path in first]
-        assert [path.stat().st_mtime_ns for path in hatch_build.compile_loops(checkout)] == made
-        with (checkout / LOOPS).open("a") as source:
+    def test_a_checkout_gets_it_once_and_again_when_a_source_changes(self, checkout: Path) -> None:
+        assert install(checkout, "editable") == {"artifacts": []}
+        extension = checkout / hatch_build.EXTENSION
+        first = extension.stat().st_mtime_ns
+        hatch_build.compile_extension(checkout)
+        assert extension.stat().st_mtime_ns == first
+        with (checkout / CONTENT).open("a") as source:
             source.write("/* newer */\n")
-        install(checkout, "editable")
-        second = libraries(checkout)
-        assert (len(second), len({*first, *second})) == (len(first), len(first) + 1)
+        hatch_build.compile_extension(checkout)
+        assert extension.stat().st_mtime_ns != first
+        assert loaded(checkout) == "loaded"
+        assert sorted(path.name for path in extension.parent.glob("_native*")) == [extension.name]
 
     @pytest.mark.parametrize("compiler", ["false", "no-such-compiler", "sh -c 'echo broken >&2; exit 1'"])
     def test_without_a_compiler_nothing_is_installed(
@@ -82,54 +94,60 @@ class TestBuild:
         monkeypatch.setenv("CC", compiler)
         with pytest.raises(hatch_build.CompileError):
             install(checkout, "standard")
-        assert libraries(checkout) == []
+        assert not list(checkout.glob("bridge/_native*"))
 
-    @needs_compiler
     def test_source_with_a_fault_is_an_error(self, checkout: Path) -> None:
-        (checkout / LOOPS).write_text("int fault(int x) { return y; }\n")
+        (checkout / CONTENT).write_text("int fault(int x) { return y; }\n")
         with pytest.raises(hatch_build.CompileError, match="undeclared"):
-            hatch_build.compile_loops(checkout)
+            hatch_build.compile_extension(checkout)
 
-    @needs_compiler
-    def test_no_compiler_warns(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Here a warning is an error; where it is installed a newer compiler's may not be."""
-        monkeypatch.setenv("CC", f"{os.environ.get('CC') or 'cc'} -Werror")
-        assert all(library.exists() for library in hatch_build.compile_loops(checkout))
+    def test_a_missing_source_is_an_error(self, checkout: Path) -> None:
+        (checkout / CONTENT).unlink()
+        with pytest.raises(hatch_build.CompileError, match=CONTENT.name):
+            hatch_build.compile_extension(checkout)
 
-    def test_the_build_and_those_that_load_name_a_library_alike(self) -> None:
-        for source in hatch_build.SOURCES:
-            assert hatch_build.library_path(ROOT / source) == bridge_libraries.library_path(ROOT / source)
+    def test_every_c_file_is_compiled(self) -> None:
+        found = (path for package in ("bridge", "edge") for path in (ROOT / package).rglob("*.[ch]"))
+        assert sorted(path.relative_to(ROOT).as_posix() for path in found) == sorted(hatch_build.SOURCES)
+
+    def test_the_digest_of_build_and_load_is_the_same(self) -> None:
+        assert native.functions.SOURCES.split() == list(hatch_build.SOURCES)
+        assert native.digest_of(ROOT, hatch_build.SOURCES) == hatch_build.digest_of(ROOT)
+
+    def test_only_its_initializer_is_visible(self, compiled: Path) -> None:
+        """And it uses nothing of Python beyond the limited API, as the compiler has seen to."""
+        names = subprocess.run(["nm", "-D", "--defined-only", compiled], capture_output=True, text=True, check=True)
+        assert [line.split()[-1] for line in names.stdout.splitlines()] == ["PyInit__native"]
 
 
 @needs_compiler
 class TestLoading:
-    def test_what_is_there_is_loaded(self, checkout: Path) -> None:
-        hatch_build.compile_loops(checkout)
-        assert callable(bridge_libraries.entry_of(checkout / CONTENT, "waypost_batch_content")())
+    def test_what_is_there_is_loaded(self, checkout: Path, compiled: Path) -> None:
+        shutil.copy(compiled, checkout / hatch_build.EXTENSION)
+        assert loaded(checkout) == "loaded"
+
+    def test_without_its_sources_it_is_loaded(self, checkout: Path, compiled: Path) -> None:
+        """A frozen gateway has none."""
+        shutil.copy(compiled, checkout / hatch_build.EXTENSION)
+        for name in hatch_build.SOURCES:
+            (checkout / name).unlink()
+        assert loaded(checkout) == "loaded"
 
     def test_not_compiled(self, checkout: Path) -> None:
-        self.fails(checkout, "batch_content.c was not compiled")
+        assert "ExtensionUnusable: bridge/_native is missing" in loaded(checkout)
 
-    def test_older_than_its_source(self, checkout: Path) -> None:
-        hatch_build.compile_loops(checkout)
+    def test_older_than_its_source(self, checkout: Path, compiled: Path) -> None:
+        shutil.copy(compiled, checkout / hatch_build.EXTENSION)
         with (checkout / CONTENT).open("a") as source:
             source.write("/* newer */\n")
-        self.fails(checkout, "batch_content.c has changed since it was compiled")
+        assert loaded(checkout).endswith("ExtensionUnusable: bridge/_native is older than its C source")
 
     def test_a_file_that_is_no_library(self, checkout: Path) -> None:
-        hatch_build.library_path(checkout / CONTENT).write_bytes(b"\x7fELF" + bytes(60))
-        self.fails(checkout, "cannot be loaded")
+        (checkout / hatch_build.EXTENSION).write_bytes(b"\x7fELF" + bytes(60))
+        assert "ExtensionUnusable: bridge/_native is missing or cannot be loaded" in loaded(checkout)
 
-    def test_a_library_without_our_functions(self, checkout: Path) -> None:
-        (checkout / CONTENT).write_text("int waypost_other(void) { return 0; }\n")
-        hatch_build.compile_loops(checkout)
-        self.fails(checkout, "has no waypost_batch_content")
-
-    def test_without_the_source(self, checkout: Path) -> None:
-        (checkout / CONTENT).unlink()
-        self.fails(checkout, "batch_content.c")
-
-    @staticmethod
-    def fails(checkout: Path, why: str) -> None:
-        with pytest.raises(bridge_libraries.ExtensionUnusable, match=why):
-            bridge_libraries.entry_of(checkout / CONTENT, "waypost_batch_content")
+    def test_it_is_there_where_this_checkout_is_installed(self) -> None:
+        origin = importlib.metadata.distribution("waypost").read_text("direct_url.json") or "{}"
+        if json.loads(origin).get("url") != ROOT.as_uri():
+            pytest.skip("another checkout is installed here")
+        native.require()

@@ -90,7 +90,7 @@ def checks() -> Sequence[tuple[str, Check]]:
         ("temperature", machine.heat),
         ("open files", machine.open_files),
         ("versions", machine.versions),
-        ("compiled code", machine.compiled),
+        ("C extension", machine.extension),
         ("data directory", home.directory),
         ("secrets", home.secrets),
         ("configuration", home.configuration),

@@ -8,11 +8,10 @@ import resource
 import sqlite3
 import ssl
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from bridge import libraries
+from bridge import native
 from bridge.version import VERSION
 from edge.appliance.clock import EARLIEST
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
@@ -28,14 +27,6 @@ HEAT_FAIL_C: Final = 85.0
 CLOCKS_APART_S: Final = 2.0
 FILES_BESIDE_CONNECTIONS: Final = 100
 """Store, logs, listeners, uplinks, console (as `edge run` reckons)."""
-COMPILED: Final = (
-    "bridge.batch_content",
-    "bridge.engine.loops",
-    "edge.broker.mqtt.arrivals",
-    "edge.broker.mqtt.departures",
-    "edge.broker.store.loops",
-)
-"""Modules that load what was compiled."""
 LIBRARIES: Final = ("python-qpid-proton", "uvloop", "msgspec", "zstandard", "starlette", "uvicorn", "cryptography")
 
 _POWER: Final = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft temperature limit"}
@@ -173,12 +164,11 @@ def versions(_: Surroundings) -> Iterator[Result]:
         yield ok("versions", seen)
 
 
-def compiled(_: Surroundings) -> Iterator[Result]:
-    """Is the compiled code there, and of this source?"""
+def extension(_: Surroundings) -> Iterator[Result]:
+    """Is the C extension there, and of this source?"""
     try:
-        for module in COMPILED:
-            import_module(module)
-    except libraries.ExtensionUnusable as error:
-        yield fail("compiled code", str(error), libraries.NEXT_STEP)
+        native.require()
+    except native.ExtensionUnusable as error:
+        yield fail("C extension", str(error), native.NEXT_STEP)
     else:
-        yield ok("compiled code", "there, and of this source")
+        yield ok("C extension", "there, and of this source")

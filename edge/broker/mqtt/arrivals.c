@@ -11,28 +11,12 @@
  * in one: the interpreter lock is let go for both, and held for everything else. The connection's transport does whatever
  * is not that: it sends what a socket does not take at once, and is told of the peer's end and of errors.
  */
-#define _GNU_SOURCE
+#include "../../../bridge/native.h"
+
 #include <errno.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/types.h>
 #include <unistd.h>
-
-#include "../../../bridge/stable_interface.h"
-
-static PyObject *none(void)
-{
-    return Py_BuildValue("");
-}
-
-static PyObject *keep(PyObject *object)
-{
-    Py_IncRef(object);
-    return object;
-}
 
 /* --- MQTT, and what is known of it here -------------------------------------------------------------------------- */
 
@@ -156,6 +140,14 @@ static void *at(PyObject *capsule, const char *kind)
     return PyCapsule_GetPointer(capsule, kind);
 }
 
+/* Put a new reference, or NULL, in a place. What was there is released last: that may run Python code. */
+static void replace(PyObject **place, PyObject *object)
+{
+    PyObject *before = *place;
+    *place = object;
+    Py_XDECREF(before);
+}
+
 /* Makes room for one more of `size` bytes; false with an error where there is none. */
 static bool room(void **items, size_t used, size_t *room_for, size_t size)
 {
@@ -183,27 +175,27 @@ static uint32_t hash_of(uint32_t hash, const uint8_t *bytes, size_t size)
 static void free_topic(PyObject *capsule)
 {
     struct topic *topic = at(capsule, TOPIC);
-    Py_DecRef(topic->address);
-    Py_DecRef(topic->properties);
-    Py_DecRef(topic->column);
-    Py_DecRef(topic->prefix);
+    Py_XDECREF(topic->address);
+    Py_XDECREF(topic->properties);
+    Py_XDECREF(topic->column);
+    Py_XDECREF(topic->prefix);
     PyMem_Free(topic);
 }
 
 static void forget_topics(struct lane *lane)
 {
-    for (uint32_t i = 0; i < lane->topics_room; i++)
-        Py_DecRef(lane->topics[i]);
-    PyMem_Free(lane->topics);
+    PyObject **topics = lane->topics;
+    uint32_t topics_room = lane->topics_room;
     lane->topics = NULL, lane->topics_room = lane->topics_used = 0, lane->topic_bytes = 0;
+    for (uint32_t i = 0; i < topics_room; i++)
+        Py_XDECREF(topics[i]);
+    PyMem_Free(topics);
 }
 
 static void forget_prefixes(struct lane *lane)
 {
-    for (int i = 0; i < PREFIXES_MAX; i++) {
-        Py_DecRef(lane->prefixes[i]);
-        lane->prefixes[i] = NULL;
-    }
+    for (int i = 0; i < PREFIXES_MAX; i++)
+        replace(&lane->prefixes[i], NULL);
 }
 
 /* A packet as far as it has to be read. */
@@ -260,12 +252,11 @@ static bool more_topics(struct lane *lane)
     return true;
 }
 
-/* A topic that is not known yet: its capsule, at its place; NULL with an error. */
+/* A topic that is not known yet: a new reference to its capsule; NULL with an error. */
 static PyObject *add_topic(struct lane *lane, const struct packet *packet, PyObject *address, PyObject *properties)
 {
     if (!more_topics(lane))
         return NULL;
-    PyObject **slot = slot_of(lane, packet);
     struct topic *topic = PyMem_Calloc(1, sizeof *topic + packet->head_bytes + packet->block_bytes);
     if (!topic)
         return PyErr_NoMemory();
@@ -273,22 +264,23 @@ static PyObject *add_topic(struct lane *lane, const struct packet *packet, PyObj
     topic->head_bytes = (uint32_t)(packet->head_bytes + packet->block_bytes);
     __builtin_memcpy(topic->head, packet->head, packet->head_bytes);
     __builtin_memcpy(topic->head + packet->head_bytes, packet->block, packet->block_bytes);
+    PyObject **slot = slot_of(lane, packet);
     if (!(*slot = PyCapsule_New(topic, TOPIC, free_topic))) {
         PyMem_Free(topic);
         return NULL;
     }
     topic->address = keep(address), topic->properties = keep(properties);
     lane->topics_used++, lane->topic_bytes += TOPIC_COST + topic->head_bytes;
-    return *slot;
+    return keep(*slot);
 }
 
 static bool tell(const struct turn *turn, struct topic *topic, PyObject *column)
 {
-    bool plain = column != &_Py_NoneStruct;
+    bool plain = column != Py_None;
     if (!topic || (plain && !at(column, COLUMN)))
         return false;
-    Py_DecRef(topic->column);
-    topic->column = plain ? keep(column) : NULL, topic->generation = turn->generation;
+    topic->generation = turn->generation;
+    replace(&topic->column, plain ? keep(column) : NULL);
     return true;
 }
 
@@ -300,7 +292,9 @@ static uint32_t hash_of_packet(const struct packet *packet)
 /* learn(lane, first byte, topic name with its length, properties with theirs, address, properties forwarded, column) */
 static PyObject *learn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_learn", arguments, count, "OibbsbO"))
+        return NULL;
     struct lane *lane = at(arguments[0], LANE);
     long first = lane ? PyLong_AsLong(arguments[1]) : -1;
     char *head, *block;
@@ -310,17 +304,21 @@ static PyObject *learn(PyObject *self, PyObject *const *arguments, Py_ssize_t co
         return NULL;
     struct packet packet = {(uint8_t *)head, (uint8_t *)block, (size_t)head_bytes, (size_t)block_bytes, 0, (uint8_t)first};
     packet.hash = hash_of_packet(&packet);
-    PyObject *topic = lane->topics_room ? *slot_of(lane, &packet) : NULL;
+    PyObject *topic = lane->topics_room ? keep(*slot_of(lane, &packet)) : NULL;
     if (!topic && !(topic = add_topic(lane, &packet, arguments[4], arguments[5])))
         return NULL;
-    return tell(lane->turn, at(topic, TOPIC), arguments[6]) ? none() : NULL;
+    bool told = tell(lane->turn, at(topic, TOPIC), arguments[6]);
+    Py_XDECREF(topic);
+    return told ? none() : NULL;
 }
 
 /* direct(turn, topic, column or None) -> (prefix, what its names begin with) of the topic, or None: what comes to it goes
  * where the column says, as long as routes are as now; or is for the machine. */
 static PyObject *direct(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_direct", arguments, count, "OOO"))
+        return NULL;
     struct turn *turn = at(arguments[0], TURN);
     struct topic *topic = turn ? at(arguments[1], TOPIC) : NULL;
     if (!topic || !tell(turn, topic, arguments[2]))
@@ -337,15 +335,17 @@ static PyObject *direct(PyObject *self, PyObject *const *arguments, Py_ssize_t c
 static void free_prefix(PyObject *capsule)
 {
     struct prefix *prefix = at(capsule, PREFIX);
-    Py_DecRef(prefix->columns[0]);
-    Py_DecRef(prefix->columns[1]);
+    Py_XDECREF(prefix->columns[0]);
+    Py_XDECREF(prefix->columns[1]);
     PyMem_Free(prefix);
 }
 
 /* prefix(what names begin with) */
 static PyObject *make_prefix(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_prefix", arguments, count, "b"))
+        return NULL;
     char *bytes;
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(arguments[0], &bytes, &size))
@@ -364,17 +364,18 @@ static PyObject *make_prefix(PyObject *self, PyObject *const *arguments, Py_ssiz
 /* direct_all(turn, prefix, column of QoS 0 or None, of QoS 1): as `direct`, for all topics whose names begin so. */
 static PyObject *direct_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_direct_all", arguments, count, "OOOO"))
+        return NULL;
     const struct turn *turn = at(arguments[0], TURN);
     struct prefix *prefix = turn ? at(arguments[1], PREFIX) : NULL;
     if (!prefix)
         return NULL;
     for (int qos = 0; qos < 2; qos++) {
-        PyObject *column = arguments[2 + qos] == &_Py_NoneStruct ? NULL : arguments[2 + qos];
+        PyObject *column = arguments[2 + qos] == Py_None ? NULL : arguments[2 + qos];
         if (column && !at(column, COLUMN))
             return NULL;
-        Py_DecRef(prefix->columns[qos]);
-        prefix->columns[qos] = keep(column);
+        replace(&prefix->columns[qos], keep(column));
     }
     prefix->generation = turn->generation;
     return none();
@@ -383,17 +384,20 @@ static PyObject *direct_all(PyObject *self, PyObject *const *arguments, Py_ssize
 /* permit(lane, prefix): the client may send to all topics whose names begin so. */
 static PyObject *permit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_permit", arguments, count, "OO"))
+        return NULL;
     struct lane *lane = at(arguments[0], LANE);
     if (!lane || !at(arguments[1], PREFIX))
         return NULL;
     for (int i = 0; i < PREFIXES_MAX; i++)
         if (lane->prefixes[i] == arguments[1])
             return none();
-    Py_DecRef(lane->prefixes[PREFIXES_MAX - 1]);
+    PyObject *last = lane->prefixes[PREFIXES_MAX - 1];
     for (int i = PREFIXES_MAX - 1; i; i--)
         lane->prefixes[i] = lane->prefixes[i - 1];
     lane->prefixes[0] = keep(arguments[1]);
+    Py_XDECREF(last);
     return none();
 }
 
@@ -417,11 +421,12 @@ static void follow_prefix(struct topic *topic, const struct turn *turn)
     const struct prefix *prefix = topic->prefix ? at(topic->prefix, PREFIX) : NULL;
     if (!prefix || prefix->generation != turn->generation)
         return;
-    Py_DecRef(topic->column);
-    topic->column = keep(prefix->columns[topic->first == PUBLISH_1]), topic->generation = prefix->generation;
+    topic->generation = prefix->generation;
+    replace(&topic->column, keep(prefix->columns[topic->first == PUBLISH_1]));
 }
 
-/* The topic of a packet whose name begins as the client may send to, and which has no properties; else NULL. */
+/* Add the topic of a packet whose name begins as the client may send to, and which has no properties. Return a new
+ * reference to it; else NULL. */
 static PyObject *take_topic(struct lane *lane, const struct packet *packet)
 {
     const uint8_t *name = packet->head + 2;
@@ -434,15 +439,17 @@ static PyObject *take_topic(struct lane *lane, const struct packet *packet)
     }
     if (!found || packet->block_bytes > 1 || !is_plain(name, size))
         return NULL;
+    keep(found);
     PyObject *address = PyUnicode_FromStringAndSize((const char *)name, (Py_ssize_t)size);
     PyObject *properties = address ? PyBytes_FromStringAndSize(NULL, 0) : NULL;
     PyObject *topic = properties ? add_topic(lane, packet, address, properties) : NULL;
     if (topic)
-        ((struct topic *)at(topic, TOPIC))->prefix = keep(found);
+        replace(&((struct topic *)at(topic, TOPIC))->prefix, keep(found));
     else
         PyErr_Clear(); /* the machine takes it */
-    Py_DecRef(address);
-    Py_DecRef(properties);
+    Py_XDECREF(found);
+    Py_XDECREF(address);
+    Py_XDECREF(properties);
     return topic;
 }
 
@@ -451,15 +458,17 @@ static PyObject *take_topic(struct lane *lane, const struct packet *packet)
 static void free_log(PyObject *capsule)
 {
     struct log *log = at(capsule, LOG);
-    Py_DecRef(log->sink);
-    Py_DecRef(log->runs);
+    Py_XDECREF(log->sink);
+    Py_XDECREF(log->runs);
     PyMem_Free(log);
 }
 
 /* log(sink) */
 static PyObject *make_log(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_log", arguments, count, "O"))
+        return NULL;
     struct log *log = PyMem_Calloc(1, sizeof *log);
     if (!log)
         return PyErr_NoMemory();
@@ -474,16 +483,18 @@ static PyObject *make_log(PyObject *self, PyObject *const *arguments, Py_ssize_t
 static void free_column(PyObject *capsule)
 {
     struct column *column = at(capsule, COLUMN);
-    Py_DecRef(column->log);
-    Py_DecRef(column->live);
+    Py_XDECREF(column->log);
+    Py_XDECREF(column->live);
     PyMem_Free(column);
 }
 
 /* column(log or None, who gets the messages before or None) */
 static PyObject *make_column(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
-    PyObject *log = arguments[0] == &_Py_NoneStruct ? NULL : arguments[0];
+    (void)self;
+    if (!takes("mqtt_column", arguments, count, "OO"))
+        return NULL;
+    PyObject *log = arguments[0] == Py_None ? NULL : arguments[0];
     if (log && !at(log, LOG))
         return NULL;
     struct column *column = PyMem_Calloc(1, sizeof *column);
@@ -493,7 +504,7 @@ static PyObject *make_column(PyObject *self, PyObject *const *arguments, Py_ssiz
     if (!capsule)
         PyMem_Free(column);
     else
-        column->log = keep(log), column->live = arguments[1] == &_Py_NoneStruct ? NULL : keep(arguments[1]);
+        column->log = keep(log), column->live = arguments[1] == Py_None ? NULL : keep(arguments[1]);
     return capsule;
 }
 
@@ -501,15 +512,15 @@ static void free_stretch(PyObject *capsule)
 {
     struct stretch *stretch = at(capsule, STRETCH);
     for (size_t i = 0; i < stretch->entries_used; i++)
-        Py_DecRef(stretch->entries[i].lane), Py_DecRef(stretch->entries[i].run);
+        Py_XDECREF(stretch->entries[i].lane), Py_XDECREF(stretch->entries[i].run);
     for (size_t i = 0; i < stretch->offers_used; i++) {
         struct offer *offer = &stretch->offers[i];
-        Py_DecRef(offer->live), Py_DecRef(offer->runs), Py_DecRef(offer->origins);
+        Py_XDECREF(offer->live), Py_XDECREF(offer->runs), Py_XDECREF(offer->origins);
     }
     PyMem_Free(stretch->entries);
     PyMem_Free(stretch->offers);
     PyMem_Free(stretch->ids);
-    Py_DecRef(stretch->logs);
+    Py_XDECREF(stretch->logs);
     PyMem_Free(stretch);
 }
 
@@ -529,7 +540,7 @@ static struct stretch *open_stretch(struct turn *turn)
     }
     if ((stretch->logs = PyList_New(0)) && !PyList_Append(turn->stretches, capsule))
         turn->open = stretch;
-    Py_DecRef(capsule);
+    Py_XDECREF(capsule);
     return turn->open;
 }
 
@@ -544,16 +555,14 @@ static bool end_stretch(struct turn *turn)
         PyObject *row = Py_BuildValue("ONnn", log->sink, log->runs, (Py_ssize_t)log->bytes, (Py_ssize_t)log->messages);
         log->runs = NULL, log->bytes = log->messages = 0;
         bool added = row && !PyList_Append(rows, row);
-        Py_DecRef(row);
+        Py_XDECREF(row);
         if (!added) {
-            Py_DecRef(rows);
+            Py_XDECREF(rows);
             return false;
         }
     }
-    if (stretch) {
-        Py_DecRef(stretch->logs);
-        stretch->logs = rows;
-    }
+    if (stretch)
+        replace(&stretch->logs, rows);
     return !stretch || rows;
 }
 
@@ -610,10 +619,10 @@ static PyObject *list_ids(const uint16_t *ids, size_t count)
     for (size_t i = 0; list && i < count; i++) {
         PyObject *id = PyLong_FromLong(ids[i]);
         if (!id || PyList_Append(list, id)) {
-            Py_DecRef(list);
+            Py_XDECREF(list);
             list = NULL;
         }
-        Py_DecRef(id);
+        Py_XDECREF(id);
     }
     return list;
 }
@@ -625,7 +634,7 @@ static bool stand_alone(struct turn *turn, const struct lane *lane, PyObject *to
     PyObject *tokens = list_ids(ids, ids_used);
     PyObject *row = tokens && end_stretch(turn) ? Py_BuildValue("OONO", lane->origin, run, tokens, topic) : NULL;
     bool added = row && !PyList_Append(turn->stretches, row);
-    Py_DecRef(row);
+    Py_XDECREF(row);
     return added;
 }
 
@@ -634,13 +643,13 @@ static bool stand_alone(struct turn *turn, const struct lane *lane, PyObject *to
 static void free_turn(PyObject *capsule)
 {
     struct turn *turn = at(capsule, TURN);
-    Py_DecRef(turn->begin);
-    Py_DecRef(turn->publish);
-    Py_DecRef(turn->run);
-    Py_DecRef(turn->stretches);
-    Py_DecRef(turn->received_at);
+    Py_XDECREF(turn->begin);
+    Py_XDECREF(turn->publish);
+    Py_XDECREF(turn->run);
+    Py_XDECREF(turn->stretches);
+    Py_XDECREF(turn->received_at);
     for (int i = 0; i < 3; i++)
-        Py_DecRef(turn->flags[i]);
+        Py_XDECREF(turn->flags[i]);
     if (turn->epoll >= 0)
         close(turn->epoll);
     PyMem_Free(turn->received);
@@ -651,7 +660,9 @@ static void free_turn(PyObject *capsule)
  * what is there. */
 static PyObject *make_turn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_turn", arguments, count, "OOO"))
+        return NULL;
     struct turn *turn = PyMem_Calloc(1, sizeof *turn);
     PyObject *capsule = turn ? PyCapsule_New(turn, TURN, free_turn) : PyErr_NoMemory();
     if (!capsule) {
@@ -667,13 +678,14 @@ static PyObject *make_turn(PyObject *self, PyObject *const *arguments, Py_ssize_
 /* close(turn): nobody is called any more. */
 static PyObject *close_turn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_close_turn", arguments, count, "O"))
+        return NULL;
     struct turn *turn = at(arguments[0], TURN);
     if (!turn)
         return NULL;
-    Py_DecRef(turn->begin);
-    Py_DecRef(turn->publish);
-    turn->begin = turn->publish = NULL;
+    replace(&turn->begin, NULL);
+    replace(&turn->publish, NULL);
     if (turn->epoll >= 0)
         close(turn->epoll);
     turn->epoll = -1;
@@ -683,23 +695,26 @@ static PyObject *close_turn(PyObject *self, PyObject *const *arguments, Py_ssize
 /* stamp(turn, seconds, when it was received, flags of QoS 0, flags of QoS 1): of what comes in this turn */
 static PyObject *stamp(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_stamp", arguments, count, "OOOOO"))
+        return NULL;
     struct turn *turn = at(arguments[0], TURN);
     double now_s = turn ? PyFloat_AsDouble(arguments[1]) : 0;
     if (!turn || PyErr_Occurred())
         return NULL;
-    Py_DecRef(turn->received_at);
-    Py_DecRef(turn->flags[0]);
-    Py_DecRef(turn->flags[1]);
-    turn->now_s = now_s, turn->received_at = keep(arguments[2]);
-    turn->flags[0] = keep(arguments[3]), turn->flags[1] = keep(arguments[4]);
+    turn->now_s = now_s;
+    replace(&turn->received_at, keep(arguments[2]));
+    replace(&turn->flags[0], keep(arguments[3]));
+    replace(&turn->flags[1], keep(arguments[4]));
     return none();
 }
 
 /* forget(turn): the routes that topics were told are none any more. */
 static PyObject *forget_routes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_forget_routes", arguments, count, "O"))
+        return NULL;
     struct turn *turn = at(arguments[0], TURN);
     if (!turn)
         return NULL;
@@ -710,11 +725,15 @@ static PyObject *forget_routes(PyObject *self, PyObject *const *arguments, Py_ss
 /* take(turn) -> [stretch or (origin, run, packet identifiers, topic)] in the order they came; the turn is over. */
 static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_take", arguments, count, "O"))
+        return NULL;
     struct turn *turn = at(arguments[0], TURN);
     PyObject *fresh = turn ? PyList_New(0) : NULL;
-    if (!fresh || !end_stretch(turn))
+    if (!fresh || !end_stretch(turn)) {
+        Py_XDECREF(fresh);
         return NULL;
+    }
     PyObject *stretches = turn->stretches;
     turn->stretches = fresh, turn->begun = false, turn->number++, turn->messages = 0;
     return stretches;
@@ -744,7 +763,7 @@ static void drop_calls(struct lane *lane)
     lane->slow = lane->write = lane->buffered = lane->flush_soon = lane->inbound = lane->out = NULL;
     lane->open = false;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        Py_DecRef(calls[i]);
+        Py_XDECREF(calls[i]);
     forget_topics(lane);
     forget_prefixes(lane);
 }
@@ -753,9 +772,9 @@ static void free_lane(PyObject *capsule)
 {
     struct lane *lane = at(capsule, LANE);
     drop_calls(lane);
-    Py_DecRef(lane->turn_capsule);
-    Py_DecRef(lane->origin);
-    Py_DecRef(lane->device);
+    Py_XDECREF(lane->turn_capsule);
+    Py_XDECREF(lane->origin);
+    Py_XDECREF(lane->device);
     PyMem_Free(lane->answers);
     PyMem_Free(lane);
 }
@@ -795,19 +814,21 @@ static size_t next_packet(const struct lane *lane, const uint8_t *data, size_t p
     return stop;
 }
 
-/* The topic of a packet where the router takes it from us; else NULL. */
+/* Return a new reference to the topic of a packet where the router takes it from us; else NULL. */
 static PyObject *known(struct lane *lane, struct packet *packet)
 {
     if (!lane->topics_room)
         return NULL;
     packet->hash = hash_of_packet(packet);
-    PyObject *capsule = *slot_of(lane, packet);
+    PyObject *capsule = keep(*slot_of(lane, packet));
     if (!capsule && !(capsule = take_topic(lane, packet)))
         return NULL;
     struct topic *topic = at(capsule, TOPIC);
     if (topic->generation != lane->turn->generation)
         follow_prefix(topic, lane->turn);
-    return !topic->column && topic->generation == lane->turn->generation ? NULL : capsule;
+    if (!topic->column && topic->generation == lane->turn->generation)
+        replace(&capsule, NULL);
+    return capsule;
 }
 
 enum { ALIKE_MAX = 1024 }; /* messages of one run */
@@ -824,71 +845,100 @@ enum {
 /* Something of this turn is for us; false with an error. */
 static bool begin_turn(struct turn *turn)
 {
-    PyObject *done = PyObject_CallNoArgs(turn->begin);
+    PyObject *begin = keep(turn->begin), *done = PyObject_CallNoArgs(begin);
+    Py_XDECREF(begin);
     if (done) {
-        Py_DecRef(done);
+        Py_XDECREF(done);
         turn->begun = true;
     }
     return done != NULL;
 }
 
+/* Messages of one topic that stand one behind the other in what was received. */
+struct alike {
+    PyObject *bodies;
+    uint16_t ids[ALIKE_MAX];
+    size_t ids_used, messages, bytes;
+};
+
 /*
- * A run of the packets at `*pos`: those that begin like the first of them, as far as they are complete and `room_left`
+ * Take the packets at `*pos` that begin like `packet`, as far as they are complete and `room_left` allows. `stop`: where
+ * the first of them ends. False with an error.
+ */
+static bool take_alike(const struct lane *lane, const struct topic *topic, const uint8_t *data, size_t size, size_t *pos,
+                       size_t stop, size_t at_id, size_t at_body, struct packet *packet, long *room_left,
+                       struct alike *found)
+{
+    bool with_id = packet->first != PUBLISH_0;
+    do {
+        if (with_id) {
+            uint16_t id = (uint16_t)(data[at_id] << 8 | data[at_id + 1]);
+            if (!id || *room_left <= 0)
+                break;
+            found->ids[found->ids_used++] = id;
+            --*room_left;
+        }
+        PyObject *body = PyBytes_FromStringAndSize((const char *)data + at_body, (Py_ssize_t)(stop - at_body));
+        bool added = body && !PyList_Append(found->bodies, body);
+        Py_XDECREF(body);
+        if (!added)
+            return false;
+        found->bytes += stop - at_body, *pos = stop, found->messages++;
+        stop = next_packet(lane, data, stop, size, packet, &at_id, &at_body);
+    } while (stop && found->messages < ALIKE_MAX && is_of(topic, packet));
+    return true;
+}
+
+/* Have messages join the open stretch, or be taken by the router by themselves. False with an error. */
+static bool put_run(struct lane *lane, PyObject *lane_capsule, PyObject *capsule, bool with_id, const struct alike *found)
+{
+    struct turn *turn = lane->turn;
+    const struct topic *topic = at(capsule, TOPIC);
+    PyObject *type = keep(turn->run), *flags = keep(turn->flags[with_id]), *received_at = keep(turn->received_at);
+    PyObject *run = PyObject_CallFunctionObjArgs(type, topic->address, lane->device, flags, topic->properties,
+                                                 found->bodies, received_at, NULL);
+    PyObject *column = topic->generation == turn->generation ? keep(topic->column) : NULL;
+    bool joined = run != NULL;
+    turn->messages += found->messages;
+    if (joined && column)
+        joined = join(turn, lane_capsule, column, run, found->ids, found->ids_used, found->messages, found->bytes);
+    else if (joined)
+        joined = stand_alone(turn, lane, capsule, run, found->ids, found->ids_used);
+    PyObject *own[] = {type, flags, received_at, run, column};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        Py_XDECREF(own[i]);
+    return joined;
+}
+
+/*
+ * Take a run of the packets at `*pos`: those that begin like the first of them, as far as they are complete and `room_left`
  * allows. Returns 1 where one was taken, 0 where the packet at `*pos` is not for us, -1 on an error.
  */
 static int take_run(struct lane *lane, PyObject *lane_capsule, const uint8_t *data, size_t size, size_t *pos,
                     long *room_left)
 {
     struct packet packet;
-    size_t at_id, at_body, stop = next_packet(lane, data, *pos, size, &packet, &at_id, &at_body), bytes = 0, ids_used = 0;
+    size_t at_id, at_body, stop = next_packet(lane, data, *pos, size, &packet, &at_id, &at_body);
     PyObject *capsule = stop ? known(lane, &packet) : NULL;
     if (!capsule)
         return 0;
     if (!lane->turn->begun) {
+        replace(&capsule, NULL);
         if (!begin_turn(lane->turn))
             return -1;
         if (!(capsule = known(lane, &packet))) /* routes may have changed with it */
             return 0;
     }
-    uint16_t ids[ALIKE_MAX];
-    const struct topic *topic = at(capsule, TOPIC);
-    struct turn *turn = lane->turn;
+    struct alike found;
     bool with_id = packet.first != PUBLISH_0;
-    PyObject *bodies = PyList_New(0);
-    size_t messages = 0;
-    do {
-        if (with_id) {
-            uint16_t id = (uint16_t)(data[at_id] << 8 | data[at_id + 1]);
-            if (!id || *room_left <= 0)
-                break;
-            ids[ids_used++] = id;
-            --*room_left;
-        }
-        PyObject *body = PyBytes_FromStringAndSize((const char *)data + at_body, (Py_ssize_t)(stop - at_body));
-        bool added = body && bodies && !PyList_Append(bodies, body);
-        Py_DecRef(body);
-        if (!added) {
-            Py_DecRef(bodies);
-            return -1;
-        }
-        bytes += stop - at_body, *pos = stop, messages++;
-        stop = next_packet(lane, data, stop, size, &packet, &at_id, &at_body);
-    } while (stop && messages < ALIKE_MAX && is_of(topic, &packet));
-    if (!messages) {
-        Py_DecRef(bodies);
-        return 0;
-    }
-    PyObject *run = PyObject_CallFunctionObjArgs(turn->run, topic->address, lane->device, turn->flags[with_id],
-                                                 topic->properties, bodies, turn->received_at, NULL);
-    Py_DecRef(bodies);
-    bool joined = run != NULL;
-    turn->messages += messages;
-    if (joined && topic->column && topic->generation == turn->generation)
-        joined = join(turn, lane_capsule, topic->column, run, ids, ids_used, messages, bytes);
-    else if (joined)
-        joined = stand_alone(turn, lane, capsule, run, ids, ids_used);
-    Py_DecRef(run);
-    return joined ? 1 : -1;
+    found.bodies = PyList_New(0), found.ids_used = found.messages = found.bytes = 0;
+    bool done = found.bodies && take_alike(lane, at(capsule, TOPIC), data, size, pos, stop, at_id, at_body, &packet,
+                                           room_left, &found);
+    if (done && found.messages)
+        done = put_run(lane, lane_capsule, capsule, with_id, &found);
+    Py_XDECREF(found.bodies);
+    Py_XDECREF(capsule);
+    return done ? found.messages > 0 : -1;
 }
 
 /* Takes what it can of `data`; returns where it stopped, -1 on an error. */
@@ -898,9 +948,9 @@ static Py_ssize_t read_packets(struct lane *lane, PyObject *capsule, const uint8
     size_t pos = 0;
     if (!turn->begin)
         return 0;
-    PyObject *number = PyObject_GetAttr(lane->inbound, OUTSTANDING);
+    PyObject *inbound = keep(lane->inbound), *number = field(inbound, OUTSTANDING);
     long outstanding = number ? PyLong_AsLong(number) : -1, room_left = lane->receive_maximum - outstanding;
-    Py_DecRef(number);
+    Py_XDECREF(number);
     int taken = PyErr_Occurred() ? -1 : 1;
     while (taken > 0 && pos < size)
         taken = take_run(lane, capsule, data, size, &pos, &room_left);
@@ -908,10 +958,11 @@ static Py_ssize_t read_packets(struct lane *lane, PyObject *capsule, const uint8
         lane->waits_in = turn->number, lane->heard_s = turn->now_s;
     if (taken >= 0 && lane->receive_maximum - room_left != outstanding) {
         number = PyLong_FromLong(lane->receive_maximum - room_left);
-        if (!number || PyObject_SetAttr(lane->inbound, OUTSTANDING, number))
+        if (!number || PyObject_SetAttr(inbound, OUTSTANDING, number))
             taken = -1;
-        Py_DecRef(number);
+        Py_XDECREF(number);
     }
+    Py_XDECREF(inbound);
     return taken < 0 ? -1 : (Py_ssize_t)pos;
 }
 
@@ -922,19 +973,22 @@ static PyObject *give_machine(struct lane *lane, PyObject *data, enum kind kind)
     if (!slow)
         return none();
     if (lane->waits_in == lane->turn->number && lane->turn->publish) {
-        if (!(done = PyObject_CallNoArgs(lane->turn->publish)))
+        PyObject *publish = keep(lane->turn->publish);
+        done = PyObject_CallNoArgs(publish);
+        Py_XDECREF(publish);
+        if (!done)
             return NULL;
-        Py_DecRef(done);
+        Py_XDECREF(done);
     }
-    Py_IncRef(slow);
+    Py_XINCREF(slow);
     lane->open = false, lane->missing = 0;
     done = (number = PyLong_FromLong(kind)) ? PyObject_CallFunctionObjArgs(slow, data, number, NULL) : NULL;
-    Py_DecRef(number);
-    Py_DecRef(slow);
+    Py_XDECREF(number);
+    Py_XDECREF(slow);
     if (!done)
         return NULL;
     long missing = PyLong_AsLong(done);
-    Py_DecRef(done);
+    Py_XDECREF(done);
     if (lane->slow && !PyErr_Occurred())
         lane->open = !missing, lane->missing = missing > 0 ? missing : 0;
     return PyErr_Occurred() ? NULL : none();
@@ -943,7 +997,7 @@ static PyObject *give_machine(struct lane *lane, PyObject *data, enum kind kind)
 static PyObject *give_part(struct lane *lane, const char *data, Py_ssize_t size)
 {
     PyObject *part = PyBytes_FromStringAndSize(data, size), *done = part ? give_machine(lane, part, USUAL) : NULL;
-    Py_DecRef(part);
+    Py_XDECREF(part);
     return done;
 }
 
@@ -959,7 +1013,7 @@ static PyObject *take_read(struct lane *lane, const char *data, Py_ssize_t size,
     PyObject *done = lane->open || lane->missing || late ? none() : give_part(lane, data, 0);
     while (done && lane->missing && lane->missing < size - pos && !late) {
         Py_ssize_t missing = lane->missing;
-        Py_DecRef(done);
+        Py_XDECREF(done);
         done = give_part(lane, data + pos, missing);
         pos += missing;
     }
@@ -968,15 +1022,15 @@ static PyObject *take_read(struct lane *lane, const char *data, Py_ssize_t size,
         pos = taken < 0 ? -1 : pos + taken;
     }
     if (pos < 0 || (done && (pos < size || kind == LONG))) {
-        Py_DecRef(done);
+        Py_XDECREF(done);
         done = NULL;
         if (pos >= 0)
             rest = pos || !whole ? PyBytes_FromStringAndSize(data + pos, size - pos) : keep(whole);
         if (rest)
             done = give_machine(lane, rest, kind);
     }
-    Py_DecRef(rest);
-    Py_DecRef(capsule);
+    Py_XDECREF(rest);
+    Py_XDECREF(capsule);
     return done;
 }
 
@@ -986,19 +1040,21 @@ static PyObject *receive(PyObject *capsule, PyObject *const *arguments, Py_ssize
     struct lane *lane = at(capsule, LANE);
     char *data;
     Py_ssize_t size;
-    if (!lane || count != 1 || PyBytes_AsStringAndSize(arguments[0], &data, &size))
+    if (!lane || !takes("receive", arguments, count, "b") || PyBytes_AsStringAndSize(arguments[0], &data, &size))
         return NULL;
     return take_read(lane, data, size, arguments[0]);
 }
 
-static PyMethodDef RECEIVE = {"receive", receive, METH_FASTCALL, NULL};
+static PyMethodDef RECEIVE = FUNCTION("receive", receive);
 
 /* --- sockets ----------------------------------------------------------------------------------------------------- */
 
 /* descriptor(turn) -> what is readable while a socket that is watched is. Raises OSError. */
 static PyObject *descriptor(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_descriptor", arguments, count, "O"))
+        return NULL;
     struct turn *turn = at(arguments[0], TURN);
     if (!turn)
         return NULL;
@@ -1012,7 +1068,9 @@ static PyObject *descriptor(PyObject *self, PyObject *const *arguments, Py_ssize
 /* watch(lane, whether) -> whether that could be done: its socket is received from here. */
 static PyObject *watch(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_watch", arguments, count, "OO"))
+        return NULL;
     struct lane *lane = at(arguments[0], LANE);
     int watched = lane ? PyObject_IsTrue(arguments[1]) : -1;
     return watched < 0 ? NULL : PyBool_FromLong(watch_socket(lane, watched));
@@ -1050,7 +1108,9 @@ static int receive_all(const struct turn *turn, const struct epoll_event *events
 /* arrived(turn) -> origins whose lane failed: receive from the sockets that are ready. */
 static PyObject *arrived(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_arrived", arguments, count, "O"))
+        return NULL;
     struct turn *turn = at(arguments[0], TURN);
     PyObject *failed = turn ? PyList_New(0) : NULL;
     if (!failed || turn->epoll < 0)
@@ -1072,15 +1132,15 @@ static PyObject *arrived(PyObject *self, PyObject *const *arguments, Py_ssize_t 
             done = take_read(lane, (const char *)bytes, (Py_ssize_t)found[i].size, NULL);
         else
             done = (nothing = PyBytes_FromStringAndSize(NULL, 0)) ? give_machine(lane, nothing, OVER) : NULL;
-        Py_DecRef(nothing);
+        Py_XDECREF(nothing);
         bytes += found[i].size;
         if (!done) {
             PyErr_Clear(); /* what it says may quote a message */
             if (PyList_Append(failed, lane->origin))
                 PyErr_Clear();
         }
-        Py_DecRef(done);
-        Py_DecRef(capsule);
+        Py_XDECREF(done);
+        Py_XDECREF(capsule);
     }
     return failed;
 }
@@ -1097,7 +1157,9 @@ static PyObject *arrived(PyObject *self, PyObject *const *arguments, Py_ssize_t 
  */
 static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_lane", arguments, count, "OOsOlOOOOiiiii"))
+        return NULL;
     struct turn *turn = at(arguments[0], TURN);
     struct lane *lane = turn ? PyMem_Calloc(1, sizeof *lane) : NULL;
     PyObject *capsule = lane ? PyCapsule_New(lane, LANE, free_lane) : NULL;
@@ -1114,7 +1176,7 @@ static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_
     lane->topics_max = (uint32_t)PyLong_AsLong(arguments[12]);
     lane->socket = (int)PyLong_AsLong(arguments[13]), lane->capsule = capsule;
     if (PyErr_Occurred()) {
-        Py_DecRef(capsule);
+        Py_XDECREF(capsule);
         return NULL;
     }
     return Py_BuildValue("NN", capsule, PyCFunction_NewEx(&RECEIVE, capsule, NULL));
@@ -1123,7 +1185,9 @@ static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_
 /* close_lane(lane): nothing more is taken or answered. */
 static PyObject *close_lane(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_close_lane", arguments, count, "O"))
+        return NULL;
     struct lane *lane = at(arguments[0], LANE);
     if (!lane)
         return NULL;
@@ -1134,7 +1198,9 @@ static PyObject *close_lane(PyObject *self, PyObject *const *arguments, Py_ssize
 /* unlearn(lane): what it was taught counts no more. */
 static PyObject *unlearn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_unlearn", arguments, count, "O"))
+        return NULL;
     struct lane *lane = at(arguments[0], LANE);
     if (!lane)
         return NULL;
@@ -1146,7 +1212,9 @@ static PyObject *unlearn(PyObject *self, PyObject *const *arguments, Py_ssize_t 
 /* heard(lane) -> when it last took something */
 static PyObject *heard(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_heard", arguments, count, "O"))
+        return NULL;
     const struct lane *lane = at(arguments[0], LANE);
     return lane ? PyFloat_FromDouble(lane->heard_s) : NULL;
 }
@@ -1154,7 +1222,9 @@ static PyObject *heard(PyObject *self, PyObject *const *arguments, Py_ssize_t co
 /* held(lane) -> bytes of the topics it was taught */
 static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_held", arguments, count, "O"))
+        return NULL;
     const struct lane *lane = at(arguments[0], LANE);
     return lane ? PyLong_FromLong((long)lane->topic_bytes) : NULL;
 }
@@ -1162,7 +1232,9 @@ static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
 /* waits(lane): what it took was not published yet */
 static PyObject *waits(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_waits", arguments, count, "O"))
+        return NULL;
     const struct lane *lane = at(arguments[0], LANE);
     return lane ? PyBool_FromLong(lane->waits_in == lane->turn->number) : NULL;
 }
@@ -1172,7 +1244,9 @@ static PyObject *waits(PyObject *self, PyObject *const *arguments, Py_ssize_t co
 /* rows(stretch) -> [(sink, runs, bytes, messages)], a log each */
 static PyObject *rows(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_rows", arguments, count, "O"))
+        return NULL;
     const struct stretch *stretch = at(arguments[0], STRETCH);
     return stretch ? keep(stretch->logs) : NULL;
 }
@@ -1180,7 +1254,9 @@ static PyObject *rows(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
 /* members(stretch) -> [(origin, run, packet identifiers)] in the order they came */
 static PyObject *members(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_members", arguments, count, "O"))
+        return NULL;
     const struct stretch *stretch = at(arguments[0], STRETCH);
     PyObject *found = stretch ? PyList_New(0) : NULL;
     const uint16_t *ids = stretch ? stretch->ids : NULL;
@@ -1190,10 +1266,10 @@ static PyObject *members(PyObject *self, PyObject *const *arguments, Py_ssize_t 
         PyObject *row = tokens ? Py_BuildValue("OOO", lane->origin, stretch->entries[i].run, tokens) : NULL;
         bool added = row && !PyList_Append(found, row);
         ids += stretch->entries[i].ids;
-        Py_DecRef(row);
-        Py_DecRef(tokens);
+        Py_XDECREF(row);
+        Py_XDECREF(tokens);
         if (!added) {
-            Py_DecRef(found);
+            Py_XDECREF(found);
             found = NULL;
         }
     }
@@ -1203,7 +1279,9 @@ static PyObject *members(PyObject *self, PyObject *const *arguments, Py_ssize_t 
 /* offers(stretch) -> [(who gets them, runs, origins, messages of QoS 1)] in the order they came */
 static PyObject *list_offers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_offers", arguments, count, "O"))
+        return NULL;
     const struct stretch *stretch = at(arguments[0], STRETCH);
     PyObject *found = stretch ? PyList_New(0) : NULL;
     for (size_t i = 0; found && i < stretch->offers_used; i++) {
@@ -1211,9 +1289,9 @@ static PyObject *list_offers(PyObject *self, PyObject *const *arguments, Py_ssiz
         PyObject *row =
             Py_BuildValue("OOOn", offer->live, offer->runs, offer->origins, (Py_ssize_t)offer->qos1_messages);
         bool added = row && !PyList_Append(found, row);
-        Py_DecRef(row);
+        Py_XDECREF(row);
         if (!added) {
-            Py_DecRef(found);
+            Py_XDECREF(found);
             found = NULL;
         }
     }
@@ -1223,7 +1301,9 @@ static PyObject *list_offers(PyObject *self, PyObject *const *arguments, Py_ssiz
 /* count(stretch) -> messages */
 static PyObject *count_messages(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_count", arguments, count, "O"))
+        return NULL;
     const struct stretch *stretch = at(arguments[0], STRETCH);
     return stretch ? PyLong_FromLong((long)stretch->messages) : NULL;
 }
@@ -1232,7 +1312,9 @@ static PyObject *count_messages(PyObject *self, PyObject *const *arguments, Py_s
  * origin sent before: in this stretch, or where it is in `awaiting`. */
 static PyObject *part_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_part", arguments, count, "Od"))
+        return NULL;
     struct stretch *stretch = at(arguments[0], STRETCH);
     Py_ssize_t now = 0, later = 0;
     for (size_t i = 0; stretch && i < stretch->entries_used; i++) {
@@ -1253,7 +1335,9 @@ static PyObject *part_answers(PyObject *self, PyObject *const *arguments, Py_ssi
 /* waiting(stretch) -> [(origin, packet identifiers, whether its messages are kept)] whose answers wait */
 static PyObject *list_waiting(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_waiting", arguments, count, "O"))
+        return NULL;
     const struct stretch *stretch = at(arguments[0], STRETCH);
     PyObject *found = stretch ? PyList_New(0) : NULL;
     const uint16_t *ids = stretch ? stretch->ids : NULL;
@@ -1266,10 +1350,10 @@ static PyObject *list_waiting(PyObject *self, PyObject *const *arguments, Py_ssi
             row = Py_BuildValue("OOi", lane->origin, tokens, entry->answer == KEPT);
         if (waits)
             added = row && !PyList_Append(found, row);
-        Py_DecRef(row);
-        Py_DecRef(tokens);
+        Py_XDECREF(row);
+        Py_XDECREF(tokens);
         if (!added) {
-            Py_DecRef(found);
+            Py_XDECREF(found);
             found = NULL;
         }
         ids += entry->ids;
@@ -1291,7 +1375,7 @@ static PyObject *change_awaiting(PyObject *capsule, PyObject *awaiting, long by)
         bool failed = PyErr_Occurred() != NULL;
         if (!failed)
             failed = after ? PyDict_SetItem(awaiting, origin, after) : before && PyDict_DelItem(awaiting, origin);
-        Py_DecRef(after);
+        Py_XDECREF(after);
         if (failed)
             return NULL;
     }
@@ -1301,14 +1385,18 @@ static PyObject *change_awaiting(PyObject *capsule, PyObject *awaiting, long by)
 /* await(stretch, awaiting): each origin has as many answers to come more as it has runs with answers that wait */
 static PyObject *await_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_await", arguments, count, "Od"))
+        return NULL;
     return change_awaiting(arguments[0], arguments[1], 1);
 }
 
 /* awaited(stretch, awaiting): the opposite */
 static PyObject *awaited(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_awaited", arguments, count, "Od"))
+        return NULL;
     return change_awaiting(arguments[0], arguments[1], -1);
 }
 
@@ -1328,25 +1416,25 @@ static bool add_answers(struct lane *lane, const uint16_t *ids, uint32_t count)
 /* The client may send as many messages more. */
 static bool answered(const struct lane *lane)
 {
-    PyObject *number = PyObject_GetAttr(lane->inbound, OUTSTANDING);
+    PyObject *inbound = keep(lane->inbound), *number = field(inbound, OUTSTANDING);
     long left = number ? PyLong_AsLong(number) - (long)(lane->answer_bytes / PUBACK_BYTES) : 0;
-    Py_DecRef(number);
-    if (PyErr_Occurred())
-        return false;
-    number = PyLong_FromLong(left > 0 ? left : 0);
-    bool set = number && !PyObject_SetAttr(lane->inbound, OUTSTANDING, number);
-    Py_DecRef(number);
+    Py_XDECREF(number);
+    number = PyErr_Occurred() ? NULL : PyLong_FromLong(left > 0 ? left : 0);
+    bool set = number && !PyObject_SetAttr(inbound, OUTSTANDING, number);
+    Py_XDECREF(number);
+    Py_XDECREF(inbound);
     return set;
 }
 
 /* Nothing waits to be written before. */
 static bool may_write(const struct lane *lane)
 {
-    if (lane->write == &_Py_NoneStruct || PyList_Size(lane->out))
+    if (lane->write == Py_None || PyList_Size(lane->out))
         return false;
-    PyObject *waiting = PyObject_CallNoArgs(lane->buffered);
+    PyObject *buffered = keep(lane->buffered), *waiting = PyObject_CallNoArgs(buffered);
     bool nothing = waiting && !PyObject_IsTrue(waiting);
-    Py_DecRef(waiting);
+    Py_XDECREF(waiting);
+    Py_XDECREF(buffered);
     return nothing;
 }
 
@@ -1384,12 +1472,14 @@ static bool write_answers(const struct lane *lane)
         return true; /* it was closed meanwhile */
     const char *unsent = (const char *)lane->answers + lane->sent_bytes;
     PyObject *bytes = PyBytes_FromStringAndSize(unsent, (Py_ssize_t)(lane->answer_bytes - lane->sent_bytes)), *done = NULL;
+    PyObject *call = keep(lane->way == BY_MACHINE ? lane->flush_soon : lane->write);
     if (bytes && lane->way != BY_MACHINE)
-        done = PyObject_CallFunctionObjArgs(lane->write, bytes, NULL);
+        done = PyObject_CallFunctionObjArgs(call, bytes, NULL);
     else if (bytes && !PyList_Append(lane->out, bytes))
-        done = PyObject_CallNoArgs(lane->flush_soon);
-    Py_DecRef(bytes);
-    Py_DecRef(done);
+        done = PyObject_CallNoArgs(call);
+    Py_XDECREF(call);
+    Py_XDECREF(bytes);
+    Py_XDECREF(done);
     return done;
 }
 
@@ -1397,12 +1487,14 @@ static bool write_answers(const struct lane *lane)
  * for each message, one write a connection */
 static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("mqtt_accept", arguments, count, "OO"))
+        return NULL;
     const struct stretch *stretch = at(arguments[0], STRETCH);
     PyObject *failed = stretch ? PyList_New(0) : NULL;
     struct lane *first = NULL, **last = &first;
     const uint16_t *ids = stretch ? stretch->ids : NULL;
-    bool waiting = arguments[1] != &_Py_FalseStruct;
+    bool waiting = arguments[1] != Py_False;
     for (size_t i = 0; failed && i < stretch->entries_used; i++) {
         struct lane *lane = at(stretch->entries[i].lane, LANE);
         uint32_t its_ids = stretch->entries[i].ids;
@@ -1444,37 +1536,43 @@ static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize
     return failed;
 }
 
-static PyMethodDef methods[] = {
-    {"open", make_turn, METH_FASTCALL, NULL},           {"close", close_turn, METH_FASTCALL, NULL},
-    {"stamp", stamp, METH_FASTCALL, NULL},              {"forget", forget_routes, METH_FASTCALL, NULL},
-    {"take", take, METH_FASTCALL, NULL},                {"log", make_log, METH_FASTCALL, NULL},
-    {"column", make_column, METH_FASTCALL, NULL},       {"direct", direct, METH_FASTCALL, NULL},
-    {"prefix", make_prefix, METH_FASTCALL, NULL},       {"direct_all", direct_all, METH_FASTCALL, NULL},
-    {"lane", make_lane, METH_FASTCALL, NULL},           {"learn", learn, METH_FASTCALL, NULL},
-    {"permit", permit, METH_FASTCALL, NULL},            {"unlearn", unlearn, METH_FASTCALL, NULL},
-    {"close_lane", close_lane, METH_FASTCALL, NULL},    {"heard", heard, METH_FASTCALL, NULL},
-    {"held", held, METH_FASTCALL, NULL},                {"waits", waits, METH_FASTCALL, NULL},
-    {"descriptor", descriptor, METH_FASTCALL, NULL},    {"watch", watch, METH_FASTCALL, NULL},
-    {"arrived", arrived, METH_FASTCALL, NULL},          {"rows", rows, METH_FASTCALL, NULL},
-    {"offers", list_offers, METH_FASTCALL, NULL},       {"members", members, METH_FASTCALL, NULL},
-    {"count", count_messages, METH_FASTCALL, NULL},              {"part", part_answers, METH_FASTCALL, NULL},
-    {"await", await_answers, METH_FASTCALL, NULL},      {"awaited", awaited, METH_FASTCALL, NULL},
-    {"waiting", list_waiting, METH_FASTCALL, NULL},
-    {"accept", accept_all, METH_FASTCALL, NULL},
+static PyMethodDef functions[] = {
+    FUNCTION("mqtt_turn", make_turn),
+    FUNCTION("mqtt_close_turn", close_turn),
+    FUNCTION("mqtt_stamp", stamp),
+    FUNCTION("mqtt_forget_routes", forget_routes),
+    FUNCTION("mqtt_take", take),
+    FUNCTION("mqtt_log", make_log),
+    FUNCTION("mqtt_column", make_column),
+    FUNCTION("mqtt_direct", direct),
+    FUNCTION("mqtt_prefix", make_prefix),
+    FUNCTION("mqtt_direct_all", direct_all),
+    FUNCTION("mqtt_lane", make_lane),
+    FUNCTION("mqtt_learn", learn),
+    FUNCTION("mqtt_permit", permit),
+    FUNCTION("mqtt_unlearn", unlearn),
+    FUNCTION("mqtt_close_lane", close_lane),
+    FUNCTION("mqtt_heard", heard),
+    FUNCTION("mqtt_held", held),
+    FUNCTION("mqtt_waits", waits),
+    FUNCTION("mqtt_descriptor", descriptor),
+    FUNCTION("mqtt_watch", watch),
+    FUNCTION("mqtt_arrived", arrived),
+    FUNCTION("mqtt_rows", rows),
+    FUNCTION("mqtt_offers", list_offers),
+    FUNCTION("mqtt_members", members),
+    FUNCTION("mqtt_count", count_messages),
+    FUNCTION("mqtt_part", part_answers),
+    FUNCTION("mqtt_waiting", list_waiting),
+    FUNCTION("mqtt_await", await_answers),
+    FUNCTION("mqtt_awaited", awaited),
+    FUNCTION("mqtt_accept", accept_all),
+    {NULL, NULL, 0, NULL},
 };
-enum { METHODS = sizeof methods / sizeof *methods };
 
-/* Every function, in a tuple in the order of `methods`. */
-PyObject *waypost_arrivals(void)
+int add_arrivals(PyObject *module)
 {
-    PyObject *tuple = PyTuple_New(METHODS);
-    OUTSTANDING = PyUnicode_InternFromString("outstanding");
-    for (int i = 0; tuple && i < METHODS; i++) {
-        PyObject *function = PyCFunction_NewEx(&methods[i], NULL, NULL);
-        if (!function || PyTuple_SetItem(tuple, i, function)) {
-            Py_DecRef(tuple);
-            tuple = NULL;
-        }
-    }
-    return tuple;
+    if (!(OUTSTANDING = PyUnicode_InternFromString("outstanding")))
+        return -1;
+    return PyModule_AddFunctions(module, functions);
 }

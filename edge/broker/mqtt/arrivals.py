@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from bridge import libraries
 from bridge.message import DURABLE, RETAIN, Run
+from bridge.native import functions as native
 from bridge.transport.driver import Driver
 from edge.broker.delivery.batches import Offer
 from edge.broker.model.authorization import Grant, nothing
@@ -30,50 +30,9 @@ from edge.broker.router.router import Router
 
 log = logging.getLogger(__name__)
 
-SOURCE: Final = libraries.ROOT / "edge/broker/mqtt/arrivals.c"
-ENTRY: Final = "waypost_arrivals"
-
 LONG, LATE, OVER = 1, 2, 3
 """Kinds of reads in `arrivals.c`: after one others have a turn; another has to wait for its own; the last is none, and
 the transport reads from then on."""
-
-
-class Calls(NamedTuple):
-    """What `arrivals.c` has, in its order; what each does is said there."""
-
-    open: Callable[..., Any]
-    close: Callable[..., None]
-    stamp: Callable[..., None]
-    forget: Callable[..., None]
-    take: Callable[..., list[Any]]
-    log: Callable[..., Any]
-    column: Callable[..., Any]
-    direct: Callable[..., Any]
-    prefix: Callable[..., Any]
-    direct_all: Callable[..., None]
-    lane: Callable[..., tuple[Any, Callable[[bytes], None]]]
-    learn: Callable[..., None]
-    permit: Callable[..., None]
-    unlearn: Callable[..., None]
-    close_lane: Callable[..., None]
-    heard: Callable[..., float]
-    held: Callable[..., int]
-    waits: Callable[..., bool]
-    descriptor: Callable[..., int]
-    watch: Callable[..., bool]
-    arrived: Callable[..., list[Origin]]
-    rows: Callable[..., list[tuple[Any, list[Run], int, int]]]
-    offers: Callable[..., list[tuple[Any, list[Run], list[Origin], int]]]
-    members: Callable[..., list[tuple[Origin, Run, list[int]]]]
-    count: Callable[..., int]
-    part: Callable[..., tuple[int, int]]
-    wait: Callable[..., None]
-    waited: Callable[..., None]
-    waiting: Callable[..., list[tuple[Origin, list[int], int]]]
-    accept: Callable[..., list[Origin]]
-
-
-CALLS: Final = Calls(*libraries.entry_of(SOURCE, ENTRY)())
 
 
 class Publisher(Origin, Protocol):
@@ -85,26 +44,25 @@ class Publisher(Origin, Protocol):
 class LaneBatch(ColumnBatch):
     """Consecutive messages of lanes."""
 
-    __slots__ = ("_calls", "_stretch", "logs", "messages", "offers")
+    __slots__ = ("_stretch", "logs", "messages", "offers")
 
-    def __init__(self, calls: Calls, stretch: Any) -> None:
-        self._calls = calls
+    def __init__(self, stretch: Any) -> None:
         self._stretch = stretch
-        self.logs = [LogRuns(*row) for row in calls.rows(stretch)]
-        self.offers = [(row[0], Offer(*row[1:])) for row in calls.offers(stretch)]
-        self.messages = calls.count(stretch)
+        self.logs = [LogRuns(*row) for row in native.mqtt_rows(stretch)]
+        self.offers = [(row[0], Offer(*row[1:])) for row in native.mqtt_offers(stretch)]
+        self.messages = native.mqtt_count(stretch)
 
     def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:
-        return self._calls.members(self._stretch)
+        return native.mqtt_members(self._stretch)
 
     def part(self, awaiting: Mapping[Origin, int]) -> tuple[int, int]:
-        return self._calls.part(self._stretch, awaiting)
+        return native.mqtt_part(self._stretch, awaiting)
 
     def wait(self, awaiting: MutableMapping[Origin, int]) -> None:
-        self._calls.wait(self._stretch, awaiting)
+        native.mqtt_await(self._stretch, awaiting)
 
     def heard(self, awaiting: MutableMapping[Origin, int]) -> None:
-        self._calls.waited(self._stretch, awaiting)
+        native.mqtt_awaited(self._stretch, awaiting)
 
     def accept_now(self) -> None:
         self._accept(waiting=False)
@@ -113,11 +71,11 @@ class LaneBatch(ColumnBatch):
         self._accept(waiting=True)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        for origin, its_tokens, kept in self._calls.waiting(self._stretch):
+        for origin, its_tokens, kept in native.mqtt_waiting(self._stretch):
             answered(origin, its_tokens, why if kept else Acceptance.ACCEPTED)
 
     def _accept(self, *, waiting: bool) -> None:
-        for origin in self._calls.accept(self._stretch, waiting):
+        for origin in native.mqtt_accept(self._stretch, waiting):
             log.error("%s: its answers could not be written, its connection ends", origin.name)
             origin.abort()
 
@@ -125,11 +83,10 @@ class LaneBatch(ColumnBatch):
 class Lane:
     """The reading side of one connection."""
 
-    __slots__ = ("_calls", "_connection", "_driver", "_grant", "_lane", "_publish", "_receive", "socket")
+    __slots__ = ("_connection", "_driver", "_grant", "_lane", "_publish", "_receive", "socket")
 
     def __init__(
         self,
-        calls: Calls,
         turn: Any,
         publish: Callable[[], None],
         publisher: Publisher,
@@ -137,7 +94,6 @@ class Lane:
         grant: Grant | None,
     ) -> None:
         """`publish` gives the router what all lanes took; `grant`: what the client may do, None: everything."""
-        self._calls = calls
         self._publish = publish
         self._driver = driver
         self._connection = connection = publisher.connection
@@ -149,7 +105,7 @@ class Lane:
             raise LookupError("the connection has ended")
         self.socket: Final = _plain_socket(transport)
         """-1: only the transport may use it."""
-        self._lane, self._receive = calls.lane(
+        self._lane, self._receive = native.mqtt_lane(
             turn,
             publisher,
             inbound.device,
@@ -174,54 +130,54 @@ class Lane:
 
     def lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol.connection_lost`: the socket is closed next."""
-        self._calls.close_lane(self._lane)
+        native.mqtt_close_lane(self._lane)
         self._driver.connection_lost(error)
 
     def resume_reading(self) -> None:
         """See `bridge.transport.driver.Reader`."""
-        if not self._calls.watch(self._lane, True):
+        if not native.mqtt_watch(self._lane, True):
             self._driver.read_by(None)
 
     def pause_reading(self) -> None:
         """See `bridge.transport.driver.Reader`."""
-        self._calls.watch(self._lane, False)
+        native.mqtt_watch(self._lane, False)
 
     def learn(self, event: Published, column: Any) -> None:
         """Take what is like these messages from now on, which the client may send to their topic."""
         run = event.run
         first = 0x32 if run.flags & DURABLE else 0x30
-        self._calls.learn(self._lane, first, event.head, event.block, run.address, run.properties, column)
+        native.mqtt_learn(self._lane, first, event.head, event.block, run.address, run.properties, column)
 
     def permit(self, prefix: Any) -> None:
         """The client may send to all topics of a prefix: they need not be taught."""
-        self._calls.permit(self._lane, prefix)
+        native.mqtt_permit(self._lane, prefix)
 
     def forget(self) -> None:
         """What the client may send has changed: it is taught anew."""
-        self._calls.unlearn(self._lane)
+        native.mqtt_unlearn(self._lane)
         self._connection.receiver.forget_topics()
 
     def close(self) -> None:
         """The connection has ended."""
         self._driver.read_by(None)
-        self._calls.close_lane(self._lane)
+        native.mqtt_close_lane(self._lane)
 
     @property
     def heard_s(self) -> float:
         """When it last took something, of the clock of the loop."""
-        return self._calls.heard(self._lane)
+        return native.mqtt_heard(self._lane)
 
     def leave(self) -> None:
         """The session ends: what the lane took goes to the router now, before what follows the end."""
         if self._grant is not None:
             self._grant.call_when_replaced(nothing)
-        if self._calls.waits(self._lane):
+        if native.mqtt_waits(self._lane):
             self._publish()
 
     @property
     def held_bytes(self) -> int:
         """What the client has it remember."""
-        return self._calls.held(self._lane)
+        return native.mqtt_held(self._lane)
 
     def _read_on(self, data: bytes, kind: int) -> int:
         """Have the machine take these bytes of a read; how many it then needs to end a packet, as
@@ -272,11 +228,10 @@ def _plain_socket(transport: Transport) -> int:
 class Arrivals:
     """Of one broker."""
 
-    def __init__(self, calls: Calls, router: Router, loop: Loop) -> None:
-        self._calls = calls
+    def __init__(self, router: Router, loop: Loop) -> None:
         self._router = router
         self._loop = loop
-        self._turn = calls.open(self._begin, self.publish, Run)
+        self._turn = native.mqtt_turn(self._begin, self.publish, Run)
         self._descriptor: int | None = None
         """Readable while one of the sockets is that lanes are received from."""
         self._columns: dict[Column, Any] = {}
@@ -304,7 +259,7 @@ class Arrivals:
         if column is None or retains or driver.connection is not connection or connection.closed:
             return lane
         if lane is None:
-            lane = Lane(self._calls, self._turn, self.publish, publisher, driver, grant)
+            lane = Lane(self._turn, self.publish, publisher, driver, grant)
             connection.receiver.attach_lane(lane)
             if lane.socket >= 0:
                 self._listen()
@@ -337,38 +292,38 @@ class Arrivals:
             if len(self._prefixes) >= PREFIXES_KNOWN_MAX:
                 self._prefixes.clear()
                 self._directed.clear()
-            prefix = self._prefixes[name] = self._calls.prefix(name.encode())
+            prefix = self._prefixes[name] = native.mqtt_prefix(name.encode())
         return prefix
 
     def _direct_all(self, prefix: Any, address: str) -> None:
         """What comes to topics of this prefix, which is one of now, goes where that of this address goes."""
-        self._calls.direct_all(self._turn, prefix, *(self._column(address, qos) for qos in (0, 1)))
+        native.mqtt_direct_all(self._turn, prefix, *(self._column(address, qos) for qos in (0, 1)))
 
     def _listen(self) -> None:
         if self._descriptor is None:
-            self._descriptor = self._calls.descriptor(self._turn)
+            self._descriptor = native.mqtt_descriptor(self._turn)
             self._loop.add_reader(self._descriptor, self._arrived)
 
     def _arrived(self) -> None:
         """Sockets are ready. Each is received from once a turn: others have theirs, and so has the end of a commit."""
-        for origin in self._calls.arrived(self._turn):
+        for origin in native.mqtt_arrived(self._turn):
             log.error("%s: what it sent could not be taken, its connection ends", origin.name)
             origin.abort()
 
     def _begin(self) -> None:
         router = self._router
         received_at, clock = router.stamp()
-        self._calls.stamp(self._turn, self._loop.time(), received_at, clock, 1 | DURABLE | clock)
+        native.mqtt_stamp(self._turn, self._loop.time(), received_at, clock, 1 | DURABLE | clock)
         router.flush_soon()
 
     def publish(self) -> None:
         """Give the router what has come in this turn."""
         generation = self._generation
-        for each in self._calls.take(self._turn):
+        for each in native.mqtt_take(self._turn):
             if type(each) is tuple:
                 self._publish_alone(*each)
             else:
-                self._publish_together(LaneBatch(self._calls, each), generation)
+                self._publish_together(LaneBatch(each), generation)
 
     def _publish_together(self, batch: LaneBatch, generation: int) -> None:
         """`generation`: of the routes when the batch was made; what is published may change them."""
@@ -380,7 +335,7 @@ class Arrivals:
 
     def _publish_alone(self, origin: Origin, run: Run, tokens: Sequence[int], topic: Any) -> None:
         if origin_called(origin, self._router.publish, Publication(origin, run, tokens)):
-            begins = self._calls.direct(self._turn, topic, self._column(run.address, run.qos))
+            begins = native.mqtt_direct(self._turn, topic, self._column(run.address, run.qos))
             if begins is not None:
                 prefix, name = begins
                 now = self._router.prefix(run.address)
@@ -402,12 +357,12 @@ class Arrivals:
         """Columns with the same log, or the same that get messages now, share what stands for it."""
         live, sink = self._live.setdefault(column.live, column.live), column.log
         if sink is not None and sink.log not in self._logs:
-            self._logs[sink.log] = self._calls.log(sink)
-        return self._calls.column(None if sink is None else self._logs[sink.log], live or None)
+            self._logs[sink.log] = native.mqtt_log(sink)
+        return native.mqtt_column(None if sink is None else self._logs[sink.log], live or None)
 
     def forget_routes(self) -> None:
         """See `PublishSource`."""
-        self._calls.forget(self._turn)
+        native.mqtt_forget_routes(self._turn)
         self._clear()
         self._generation += 1
 
@@ -416,7 +371,7 @@ class Arrivals:
         if self._descriptor is not None:
             self._loop.remove_reader(self._descriptor)
             self._descriptor = None
-        self._calls.close(self._turn)
+        native.mqtt_close_turn(self._turn)
         self._clear()
 
     def _clear(self) -> None:

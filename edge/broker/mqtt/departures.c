@@ -1,31 +1,20 @@
 /*
- * What many messages are to one subscriber: PUBLISH packets of QoS 0 and 1 behind each other, and what is in flight by
- * their packet identifiers. `departures.py` says what is given; `outbound.py` does the same message by message.
+ * Write many messages for one subscriber: PUBLISH packets of QoS 0 and 1, and what is in flight by their packet
+ * identifiers. `departures.py` says what is given; `outbound.py` does the same message by message.
  *
- * The interpreter lock is held throughout.
+ * The interpreter lock is held throughout. Making an object may run Python code, which may change every list: so the runs
+ * are read once, the lists of bodies are copied, and what is written is what was measured.
  */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
-
-#include "../../../bridge/stable_interface.h"
+#include "../../../bridge/native.h"
 
 static PyObject *ADDRESS, *FLAGS, *PROPERTIES, *BODIES, *ONE;
-
-/* What `object` has under this name, as long as `object` is there and is not changed; NULL with an error. */
-static PyObject *field(PyObject *object, PyObject *name)
-{
-    PyObject *found = object ? PyObject_GetAttr(object, name) : NULL;
-    Py_DecRef(found);
-    return found;
-}
 
 /* --- MQTT -------------------------------------------------------------------------------------------------------- */
 
 enum {
     PUBLISH = 0x30,
-    SHORT_LENGTH_MAX = 127,
+    SHORT_LENGTH_MAX = 127, /* a remaining length that takes one byte */
+    LENGTH_MAX = 16383,     /* two bytes */
     QOS_MASK = 3,       /* of the flags of a run (bridge.message) */
     PLAIN_FLAGS = 0x31, /* QoS 0 or 1, durable, stamped by a good clock */
 };
@@ -37,53 +26,61 @@ struct subscriber {
     Py_ssize_t block_bytes, length_max, topic_max;
 };
 
-/* A run, and what of its packets is the same; what it points to is its own. */
+/* A run, and what of its packets is the same. It owns what it points to. */
 struct part {
+    PyObject *run, *address, *bodies; /* the last: a tuple */
     const char *topic;
-    PyObject *bodies;
     Py_ssize_t topic_bytes, messages, fixed; /* the last: bytes of the variable header */
     bool with_id;
 };
 
+/* Read what decides whether the run is plain. 1; 0 where there is more to look at, -1 with an error. */
+static int read_plain(PyObject *run, long *value)
+{
+    PyObject *properties = field(run, PROPERTIES), *flags = properties ? field(run, FLAGS) : NULL;
+    char *bytes;
+    Py_ssize_t size;
+    int plain = -1;
+    if (flags && !PyBytes_AsStringAndSize(properties, &bytes, &size)) {
+        *value = PyLong_AsLong(flags);
+        plain = PyErr_Occurred() ? -1 : size == 0 && !(*value & ~PLAIN_FLAGS);
+    }
+    Py_XDECREF(properties);
+    Py_XDECREF(flags);
+    return plain;
+}
+
 /* 1; 0 where it has more to be looked at, -1 with an error. */
 static int read_run(PyObject *run, const struct subscriber *to, struct part *part)
 {
-    PyObject *address = field(run, ADDRESS), *properties = address ? field(run, PROPERTIES) : NULL;
-    PyObject *flags = properties ? field(run, FLAGS) : NULL;
-    char *bytes;
-    Py_ssize_t size;
-    part->bodies = flags ? field(run, BODIES) : NULL;
-    if (!part->bodies || PyBytes_AsStringAndSize(properties, &bytes, &size) ||
-        !(part->topic = PyUnicode_AsUTF8AndSize(address, &part->topic_bytes)))
+    long value = 0;
+    int plain = read_plain(run, &value);
+    if (plain <= 0)
+        return plain;
+    PyObject *bodies = field(run, BODIES);
+    part->run = keep(run), part->address = bodies ? field(run, ADDRESS) : NULL;
+    part->bodies = part->address ? PyList_AsTuple(bodies) : NULL;
+    Py_XDECREF(bodies);
+    if (!part->bodies || !(part->topic = PyUnicode_AsUTF8AndSize(part->address, &part->topic_bytes)))
         return -1;
-    long value = PyLong_AsLong(flags);
-    part->messages = PyList_Size(part->bodies);
-    if (PyErr_Occurred())
-        return -1;
+    part->messages = PyTuple_Size(part->bodies);
     part->with_id = (value & QOS_MASK) && to->qos_max;
     part->fixed = 2 + part->topic_bytes + 2 * part->with_id + to->block_bytes;
-    return size == 0 && !(value & ~PLAIN_FLAGS) && part->topic_bytes <= to->topic_max;
+    return part->topic_bytes <= to->topic_max;
 }
 
-/* Bytes of all packets; 0 where one of them has more to be looked at, -1 with an error. `ids`: so many need one. */
-static Py_ssize_t measure(PyObject *runs, const struct subscriber *to, Py_ssize_t *ids)
+/* Bytes of the packets of a run; 0 where one of them has more to be looked at, -1 with an error. */
+static Py_ssize_t measure(const struct part *part, const struct subscriber *to)
 {
     Py_ssize_t total = 0, size;
-    for (Py_ssize_t i = 0; i < PyList_Size(runs); i++) {
-        struct part part;
-        int plain = read_run(PyList_GetItem(runs, i), to, &part);
-        if (plain <= 0)
-            return plain;
-        for (Py_ssize_t n = 0; n < part.messages; n++) {
-            char *body;
-            if (PyBytes_AsStringAndSize(PyList_GetItem(part.bodies, n), &body, &size))
-                return -1;
-            size += part.fixed;
-            if (size > to->length_max)
-                return 0;
-            total += size + (size > SHORT_LENGTH_MAX ? 3 : 2);
-        }
-        *ids += part.with_id ? part.messages : 0;
+    for (Py_ssize_t n = 0; n < part->messages; n++) {
+        char *body;
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(part->bodies, n), &body, &size))
+            return -1;
+        size += part->fixed;
+        if (size > to->length_max)
+            return 0;
+        total += size + (size > SHORT_LENGTH_MAX ? 3 : 2);
     }
     return total;
 }
@@ -110,11 +107,15 @@ struct flight {
 /* The next packet identifier, from now on that of a message of `delivery`; 0 with an error. */
 static uint16_t take_off(struct flight *flight, PyObject *delivery, Py_ssize_t place)
 {
-    PyObject *id = PyList_GetItem(flight->ids, flight->next++);
+    PyObject *id = keep(PyList_GetItem(flight->ids, flight->next++));
     PyObject *entry = id ? Py_BuildValue("On", delivery, place) : NULL;
-    bool done = entry && !PyDict_SetItem(flight->outgoing, id, entry);
-    Py_DecRef(entry);
-    return done ? (uint16_t)PyLong_AsLong(id) : 0;
+    long number = entry ? PyLong_AsLong(id) : -1;
+    if (entry && !PyErr_Occurred() && (number < 1 || number > UINT16_MAX))
+        PyErr_SetString(PyExc_ValueError, "a packet identifier is not from 1 to 65535");
+    bool done = entry && !PyErr_Occurred() && !PyDict_SetItem(flight->outgoing, id, entry);
+    Py_XDECREF(entry);
+    Py_XDECREF(id);
+    return done ? (uint16_t)number : 0;
 }
 
 /* The packets of a run; returns where they end, NULL with an error. */
@@ -125,7 +126,7 @@ static uint8_t *put_run(uint8_t *to, const struct part *part, const struct subsc
         char *body;
         Py_ssize_t size;
         uint16_t id = 0;
-        if (PyBytes_AsStringAndSize(PyList_GetItem(part->bodies, n), &body, &size) ||
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(part->bodies, n), &body, &size) ||
             (part->with_id && !(id = take_off(flight, delivery, n))))
             return NULL;
         to = put_head(to, part, (size_t)(part->fixed + size));
@@ -139,50 +140,79 @@ static uint8_t *put_run(uint8_t *to, const struct part *part, const struct subsc
     return to;
 }
 
+/* All packets; NULL with an error. */
+static PyObject *write_all(const struct part *parts, Py_ssize_t runs, const struct subscriber *to, Py_ssize_t total,
+                           struct flight *flight, PyObject *const *arguments)
+{
+    PyObject *packets = PyBytes_FromStringAndSize(NULL, total);
+    uint8_t *at = packets ? (uint8_t *)PyBytes_AsString(packets) : NULL;
+    for (const struct part *part = parts; at && part < parts + runs; part++) {
+        PyObject *delivery = NULL;
+        if (part->with_id)
+            delivery = PyObject_CallFunctionObjArgs(arguments[5], part->run, ONE, Py_False, arguments[6], arguments[7], NULL);
+        at = part->with_id && !delivery ? NULL : put_run(at, part, to, delivery, flight);
+        Py_XDECREF(delivery);
+    }
+    if (at)
+        return packets;
+    Py_XDECREF(packets);
+    return NULL;
+}
+
 /*
- * publishes(runs, highest QoS, properties with their length, packet identifiers, what is in flight, Delivery, token,
- *           subscription identifiers, longest remaining length, longest topic name) -> bytes, or None and nothing done
+ * mqtt_publishes(runs, highest QoS, properties with their length, packet identifiers, what is in flight, Delivery, token,
+ *                subscription identifiers, longest remaining length, longest topic name) -> bytes, or None and nothing done
  */
 static PyObject *publishes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
-    PyObject *runs = arguments[0];
+    (void)self;
+    if (!takes("mqtt_publishes", arguments, count, "libldOOtii"))
+        return NULL;
     struct subscriber to = {.qos_max = PyLong_AsLong(arguments[1])};
     struct flight flight = {arguments[3], arguments[4], 0};
     if (PyErr_Occurred() || PyBytes_AsStringAndSize(arguments[2], &to.block, &to.block_bytes))
         return NULL;
-    to.length_max = PyLong_AsLong(arguments[8]), to.topic_max = PyLong_AsLong(arguments[9]);
-    Py_ssize_t ids = 0, total = PyErr_Occurred() ? -1 : measure(runs, &to, &ids);
-    if (total <= 0 || ids != PyList_Size(flight.ids))
-        return total < 0 || PyErr_Occurred() ? NULL : Py_BuildValue("");
-    PyObject *packets = PyBytes_FromStringAndSize(NULL, total);
-    uint8_t *at = packets ? (uint8_t *)PyBytes_AsString(packets) : NULL;
-    for (Py_ssize_t i = 0; at && i < PyList_Size(runs); i++) {
-        PyObject *run = PyList_GetItem(runs, i), *delivery = NULL;
-        struct part part;
-        if (read_run(run, &to, &part) != 1)
-            at = NULL;
-        else if (part.with_id)
-            delivery = PyObject_CallFunctionObjArgs(arguments[5], run, ONE, &_Py_FalseStruct, arguments[6], arguments[7],
-                                                    NULL);
-        if (at)
-            at = part.with_id && !delivery ? NULL : put_run(at, &part, &to, delivery, &flight);
-        Py_DecRef(delivery);
+    long length_max = PyLong_AsLong(arguments[8]);
+    to.length_max = length_max < LENGTH_MAX ? length_max : LENGTH_MAX, to.topic_max = PyLong_AsLong(arguments[9]);
+    Py_ssize_t runs = PyList_Size(arguments[0]), ids = 0, total = 0, size = 1;
+    struct part *parts = PyErr_Occurred() ? NULL : PyMem_Calloc((size_t)runs + 1, sizeof *parts);
+    if (!parts)
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    for (Py_ssize_t i = 0; size > 0 && i < runs; i++) {
+        PyObject *run = keep(PyList_GetItem(arguments[0], i));
+        int plain = run ? read_run(run, &to, parts + i) : -1;
+        Py_XDECREF(run);
+        size = plain > 0 ? measure(parts + i, &to) : plain;
+        total += size, ids += parts[i].with_id ? parts[i].messages : 0;
     }
-    if (!at) {
-        Py_DecRef(packets);
-        return NULL;
+    PyObject *packets = NULL;
+    if (size > 0 && total > 0 && ids == PyList_Size(flight.ids))
+        packets = write_all(parts, runs, &to, total, &flight, arguments);
+    for (Py_ssize_t i = 0; i < runs; i++) {
+        Py_XDECREF(parts[i].run);
+        Py_XDECREF(parts[i].address);
+        Py_XDECREF(parts[i].bodies);
     }
-    return packets;
+    PyMem_Free(parts);
+    return packets || PyErr_Occurred() ? packets : none();
 }
 
-static PyMethodDef PUBLISHES = {"publishes", publishes, METH_FASTCALL, NULL};
+static PyMethodDef functions[] = {
+    FUNCTION("mqtt_publishes", publishes),
+    {NULL, NULL, 0, NULL},
+};
 
-/* The function. */
-PyObject *waypost_departures(void)
+int add_departures(PyObject *module)
 {
-    ADDRESS = PyUnicode_InternFromString("address"), FLAGS = PyUnicode_InternFromString("flags");
-    PROPERTIES = PyUnicode_InternFromString("properties"), BODIES = PyUnicode_InternFromString("bodies");
-    ONE = PyLong_FromLong(1);
-    return PyCFunction_NewEx(&PUBLISHES, NULL, NULL);
+    if (!(ADDRESS = PyUnicode_InternFromString("address")))
+        return -1;
+    if (!(FLAGS = PyUnicode_InternFromString("flags")))
+        return -1;
+    if (!(PROPERTIES = PyUnicode_InternFromString("properties")))
+        return -1;
+    if (!(BODIES = PyUnicode_InternFromString("bodies")))
+        return -1;
+    if (!(ONE = PyLong_FromLong(1)))
+        return -1;
+    return PyModule_AddFunctions(module, functions);
 }

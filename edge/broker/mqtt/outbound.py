@@ -12,6 +12,7 @@ from itertools import repeat
 from struct import Struct
 
 from bridge.message import Run
+from bridge.native import functions as native
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import LocalError, ProtocolError
 from edge.broker.message.mqtt_properties import subscription_identifiers
@@ -19,7 +20,6 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import encode_string, encode_variable_byte_integer
 from edge.broker.mqtt.acknowledgements import PUBREL, encode_acknowledgements, encode_packet_ids, encode_reasons
 from edge.broker.mqtt.aliases import TopicAliases
-from edge.broker.mqtt.departures import publishes
 from edge.broker.mqtt.events import Connect, Delivery
 from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN, INFLIGHT_BYTES_MAX, USUAL_TOPIC_CHARACTERS_MAX
 from edge.broker.mqtt.state import InFlight, SessionState
@@ -150,14 +150,14 @@ class Outbound:
     def deliver_all(self, runs: Sequence[Run], alike: Delivery, ids: int) -> bool:
         """Send one PUBLISH for each message of these, `ids` of them above QoS 0, as new ones; `alike` is their delivery
         but for the run, with the highest QoS. False, and nothing was sent, where there is more to look at than to write
-        them."""
+        them: one has properties of its own, is retained, of QoS 2 or in AMQP's encoding, or is longer."""
         if self._aliases is not None or self._last_kept:
             return False
         block = b""
         if self._version == 5:
             raw = subscription_identifiers(alike.identifiers)
             block = encode_variable_byte_integer(len(raw)) + raw
-        packets = publishes(
+        packets = native.mqtt_publishes(
             runs,
             alike.qos,
             block,

@@ -1,25 +1,13 @@
 /*
- * The loops over the messages of a commit: numbering them, packing them into a segment, and passing over what nobody has
- * to be told of. `loops.py` has the same in Python, and says what each of them does.
+ * The loops over the messages of a commit: numbering them, packing them into a segment, and passing over those that no
+ * subscription has to look at. `loops.py` says what each of them does.
  *
- * The interpreter lock is held throughout.
+ * The interpreter lock is held throughout. Reading an attribute or making an object may run Python code, which may change
+ * every list and dictionary: what is used after that is kept by a reference, and lists of bodies are copied first.
  */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
-
-#include "../../../bridge/stable_interface.h"
+#include "../../../bridge/native.h"
 
 static PyObject *ADDRESS, *DEVICE, *FLAGS, *PROPERTIES, *BODIES, *RECEIVED_AT;
-
-/* What `object` has under this name, as long as `object` is there and is not changed; NULL with an error. */
-static PyObject *field(PyObject *object, PyObject *name)
-{
-    PyObject *found = object ? PyObject_GetAttr(object, name) : NULL;
-    Py_DecRef(found);
-    return found;
-}
 
 static PyObject *item(PyObject *row, Py_ssize_t place)
 {
@@ -29,8 +17,7 @@ static PyObject *item(PyObject *row, Py_ssize_t place)
 /* Put `object` into a new tuple, as well. */
 static bool put_item(PyObject *tuple, Py_ssize_t place, PyObject *object)
 {
-    Py_IncRef(object);
-    return !PyTuple_SetItem(tuple, place, object);
+    return !PyTuple_SetItem(tuple, place, keep(object));
 }
 
 /* (first, second, third) as `kind`, which is a class of tuples and nothing besides: `tuple.__new__` takes two more to
@@ -40,7 +27,7 @@ static PyObject *named_tuple(PyObject *kind, PyObject *first, PyObject *second, 
     PyObject *made = PyType_GenericAlloc((PyTypeObject *)kind, 3);
     if (made && put_item(made, 0, first) && put_item(made, 1, second) && put_item(made, 2, third))
         return made;
-    Py_DecRef(made);
+    Py_XDECREF(made);
     return NULL;
 }
 
@@ -50,8 +37,14 @@ static PyObject *noted_by(PyObject *log, PyObject *stored)
     PyObject *made = stored ? PyTuple_New(2) : NULL;
     if (made && put_item(made, 0, log) && !PyTuple_SetItem(made, 1, stored))
         return made;
-    Py_DecRef(made ? made : stored);
+    Py_XDECREF(made ? made : stored);
     return NULL;
+}
+
+static void release(PyObject **objects, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        Py_XDECREF(objects[i]);
 }
 
 /* The value of a number; false with an error where it is none, or too large. */
@@ -69,41 +62,58 @@ static bool integer(PyObject *number, int64_t *value)
 
 /* --- numbering --------------------------------------------------------------------------------------------------- */
 
-/* One run: 1 where it was numbered, 0 where its log or its address is not known, -1 on an error. */
-static int number_run(PyObject *row, PyObject *known, PyObject *ends, PyObject *sequences, PyObject *appended,
-                      PyObject *stored_type)
+/* Append a run with its position and sequence, and go on by as many messages. 1; -1 on an error. */
+static int append_numbered(PyObject *log, PyObject *run, PyObject *address, PyObject *position, PyObject *sequence,
+                           Py_ssize_t messages, PyObject *const *arguments)
 {
-    PyObject *log = item(row, 0), *run = log ? item(row, 1) : NULL, *address = field(run, ADDRESS);
-    PyObject *bodies = address ? field(run, BODIES) : NULL;
-    PyObject *position = bodies ? PyDict_GetItemWithError(ends, log) : NULL;
-    PyObject *sequence = position ? PyDict_GetItemWithError(sequences, address) : NULL;
-    if (position && !sequence && !PyErr_Occurred())
-        sequence = PyDict_GetItemWithError(known, address);
-    if (!position || !sequence)
-        return PyErr_Occurred() ? -1 : 0;
+    PyObject *ends = arguments[3], *sequences = arguments[4], *appended = arguments[5], *stored_type = arguments[6];
     int64_t first, number;
-    if (!integer(position, &first) || !integer(sequence, &number) || PyList_Size(bodies) < 0)
+    if (messages < 0 || !integer(position, &first) || !integer(sequence, &number))
         return -1;
-    PyObject *end = PyLong_FromLongLong(first + PyList_Size(bodies));
-    PyObject *following = end ? PyLong_FromLongLong(number + PyList_Size(bodies)) : NULL;
-    PyObject *stored = following ? named_tuple(stored_type, position, sequence, run) : NULL;
+    if (__builtin_add_overflow(first, messages, &first) || __builtin_add_overflow(number, messages, &number)) {
+        PyErr_SetString(PyExc_OverflowError, "a position or a sequence is beyond 63 bits");
+        return -1;
+    }
+    PyObject *end = PyLong_FromLongLong(first), *following = PyLong_FromLongLong(number);
+    PyObject *stored = end && following ? named_tuple(stored_type, position, sequence, run) : NULL;
     PyObject *noted = noted_by(log, stored);
     bool done = noted && !PyList_Append(appended, noted) && !PyDict_SetItem(ends, log, end) &&
                 !PyDict_SetItem(sequences, address, following);
-    Py_DecRef(noted);
-    Py_DecRef(end);
-    Py_DecRef(following);
+    release((PyObject *[]){noted, end, following}, 3);
     return done ? 1 : -1;
 }
 
+/* One run: 1 where it was numbered, 0 where its log or its address is not known, -1 on an error. */
+static int number_run(PyObject *row, PyObject *const *arguments)
+{
+    PyObject *known = arguments[2], *ends = arguments[3], *sequences = arguments[4];
+    PyObject *log = item(row, 0), *run = log ? item(row, 1) : NULL, *address = field(run, ADDRESS);
+    PyObject *bodies = address ? field(run, BODIES) : NULL;
+    PyObject *position = bodies ? keep(PyDict_GetItemWithError(ends, log)) : NULL;
+    PyObject *sequence = position ? keep(PyDict_GetItemWithError(sequences, address)) : NULL;
+    if (position && !sequence && !PyErr_Occurred())
+        sequence = keep(PyDict_GetItemWithError(known, address));
+    int done = PyErr_Occurred() ? -1 : 0;
+    if (sequence)
+        done = append_numbered(log, run, address, position, sequence, PyList_Size(bodies), arguments);
+    release((PyObject *[]){address, bodies, position, sequence}, 4);
+    return done;
+}
+
+/* number_runs(runs, start, known, ends, sequences, appended, Stored) -> where it stopped */
 static PyObject *number(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("number_runs", arguments, count, "lidddlc"))
+        return NULL;
     PyObject *runs = arguments[0];
-    Py_ssize_t at = (Py_ssize_t)PyLong_AsLongLong(arguments[1]), end = PyList_Size(runs);
+    Py_ssize_t at = PyLong_AsSsize_t(arguments[1]), end = PyList_Size(runs);
     int done = PyErr_Occurred() ? -1 : 1;
-    for (; done > 0 && at < end; at += done > 0)
-        done = number_run(PyList_GetItem(runs, at), arguments[2], arguments[3], arguments[4], arguments[5], arguments[6]);
+    for (; done > 0 && at < end; at += done > 0) {
+        PyObject *row = keep(PyList_GetItem(runs, at));
+        done = row ? number_run(row, arguments) : -1;
+        Py_XDECREF(row);
+    }
     return done < 0 ? NULL : PyLong_FromSsize_t(at);
 }
 
@@ -117,14 +127,13 @@ enum {
     SPARSE_RUN_BYTES = 34,
 };
 
-/* A run as far as it is packed; what it points to is its own. */
+/* A run as far as it is packed. It owns what it points to. */
 struct part {
-    const char *texts[3]; /* address, device, properties */
-    Py_ssize_t sizes[3];
+    PyObject *address, *device, *properties, *bodies; /* the last: a tuple */
+    const char *texts[3];                             /* address, device, properties */
+    Py_ssize_t sizes[3], count;
     uint64_t flags, sequence, offset;
     int64_t received_at;
-    PyObject *bodies;
-    Py_ssize_t count;
 };
 
 /* What all runs of a segment take. */
@@ -146,34 +155,45 @@ static bool fits(uint64_t value, uint64_t most)
     return value <= most;
 }
 
+/* Read the numbers of a run. False with an error where they do not fit. */
+static bool read_numbers(PyObject *stored, PyObject *run, int64_t base, struct part *part)
+{
+    PyObject *flags = field(run, FLAGS), *received_at = flags ? field(run, RECEIVED_AT) : NULL;
+    int64_t position = 0;
+    bool fine = received_at && whole(flags, &part->flags) && integer(received_at, &part->received_at) &&
+                whole(item(stored, 1), &part->sequence) && integer(item(stored, 0), &position);
+    part->offset = base < 0 ? 0 : (uint64_t)position - (uint64_t)base;
+    release((PyObject *[]){flags, received_at}, 2);
+    return fine && fits(part->flags, UINT16_MAX) && fits(part->offset, UINT32_MAX);
+}
+
+/* Read the texts of a run, and a copy of its list of bodies. False with an error where they do not fit. */
+static bool read_texts(PyObject *run, struct part *part)
+{
+    char *properties;
+    PyObject *bodies = field(run, BODIES);
+    part->address = field(run, ADDRESS), part->device = field(run, DEVICE), part->properties = field(run, PROPERTIES);
+    part->bodies = bodies && !PyErr_Occurred() ? PyList_AsTuple(bodies) : NULL;
+    Py_XDECREF(bodies);
+    if (!part->bodies || !(part->texts[0] = PyUnicode_AsUTF8AndSize(part->address, &part->sizes[0])) ||
+        !(part->texts[1] = PyUnicode_AsUTF8AndSize(part->device, &part->sizes[1])) ||
+        PyBytes_AsStringAndSize(part->properties, &properties, &part->sizes[2]))
+        return false;
+    part->texts[2] = properties, part->count = PyTuple_Size(part->bodies);
+    return fits((uint64_t)part->sizes[0], UINT16_MAX) && fits((uint64_t)part->sizes[1], UINT16_MAX) &&
+           fits((uint64_t)part->sizes[2], UINT32_MAX) && fits((uint64_t)part->count, UINT32_MAX);
+}
+
 /* False with an error where it cannot be packed. */
 static bool read_part(PyObject *stored, int64_t base, struct part *part, struct sizes *sizes)
 {
     PyObject *run = item(stored, 2);
-    PyObject *address = field(run, ADDRESS), *device = address ? field(run, DEVICE) : NULL;
-    PyObject *properties = device ? field(run, PROPERTIES) : NULL, *flags = properties ? field(run, FLAGS) : NULL;
-    PyObject *received_at = flags ? field(run, RECEIVED_AT) : NULL;
-    char *property_bytes;
-    part->bodies = received_at ? field(run, BODIES) : NULL;
-    if (!part->bodies || !(part->texts[0] = PyUnicode_AsUTF8AndSize(address, &part->sizes[0])) ||
-        !(part->texts[1] = PyUnicode_AsUTF8AndSize(device, &part->sizes[1])) ||
-        PyBytes_AsStringAndSize(properties, &property_bytes, &part->sizes[2]))
-        return false;
-    part->texts[2] = property_bytes;
-    int64_t position = 0;
-    if (!whole(flags, &part->flags) || !integer(received_at, &part->received_at) ||
-        !whole(item(stored, 1), &part->sequence) || !integer(item(stored, 0), &position))
-        return false;
-    part->offset = base < 0 ? 0 : (uint64_t)(position - base);
-    part->count = PyList_Size(part->bodies);
-    if (part->count < 0 || !fits((uint64_t)part->sizes[0], UINT16_MAX) || !fits((uint64_t)part->sizes[1], UINT16_MAX) ||
-        !fits((uint64_t)part->sizes[2], UINT32_MAX) || !fits(part->flags, UINT16_MAX) ||
-        !fits((uint64_t)part->count, UINT32_MAX) || !fits(part->offset, UINT32_MAX))
+    if (!run || !read_texts(run, part) || !read_numbers(stored, run, base, part))
         return false;
     for (Py_ssize_t i = 0; i < part->count; i++) {
         char *body;
         Py_ssize_t size;
-        if (PyBytes_AsStringAndSize(PyList_GetItem(part->bodies, i), &body, &size))
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(part->bodies, i), &body, &size))
             return false;
         sizes->bodies += (size_t)size;
         if ((size_t)size > sizes->longest)
@@ -184,7 +204,7 @@ static bool read_part(PyObject *stored, int64_t base, struct part *part, struct 
     return fits(sizes->longest, UINT32_MAX);
 }
 
-/* Writes the segment; nothing is called that may change what it reads. */
+/* Write the segment. */
 static void write_parts(uint8_t *to, const struct part *parts, size_t runs, const struct sizes *sizes, int width, bool sparse)
 {
     uint8_t *names = to + PREAMBLE_BYTES + runs * (sparse ? SPARSE_RUN_BYTES : RUN_BYTES);
@@ -200,80 +220,101 @@ static void write_parts(uint8_t *to, const struct part *parts, size_t runs, cons
         for (Py_ssize_t i = 0; i < part->count; i++) {
             char *body;
             Py_ssize_t size;
-            PyBytes_AsStringAndSize(PyList_GetItem(part->bodies, i), &body, &size);
+            PyBytes_AsStringAndSize(PyTuple_GetItem(part->bodies, i), &body, &size);
             __builtin_memcpy(bodies, body, (size_t)size);
             lengths = put(lengths, (uint64_t)size, width), bodies += size;
         }
     }
 }
 
+/* pack_runs(stored runs, base) -> (data, messages, bytes of bodies) */
 static PyObject *pack(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)self, (void)count;
+    (void)self;
+    if (!takes("pack_runs", arguments, count, "li"))
+        return NULL;
     Py_ssize_t runs = PyList_Size(arguments[0]);
     int64_t base = PyLong_AsLongLong(arguments[1]);
-    struct part *parts = PyErr_Occurred() ? NULL : PyMem_Malloc(((size_t)runs + 1) * sizeof *parts);
+    struct part *parts = PyErr_Occurred() ? NULL : PyMem_Calloc((size_t)runs + 1, sizeof *parts);
     if (!parts)
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     struct sizes sizes = {0, 0, 0, 0};
     bool fine = fits((uint64_t)runs, UINT32_MAX);
-    for (Py_ssize_t i = 0; fine && i < runs; i++)
-        fine = read_part(PyList_GetItem(arguments[0], i), base, parts + i, &sizes);
+    for (Py_ssize_t i = 0; fine && i < runs; i++) {
+        PyObject *stored = keep(PyList_GetItem(arguments[0], i));
+        fine = stored && read_part(stored, base, parts + i, &sizes);
+        Py_XDECREF(stored);
+    }
     int width = sizes.longest < 0x100 ? 1 : sizes.longest < 0x10000 ? 2 : 4;
     size_t size = PREAMBLE_BYTES + (size_t)runs * (base < 0 ? RUN_BYTES : SPARSE_RUN_BYTES) + sizes.names +
                   sizes.messages * (size_t)width + sizes.bodies;
     PyObject *data = fine ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size) : NULL;
     if (data)
         write_parts((uint8_t *)PyBytes_AsString(data), parts, (size_t)runs, &sizes, width, base >= 0);
+    for (Py_ssize_t i = 0; i < runs; i++)
+        release((PyObject *[]){parts[i].address, parts[i].device, parts[i].properties, parts[i].bodies}, 4);
     PyMem_Free(parts);
     return data ? Py_BuildValue("(Nnn)", data, (Py_ssize_t)sizes.messages, (Py_ssize_t)sizes.bodies) : NULL;
 }
 
 /* --- passing over ------------------------------------------------------------------------------------------------ */
 
-static PyObject *pass_over(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* One run: 1 where it is passed over, 0 where passing over ends before it, -1 on an error. `place` goes on behind it. */
+static int pass_run(PyObject *row, int64_t log, int64_t *place)
 {
-    (void)self, (void)count;
-    PyObject *appended = arguments[0], *row;
-    int64_t at, log, place, its_log, position;
-    Py_ssize_t end = PyList_Size(appended), size;
-    if (end < 0 || !integer(arguments[1], &at) || !integer(arguments[2], &log) || !integer(arguments[3], &place))
-        return NULL;
-    for (; at < end; at++) {
-        row = PyList_GetItem(appended, (Py_ssize_t)at);
-        PyObject *stored = item(row, 1), *run = item(stored, 2), *properties = field(run, PROPERTIES);
-        PyObject *bodies = properties ? field(run, BODIES) : NULL;
-        char *bytes;
-        if (!bodies || PyBytes_AsStringAndSize(properties, &bytes, &size) || !integer(item(row, 0), &its_log) ||
-            !integer(item(stored, 0), &position))
-            return NULL;
-        if (size || its_log != log || position != place)
-            break;
-        place += PyList_Size(bodies);
-    }
-    return Py_BuildValue("(LL)", (long long)at, (long long)place);
+    PyObject *stored = item(row, 1), *run = stored ? item(stored, 2) : NULL, *properties = field(run, PROPERTIES);
+    PyObject *bodies = properties ? field(run, BODIES) : NULL;
+    char *bytes;
+    Py_ssize_t size, messages = bodies ? PyList_Size(bodies) : -1;
+    int64_t its_log, position;
+    int passed = -1;
+    if (messages >= 0 && !PyBytes_AsStringAndSize(properties, &bytes, &size) && integer(item(row, 0), &its_log) &&
+        integer(item(stored, 0), &position))
+        passed = !size && its_log == log && position == *place;
+    if (passed > 0)
+        *place += messages;
+    release((PyObject *[]){properties, bodies}, 2);
+    return passed;
 }
 
-static PyMethodDef methods[] = {
-    {"number", number, METH_FASTCALL, NULL},
-    {"pack", pack, METH_FASTCALL, NULL},
-    {"pass_over", pass_over, METH_FASTCALL, NULL},
-};
-enum { METHODS = sizeof methods / sizeof *methods };
-
-/* Every function, in a tuple in the order of `methods`. */
-PyObject *waypost_store_loops(void)
+/* pass_over(appended, start, log, place) -> where that ends, in the list and in the log */
+static PyObject *pass_over(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    PyObject *tuple = PyTuple_New(METHODS);
-    ADDRESS = PyUnicode_InternFromString("address"), DEVICE = PyUnicode_InternFromString("device");
-    FLAGS = PyUnicode_InternFromString("flags"), PROPERTIES = PyUnicode_InternFromString("properties");
-    BODIES = PyUnicode_InternFromString("bodies"), RECEIVED_AT = PyUnicode_InternFromString("received_at");
-    for (int i = 0; tuple && i < METHODS; i++) {
-        PyObject *function = PyCFunction_NewEx(&methods[i], NULL, NULL);
-        if (!function || PyTuple_SetItem(tuple, i, function)) {
-            Py_DecRef(tuple);
-            tuple = NULL;
-        }
+    (void)self;
+    int64_t log, place;
+    if (!takes("pass_over", arguments, count, "liii") || !integer(arguments[2], &log) || !integer(arguments[3], &place))
+        return NULL;
+    Py_ssize_t at = PyLong_AsSsize_t(arguments[1]);
+    int passed = PyErr_Occurred() ? -1 : 1;
+    while (passed > 0 && at < PyList_Size(arguments[0])) {
+        PyObject *row = keep(PyList_GetItem(arguments[0], at));
+        passed = row ? pass_run(row, log, &place) : -1;
+        Py_XDECREF(row);
+        at += passed > 0;
     }
-    return tuple;
+    return passed < 0 ? NULL : Py_BuildValue("(nL)", at, (long long)place);
+}
+
+static PyMethodDef functions[] = {
+    FUNCTION("number_runs", number),
+    FUNCTION("pack_runs", pack),
+    FUNCTION("pass_over", pass_over),
+    {NULL, NULL, 0, NULL},
+};
+
+int add_store_loops(PyObject *module)
+{
+    if (!(ADDRESS = PyUnicode_InternFromString("address")))
+        return -1;
+    if (!(DEVICE = PyUnicode_InternFromString("device")))
+        return -1;
+    if (!(FLAGS = PyUnicode_InternFromString("flags")))
+        return -1;
+    if (!(PROPERTIES = PyUnicode_InternFromString("properties")))
+        return -1;
+    if (!(BODIES = PyUnicode_InternFromString("bodies")))
+        return -1;
+    if (!(RECEIVED_AT = PyUnicode_InternFromString("received_at")))
+        return -1;
+    return PyModule_AddFunctions(module, functions);
 }

@@ -6,14 +6,13 @@ What is done here is done once a message; everything else that a commit does is 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
-from bridge import libraries
 from bridge.message import Run, Stored
+from bridge.native import functions as native
 
 PLAIN, SPARSE = 1, 2
 """Versions of segments (`edge.broker.store.segment`)."""
@@ -22,11 +21,6 @@ PREAMBLE: Final = struct.Struct("<BBI")
 RUN: Final = struct.Struct("<HHIHIqQ")
 SPARSE_RUN: Final = struct.Struct("<HHIHIqQI")
 WIDTHS: Final = {1: "B", 2: "H", 4: "I"}
-
-_number: Callable[..., int]
-_pack: Callable[..., tuple[bytes, int, int]]
-_pass_over: Callable[..., tuple[int, int]]
-_number, _pack, _pass_over = libraries.entry_of(Path(__file__).with_name("loops.c"), "waypost_store_loops")()
 
 
 def number(
@@ -42,7 +36,7 @@ def number(
 
     Return where it stopped: behind the last run, or at one whose log is not in `ends` or whose address is new.
     """
-    return _number(runs, start, known, ends, sequences, appended, Stored)
+    return native.number_runs(runs, start, known, ends, sequences, appended, Stored)
 
 
 def pack(runs: list[Stored], base: int) -> tuple[bytes, int, int]:
@@ -52,9 +46,9 @@ def pack(runs: list[Stored], base: int) -> tuple[bytes, int, int]:
     Raises OverflowError or UnicodeError for what does not fit.
     """
     try:
-        return _pack(runs, base)
+        return native.pack_runs(runs, base)
     except TypeError:  # a bytearray or a memoryview in the place of bytes
-        return _pack([stored._replace(run=_copy_as_bytes(stored.run)) for stored in runs], base)
+        return native.pack_runs([stored._replace(run=_copy_as_bytes(stored.run)) for stored in runs], base)
 
 
 def _copy_as_bytes(run: Run) -> Run:
@@ -64,4 +58,4 @@ def _copy_as_bytes(run: Run) -> Run:
 def pass_over(appended: list[tuple[int, Stored]], start: int, log: int, place: int) -> tuple[int, int]:
     """Go on from `start`, and from position `place` of `log`, as long as runs of this log follow on from each other
     and have no properties. Return where that ends, in the list and in the log."""
-    return _pass_over(appended, start, log, place)
+    return native.pass_over(appended, start, log, place)

@@ -1,0 +1,159 @@
+"""The functions of the C extension, called wrongly and by objects that change what is being read."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from bridge.engine.loops import FUNCTIONS
+from bridge.message import Run, Stored
+from bridge.native import functions
+
+NAMES = sorted(name for name in dir(functions) if callable(getattr(functions, name)) and name[0] != "_")
+EMPTY = ("amqp_forget", "amqp_held", "amqp_receive_all", "amqp_settle_all", "amqp_write_all")
+"""Functions that do nothing with a container that is empty."""
+BYTES = ("amqp_malformed_at", "amqp_usual_bodies", "mqtt_prefix")
+ANY = ("mqtt_log", "mqtt_turn")
+
+
+class TestArguments:
+    """Arguments are counted and typed: a wrong call is an error, and not the end of the process."""
+
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("count", [0, 20])
+    def test_a_wrong_number(self, name: str, count: int) -> None:
+        with pytest.raises(TypeError, match=f"{name} takes"):
+            getattr(functions, name)(*[None] * count)
+
+    @pytest.mark.parametrize("wrong", [None, object(), [], {}, b"", "", 1.5], ids=lambda wrong: type(wrong).__name__)
+    def test_another_type(self, wrong: Any) -> None:
+        for name in NAMES:
+            accepted = name in ANY or (name in EMPTY and hasattr(wrong, "__iter__"))
+            accepted = accepted or (name in BYTES and isinstance(wrong, bytes)) or (name == "mqtt_column" and not wrong)
+            for count in range(0 if accepted else 15):
+                with pytest.raises((TypeError, ValueError)):
+                    getattr(functions, name)(*[wrong] * count)
+
+    def test_a_function_of_proton_that_is_missing_is_named(self) -> None:
+        addresses = dict.fromkeys(FUNCTIONS, 1)
+        del addresses["pn_link_recv"]
+        with pytest.raises(KeyError, match="pn_link_recv"):
+            functions.bind_proton(addresses, 1, 2, 3, 4)
+
+
+class Fleeting:
+    """A run that makes each of its fields anew when it is asked for it, and calls `then`."""
+
+    flags, received_at = 1, 5
+
+    def __init__(self, then: Any = lambda: None, **fields: Any) -> None:
+        self._then = then
+        self._fields = {"address": "plant/7", "device": "d", "properties": b"", "bodies": [b"one", b"two"], **fields}
+
+    def __getattr__(self, name: str) -> Any:
+        self._then()
+        found = self._fields[name]
+        return "".join(list(found)) if isinstance(found, str) else found[:]
+
+
+class TestObjectsThatChange:
+    """What is read belongs to the reader until it is done."""
+
+    def test_fields_that_nobody_else_keeps(self) -> None:
+        run = Fleeting()
+        appended: list[Any] = []
+        sequences: dict[str, int] = {}
+        assert functions.number_runs([(1, run)], 0, {"plant/7": 3}, {1: 10}, sequences, appended, Stored) == 1
+        assert (sequences, appended) == ({"plant/7": 5}, [(1, Stored(10, 3, run))])  # type: ignore[arg-type]
+        usual = Run("plant/7", "d", 1, b"", [b"one", b"two"], 5)
+        assert functions.pack_runs([(10, 3, run)], -1) == functions.pack_runs([(10, 3, usual)], -1)
+        assert functions.pass_over([(1, (10, 3, run))], 0, 1, 10) == (1, 12)
+
+    def test_a_position_beyond_63_bits(self) -> None:
+        run = Run("a", "d", 1, b"", [b"x"])
+        with pytest.raises(OverflowError):
+            functions.number_runs([(1, run)], 0, {"a": 0}, {1: 2**63 - 1}, {}, [], Stored)
+
+    def test_bodies_that_grow_while_a_segment_is_packed(self) -> None:
+        first = Run("a", "d", 1, b"", [b"x"], 5)
+        expected, messages, size = functions.pack_runs([(0, 0, first), (1, 0, Run("b", "d", 1, b"", [b"y"], 5))], -1)
+        second = Fleeting(lambda: first.bodies.extend([b"z" * 5_000] * 50), address="b", bodies=[b"y"])
+        assert functions.pack_runs([(0, 0, first), (1, 0, second)], -1) == (expected, messages, size)
+        assert len(first.bodies) > 50
+
+    def test_a_list_of_runs_that_is_emptied_while_it_is_packed(self) -> None:
+        runs: list[Any] = []
+        runs += [(0, 0, Fleeting(runs.clear)), (2, 0, Fleeting())]
+        with pytest.raises(IndexError):
+            functions.pack_runs(runs, -1)
+
+    def test_bodies_that_grow_while_packets_are_written(self) -> None:
+        runs = [Run("a", "d", 1, b"", [b"x"]), Run("a", "d", 1, b"", [b"y"])]
+
+        def delivery(run: Run, *_: Any) -> object:
+            for each in runs:
+                each.bodies.extend([b"z" * 5_000] * 50)
+            return run
+
+        outgoing: dict[int, Any] = {}
+        packets = functions.mqtt_publishes(runs, 1, b"", [1, 2], outgoing, delivery, None, (), 16_000, 100)  # type: ignore[arg-type]
+        assert packets == b"\x32\x06\x00\x01a\x00\x01x\x32\x06\x00\x01a\x00\x02y"
+        assert list(outgoing) == [1, 2]
+
+    @pytest.mark.parametrize("number", [0, 65_536, -1])
+    def test_a_packet_identifier_that_is_none(self, number: int) -> None:
+        run = Run("a", "d", 1, b"", [b"x"])
+        with pytest.raises(ValueError, match="packet identifier"):
+            functions.mqtt_publishes([run], 1, b"", [number], {}, lambda *_: None, None, (), 16_000, 100)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("when", ["begin", "run"])
+    @pytest.mark.parametrize("what", ["unlearn", "close", "stamp"])
+    def test_a_lane_that_is_changed_while_it_reads(self, when: str, what: str) -> None:
+        class Inbound:
+            outstanding = 0
+
+        def change() -> None:
+            if what == "unlearn":
+                functions.mqtt_unlearn(lane)
+            elif what == "close":
+                functions.mqtt_close_lane(lane)
+            else:
+                functions.mqtt_stamp(turn, 2.0, int("1" * 20), int("2" * 20), int("3" * 20))
+            gc.collect()
+
+        def begin() -> None:
+            functions.mqtt_stamp(turn, 1.0, int("4" * 20), int("5" * 20), int("6" * 20))
+            if when == "begin":
+                change()
+
+        def make_run(*fields: Any) -> Any:
+            if when == "run":
+                change()
+            return fields
+
+        turn = functions.mqtt_turn(begin, lambda: None, make_run)  # type: ignore[arg-type]
+        lane, receive = functions.mqtt_lane(
+            turn,
+            object(),
+            "d",
+            Inbound(),
+            [],
+            lambda data, kind: 0,
+            None,
+            lambda: 0,
+            lambda: None,
+            4,
+            20,
+            1_000,
+            10,
+            -1,
+        )
+        head = b"\x00\x07plant/7"
+        column = functions.mqtt_column(functions.mqtt_log(object()), None)
+        functions.mqtt_learn(lane, 0x32, head, b"", "plant/7", b"", column)
+        receive(b"\x32\x0c" + head + b"\x00\x01x" + b"\x32\x0c" + head + b"\x00\x02y")
+        for stretch in functions.mqtt_take(turn):
+            if not isinstance(stretch, tuple):
+                assert [run[0] for _, run, _ in functions.mqtt_members(stretch)] == ["plant/7"]
