@@ -1,4 +1,4 @@
-/* The extension `bridge._native`: its functions, by name, from the C files that stand beside the Python that uses them. */
+/* The extension `bridge._native`: functions by name, from the C files in the folders of the Python that uses them. */
 #include "native.h"
 
 #ifndef WAYPOST_DIGEST

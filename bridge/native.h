@@ -31,6 +31,12 @@ static inline PyObject *keep(PyObject *object)
     return object;
 }
 
+/* Return a new reference to the object at a place of a list; NULL with an error where the list is shorter. */
+static inline PyObject *listed(PyObject *list, Py_ssize_t place)
+{
+    return keep(PyList_GetItem(list, place));
+}
+
 static inline PyObject *none(void)
 {
     return keep(Py_None);

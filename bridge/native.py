@@ -7,16 +7,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+__all__ = ["ExtensionUnusable", "digest_of", "functions"]
+
 ROOT: Final = Path(__file__).parent.parent
 """The folder of our packages."""
-
-__all__ = ["NEXT_STEP", "ROOT", "ExtensionUnusable", "digest_of", "functions", "require"]
-
-NEXT_STEP: Final = "compile it: python hatch_build.py in the checkout, or install Waypost again"
 
 
 class ExtensionUnusable(ImportError):
     """The C extension is missing, older than its source, or cannot be loaded."""
+
+    hint = "compile it: python hatch_build.py in the checkout, or install Waypost again"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the C extension bridge._native {why}")
+        self.add_note(self.hint)
 
 
 def digest_of(root: Path, sources: Sequence[str]) -> str:
@@ -33,14 +37,9 @@ def digest_of(root: Path, sources: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def require(root: Path = ROOT) -> None:
-    """Compare the extension with the C files below `root`. Raises ExtensionUnusable."""
-    if digest_of(root, functions.SOURCES.split()) not in ("", functions.DIGEST):
-        raise ExtensionUnusable("bridge/_native is older than its C source")
-
-
 try:
     from bridge import _native as functions
-except ImportError as why:
-    raise ExtensionUnusable(f"bridge/_native is missing or cannot be loaded: {why}") from why
-require()
+except ImportError as error:
+    raise ExtensionUnusable(f"is missing or cannot be loaded: {error}") from error
+if digest_of(ROOT, functions.SOURCES.split()) not in ("", functions.DIGEST):
+    raise ExtensionUnusable("is older than its C source")

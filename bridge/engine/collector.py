@@ -1,6 +1,6 @@
 """What Proton has collected, turned into events in groups: all complete messages of a link, all its dispositions.
 
-It enforces what Proton leaves to its user: credit and message size. The loops over messages are `loops` and `compiled`.
+It enforces what Proton leaves to its user: credit and message size. The loops over messages are in `loops`.
 """
 
 from __future__ import annotations

@@ -155,10 +155,10 @@ enum {
     LOCAL_CLOSED = 4,      /* PN_LOCAL_CLOSED */
 };
 
-/* What Proton has at an address; NULL with an error where it was freed. */
+/* Proton's object at an address; NULL with an error where it was freed, or where the address is NULL with an error. */
 static void *at(PyObject *address)
 {
-    void *found = PyLong_AsVoidPtr(address);
+    void *found = address ? PyLong_AsVoidPtr(address) : NULL;
     if (!found && !PyErr_Occurred())
         PyErr_SetString(PyExc_ValueError, "Proton's object was freed");
     return found;
@@ -182,6 +182,12 @@ static PyObject *row(const pn_link_t *link, const pn_delivery_t *delivery, uint6
 {
     typedef unsigned long long number;
     return Py_BuildValue("KKKK", (number)(uintptr_t)link, (number)(uintptr_t)delivery, (number)tag, (number)marks);
+}
+
+/* Python handles events of this type. */
+static bool is_told(unsigned long long type)
+{
+    return type < 64 && pn.types_told >> type & 1;
 }
 
 /* Rows of what happened, and of which links the last ones tell: that is told once, as long as no other link comes
@@ -237,7 +243,7 @@ static bool collect_into(struct told *all, pn_collector_t *collector)
     while (all->n < pn.rows_max && (event = pn.collector_peek(collector))) {
         unsigned long long type = (unsigned long long)pn.event_type(event);
         if (type != pn.type_delivery && type != pn.type_flow) {
-            if (pn.types_told >> type & 1)
+            if (is_told(type))
                 break;
             pn.collector_pop(collector);
             continue;
@@ -475,10 +481,16 @@ static PyObject *forget_accepted(PyObject *self, PyObject *const *arguments, Py_
     if (!may_call("amqp_forget_accepted", arguments, count, "dll"))
         return NULL;
     Py_ssize_t n = PyList_Size(arguments[2]);
-    PyObject *found = n < 0 || PyList_Size(arguments[1]) != n ? NULL : PyList_New(0);
+    if (PyList_Size(arguments[1]) != n) {
+        PyErr_SetString(PyExc_ValueError, "each delivery has one tag");
+        return NULL;
+    }
+    PyObject *found = PyList_New(0);
     for (Py_ssize_t i = 0; found && i < n; i++) {
-        PyObject *tag = PyList_GetItem(arguments[2], i);
-        bool done = !forgotten(arguments[0], tag, PyList_GetItem(arguments[1], i)) || !PyList_Append(found, tag);
+        PyObject *address = listed(arguments[1], i), *tag = address ? listed(arguments[2], i) : NULL;
+        bool done = tag && (!forgotten(arguments[0], tag, address) || !PyList_Append(found, tag));
+        Py_XDECREF(address);
+        Py_XDECREF(tag);
         if (!done || PyErr_Occurred()) {
             Py_XDECREF(found);
             found = NULL;
@@ -842,7 +854,7 @@ static PyObject *send_messages(PyObject *self, PyObject *const *arguments, Py_ss
     pn_link_t *link = at(arguments[0]);
     unsigned long long tag = PyLong_AsUnsignedLongLong(arguments[1]);
     bool settled = arguments[3] == Py_None;
-    pn_transport_t *transport = PyLong_AsVoidPtr(arguments[4]);
+    pn_transport_t *transport = arguments[5] == Py_None ? NULL : at(arguments[4]);
     PyObject *messages = link && !PyErr_Occurred() ? PyObject_GetIter(arguments[2]) : NULL, *message;
     while (messages && (message = PyIter_Next(messages))) {
         char *bytes;
@@ -880,7 +892,7 @@ static pn_event_t *next_told(pn_collector_t *collector)
     pn_event_t *event;
     while ((event = pn.collector_peek(collector))) {
         unsigned long long type = (unsigned long long)pn.event_type(event);
-        if (type == pn.type_delivery || type == pn.type_flow || pn.types_told >> type & 1)
+        if (type == pn.type_delivery || type == pn.type_flow || is_told(type))
             break;
         pn.collector_pop(collector);
     }
@@ -966,12 +978,15 @@ static PyObject *receive_all(PyObject *self, PyObject *const *arguments, Py_ssiz
     if (!may_call("amqp_receive_all", arguments, count, "l"))
         return NULL;
     Py_ssize_t n = PyList_Size(arguments[0]);
-    PyObject *all = n < 0 ? NULL : PyList_New(0);
-    for (Py_ssize_t i = 0; all && i < n; i++)
-        if (!append(all, receive_one(PyList_GetItem(arguments[0], i)))) {
+    PyObject *all = PyList_New(0);
+    for (Py_ssize_t i = 0; all && i < n; i++) {
+        PyObject *member = listed(arguments[0], i);
+        if (!append(all, member ? receive_one(member) : NULL)) {
             Py_XDECREF(all);
             all = NULL;
         }
+        Py_XDECREF(member);
+    }
     return all;
 }
 
@@ -989,7 +1004,7 @@ static PyObject *settle_all(PyObject *self, PyObject *const *arguments, Py_ssize
         pn.delivery_update(delivery, STATE_ACCEPTED);
         pn.delivery_settle(delivery);
     }
-    return n < 0 ? NULL : none();
+    return none();
 }
 
 /* True where the socket took all that Proton wants to send, and Proton may want to send more some day. Much is Python's,
@@ -1018,15 +1033,16 @@ static PyObject *write_all(PyObject *self, PyObject *const *arguments, Py_ssize_
     if (!may_call("amqp_write_all", arguments, count, "l"))
         return NULL;
     Py_ssize_t n = PyList_Size(arguments[0]);
-    PyObject *left = n < 0 ? NULL : PyList_New(0);
+    PyObject *left = PyList_New(0);
     for (Py_ssize_t i = 0; left && i < n; i++) {
-        PyObject *member = PyList_GetItem(arguments[0], i), *of_transport = PyTuple_GetItem(member, 1);
+        PyObject *member = listed(arguments[0], i), *of_transport = member ? PyTuple_GetItem(member, 1) : NULL;
         long descriptor = of_transport ? PyLong_AsLong(PyTuple_GetItem(member, 0)) : -1;
         pn_transport_t *transport = of_transport && !PyErr_Occurred() ? at(of_transport) : NULL;
         if (!transport || (!written((int)descriptor, transport) && !append(left, PyLong_FromSsize_t(i)))) {
             Py_XDECREF(left);
             left = NULL;
         }
+        Py_XDECREF(member);
     }
     return left;
 }

@@ -99,11 +99,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         show_error(why.format_message(), str(getattr(why, "hint", "")))
         return why.exit_code
     except ImportError as why:
-        from bridge.native import NEXT_STEP, ExtensionUnusable  # noqa: PLC0415 - most commands import it later or never
-
-        if not isinstance(why, ExtensionUnusable):
+        if not hasattr(why, "hint"):  # of `bridge.native.ExtensionUnusable`, which cannot be imported then
             raise
-        show_error(f"the compiled code of Waypost cannot be used: {why}", NEXT_STEP)
+        show_error(str(why), why.hint)
         return int(Exit.FAILED)
     return result if isinstance(result, int) else int(Exit.DONE)
 

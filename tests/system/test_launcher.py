@@ -77,6 +77,7 @@ SOURCE = Path("bridge", "engine", "loops.c")
 STUB = """#!/bin/sh
 # Stands for the environment's Python, and notes what it is asked.
 printf '%s\\n' "$*" >> "${0%/*}/asked"
+case "$*" in *hatch_build.py) : > "${0%/*}/../../bridge/_native.abi3.so" ;; esac
 [ ! -f "${0%/*}/killed" ] || case "$*" in *"$(cat "${0%/*}/killed")"*) kill -9 $$ ;; esac
 """
 
@@ -132,6 +133,11 @@ class TestSetUp:
             source.write("/* newer */\n")
         assert self.compiled(self.start(checkout)[0]) == 1
         assert self.compiled(self.start(checkout)[0]) == 0
+
+    def test_an_extension_that_was_deleted_is_compiled_again(self, checkout: Path) -> None:
+        self.start(checkout)
+        (checkout / "bridge/_native.abi3.so").unlink()
+        assert self.compiled(self.start(checkout)[0]) == 1
 
     def test_set_up_ends_where_the_c_files_cannot_be_compiled(self, checkout: Path) -> None:
         (checkout / ".venv/bin/killed").write_text("hatch_build.py")

@@ -15,12 +15,11 @@ from pathlib import Path
 import click
 import pytest
 
-from bridge.native import ExtensionUnusable
 from bridge.version import VERSION
 from edge.appliance import main, program
 from edge.appliance.commands import COMMANDS, Command
 from edge.appliance.errors import CommandError, Exit
-from edge.appliance.main import load, root, run
+from edge.appliance.main import load, run
 from edge.output import logs
 
 ROOT = Path(__file__).parents[2]
@@ -186,16 +185,20 @@ def test_unknown_words_are_wrong_usage(arguments: list[str], capsys: pytest.Capt
     assert "--help`" in err.splitlines()[-1]
 
 
-def test_compiled_code_that_cannot_be_used_is_one_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def unusable(*_: object, **__: object) -> None:
-        raise ExtensionUnusable("bridge/_native is older than its C source")
-
-    monkeypatch.setattr(root, "main", unusable)
-    assert run(["doctor"]) == Exit.FAILED
-    first, second = capsys.readouterr().err.splitlines()
-    assert "bridge/_native is older than its C source" in first
+@pytest.mark.parametrize("command", ["edge run --dev", "hub run --dev", "doctor", "store info"])
+def test_without_the_c_extension_a_command_is_one_error(tmp_path: Path, command: str) -> None:
+    program = "import sys; sys.modules['bridge._native'] = None; from edge.appliance.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *command.split(), "--data", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (Exit.FAILED, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: the C extension bridge._native is missing")
     assert "hatch_build.py" in second
 
 

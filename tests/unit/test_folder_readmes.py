@@ -34,7 +34,8 @@ def test_every_name_on_a_page_is_there(page: Path) -> None:
     places = (page.parent, ROOT / "edge/broker", ROOT)
     gone = [name for name in named if _is_path(name) and not any((place / name).exists() for place in places)]
     assert not gone
-    sources = [path for folder in ("edge", "bridge") for path in (ROOT / folder).rglob("*.py")]
+    packages = (ROOT / "edge", ROOT / "bridge")
+    sources = [path for package in packages for kind in ("*.py", "*.c") for path in package.rglob(kind)]
     words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in sources)))
     unknown = [name for name in named if not _is_path(name) and not set(re.findall(r"\w+", name)) <= words]
     assert not unknown

@@ -53,7 +53,7 @@ def install(root: Path, version: str) -> dict[str, Any]:
 
 
 def loaded(root: Path) -> str:
-    """Return how a fresh process loads the extension of a checkout: "loaded", or the last line of its error."""
+    """Return how a fresh process loads the extension of a checkout: "loaded", or the last two lines of its error."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", "import bridge.native; print('loaded')"],
         env={**os.environ, "PYTHONPATH": str(root)},
@@ -62,7 +62,7 @@ def loaded(root: Path) -> str:
         timeout=60,
         check=False,
     )
-    return (done.stdout + done.stderr).strip().splitlines()[-1]
+    return "\n".join((done.stdout + done.stderr).strip().splitlines()[-2:])
 
 
 @needs_compiler
@@ -134,20 +134,22 @@ class TestLoading:
         assert loaded(checkout) == "loaded"
 
     def test_not_compiled(self, checkout: Path) -> None:
-        assert "ExtensionUnusable: bridge/_native is missing" in loaded(checkout)
+        assert "ExtensionUnusable: the C extension bridge._native is missing" in loaded(checkout)
+        assert "compile it: python hatch_build.py" in loaded(checkout)
 
     def test_older_than_its_source(self, checkout: Path, compiled: Path) -> None:
         shutil.copy(compiled, checkout / hatch_build.EXTENSION)
         with (checkout / CONTENT).open("a") as source:
             source.write("/* newer */\n")
-        assert loaded(checkout).endswith("ExtensionUnusable: bridge/_native is older than its C source")
+        assert "ExtensionUnusable: the C extension bridge._native is older than its C source" in loaded(checkout)
+        assert "compile it: python hatch_build.py" in loaded(checkout)
 
     def test_a_file_that_is_no_library(self, checkout: Path) -> None:
         (checkout / hatch_build.EXTENSION).write_bytes(b"\x7fELF" + bytes(60))
-        assert "ExtensionUnusable: bridge/_native is missing or cannot be loaded" in loaded(checkout)
+        assert "ExtensionUnusable: the C extension bridge._native is missing or cannot be loaded" in loaded(checkout)
 
     def test_it_is_there_where_this_checkout_is_installed(self) -> None:
         origin = importlib.metadata.distribution("waypost").read_text("direct_url.json") or "{}"
         if json.loads(origin).get("url") != ROOT.as_uri():
             pytest.skip("another checkout is installed here")
-        native.require()
+        assert native.digest_of(ROOT, hatch_build.SOURCES) == native.functions.DIGEST

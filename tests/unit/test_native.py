@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -108,52 +109,130 @@ class TestObjectsThatChange:
         with pytest.raises(ValueError, match="packet identifier"):
             functions.mqtt_publishes([run], 1, b"", [number], {}, lambda *_: None, None, (), 16_000, 100)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("when", ["begin", "run"])
-    @pytest.mark.parametrize("what", ["unlearn", "close", "stamp"])
-    def test_a_lane_that_is_changed_while_it_reads(self, when: str, what: str) -> None:
-        class Inbound:
-            outstanding = 0
 
-        def change() -> None:
-            if what == "unlearn":
-                functions.mqtt_unlearn(lane)
-            elif what == "close":
-                functions.mqtt_close_lane(lane)
-            else:
-                functions.mqtt_stamp(turn, 2.0, int("1" * 20), int("2" * 20), int("3" * 20))
-            gc.collect()
+class Client:
+    """What a lane knows of its connection."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self._then = then
+        self._outstanding = 0
+
+    @property
+    def outstanding(self) -> int:
+        self._then()
+        return self._outstanding
+
+    @outstanding.setter
+    def outstanding(self, number: int) -> None:
+        self._outstanding = number
+
+
+HEAD, OTHER = b"\x00\x07plant/7", b"\x00\x07plant/8"
+FIRST = b"\x32\x0c" + HEAD + b"\x00\x01x"
+SECOND = b"\x32\x0c" + OTHER + b"\x00\x02y"
+PINGREQ = b"\xc0\x00"
+
+
+class Reading:
+    """A lane that was taught two topics. `change` gets the name of each point where the lane calls Python."""
+
+    def __init__(self, change: Callable[[Reading, str], None]) -> None:
+        def at(point: str) -> Callable[[], None]:
+            return lambda: change(self, point)
 
         def begin() -> None:
-            functions.mqtt_stamp(turn, 1.0, int("4" * 20), int("5" * 20), int("6" * 20))
-            if when == "begin":
-                change()
+            functions.mqtt_stamp(self.turn, 1.0, int("4" * 20), int("5" * 20), int("6" * 20))
+            change(self, "begin")
 
         def make_run(*fields: Any) -> Any:
-            if when == "run":
-                change()
+            change(self, "run")
             return fields
 
-        turn = functions.mqtt_turn(begin, lambda: None, make_run)  # type: ignore[arg-type]
-        lane, receive = functions.mqtt_lane(
-            turn,
-            object(),
-            "d",
-            Inbound(),
-            [],
-            lambda data, kind: 0,
-            None,
-            lambda: 0,
-            lambda: None,
-            4,
-            20,
-            1_000,
-            10,
-            -1,
-        )
-        head = b"\x00\x07plant/7"
-        column = functions.mqtt_column(functions.mqtt_log(object()), None)
-        functions.mqtt_learn(lane, 0x32, head, b"", "plant/7", b"", column)
-        receive(b"\x32\x0c" + head + b"\x00\x01x" + b"\x32\x0c" + head + b"\x00\x02y")
-        for stretch in functions.mqtt_take(turn):
+        def given(data: bytes, kind: int) -> int:
+            self.given.append(data)
+            return 0
+
+        def buffered() -> int:
+            change(self, "buffered")
+            return 0
+
+        self.given: list[bytes] = []
+        self.written: list[bytes] = []
+        self.turn = functions.mqtt_turn(begin, at("publish"), make_run)  # type: ignore[arg-type]
+        self.lane, self.receive = functions.mqtt_lane(
+            self.turn, object(), "d", Client(at("outstanding")), [], given, self.written.append, buffered,
+            at("flush"), 4, 20, 1_000, 10, -1,
+        )  # fmt: skip
+        del given, buffered  # only the lane has them
+        column = functions.mqtt_column(functions.mqtt_log(object()), at("live"))
+        for head, address in ((HEAD, "plant/7"), (OTHER, "plant/8")):
+            functions.mqtt_learn(self.lane, 0x32, head, b"", address, b"", column)
+
+    def take(self) -> list[Any]:
+        return functions.mqtt_take(self.turn)
+
+
+CHANGES: dict[str, Callable[[Reading], object]] = {
+    "unlearn": lambda reading: functions.mqtt_unlearn(reading.lane),
+    "close": lambda reading: functions.mqtt_close_lane(reading.lane),
+    "stamp": lambda reading: functions.mqtt_stamp(reading.turn, 2.0, int("1" * 20), int("2" * 20), int("3" * 20)),
+    "take": Reading.take,
+    "close-turn": lambda reading: functions.mqtt_close_turn(reading.turn),
+    "end-turn": lambda reading: (functions.mqtt_close_turn(reading.turn), reading.take()),
+    "forget": lambda reading: functions.mqtt_forget_routes(reading.turn),
+}
+
+
+class TestLanesThatChange:
+    """What a lane calls may change the lane and the turn."""
+
+    @pytest.mark.parametrize("point", ["begin", "run", "outstanding", "publish"])
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_while_it_reads(self, point: str, change: str) -> None:
+        changed: list[str] = []
+
+        def then(reading: Reading, at: str) -> None:
+            if at == point and not changed:
+                changed.append(at)
+                CHANGES[change](reading)
+                gc.collect()
+
+        reading = Reading(then)
+        reading.receive(FIRST + SECOND + PINGREQ)
+        assert changed == [point]
+        for stretch in reading.take():
             if not isinstance(stretch, tuple):
-                assert [run[0] for _, run, _ in functions.mqtt_members(stretch)] == ["plant/7"]
+                assert {run[0] for _, run, _ in functions.mqtt_members(stretch)} <= {"plant/7", "plant/8"}
+
+    @pytest.mark.parametrize("point", ["outstanding", "buffered"])
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_while_it_answers(self, point: str, change: str) -> None:
+        changed: list[str] = []
+        answering: list[Any] = []
+
+        def then(reading: Reading, at: str) -> None:
+            if answering and at == point:
+                changed.append(at)
+                CHANGES[change](reading)
+                gc.collect()
+
+        reading = Reading(then)
+        reading.receive(FIRST + SECOND)
+        answering = reading.take()
+        assert functions.mqtt_accept(answering[0], True) == []
+        assert changed == [point]
+        assert reading.written == ([] if change == "close" else [b"\x40\x02\x00\x01\x40\x02\x00\x02"])
+
+
+class TestProton:
+    """Addresses of Proton's objects are checked as far as they can be."""
+
+    def test_each_delivery_has_a_tag(self) -> None:
+        with pytest.raises(ValueError, match="one tag"):
+            functions.amqp_forget_accepted({}, [1, 2], [1])
+
+    def test_an_object_that_was_freed(self) -> None:
+        with pytest.raises(ValueError, match="freed"):
+            functions.amqp_send(1, 0, [b"x"], None, 0, [])
+        with pytest.raises(ValueError, match="freed"):
+            functions.amqp_receive(0)

@@ -90,7 +90,6 @@ def checks() -> Sequence[tuple[str, Check]]:
         ("temperature", machine.heat),
         ("open files", machine.open_files),
         ("versions", machine.versions),
-        ("C extension", machine.extension),
         ("data directory", home.directory),
         ("secrets", home.secrets),
         ("configuration", home.configuration),

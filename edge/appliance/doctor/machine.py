@@ -1,4 +1,4 @@
-"""The machine: clock, entropy, memory, heat and power, open files, versions, what runs compiled."""
+"""The machine: clock, entropy, memory, heat and power, open files, versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from bridge import native
 from bridge.version import VERSION
 from edge.appliance.clock import EARLIEST
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
@@ -162,13 +161,3 @@ def versions(_: Surroundings) -> Iterator[Result]:
         yield warn("versions", f"{seen}; not installed: {', '.join(missing)}", "pip install 'waypost[edge]'")
     else:
         yield ok("versions", seen)
-
-
-def extension(_: Surroundings) -> Iterator[Result]:
-    """Is the C extension there, and of this source?"""
-    try:
-        native.require()
-    except native.ExtensionUnusable as error:
-        yield fail("C extension", str(error), native.NEXT_STEP)
-    else:
-        yield ok("C extension", "there, and of this source")

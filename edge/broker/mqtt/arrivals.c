@@ -123,7 +123,7 @@ struct stretch {
 struct turn {
     PyObject *begin, *publish, *run; /* the first two are NULL once it is closed */
     PyObject *stretches;             /* a list: of capsules, and of tuples for what the router takes by itself */
-    struct stretch *open;            /* the last of them, where it is one */
+    PyObject *open;                  /* the capsule of the last of them, where it is one: not a reference */
     PyObject *received_at, *flags[3];
     uint64_t number, generation;
     size_t messages; /* taken in this turn */
@@ -524,10 +524,11 @@ static void free_stretch(PyObject *capsule)
     PyMem_Free(stretch);
 }
 
-static struct stretch *open_stretch(struct turn *turn)
+/* Return a new reference to the capsule of the open stretch; NULL with an error. */
+static PyObject *open_stretch(struct turn *turn)
 {
     if (turn->open)
-        return turn->open;
+        return keep(turn->open);
     struct stretch *stretch = PyMem_Calloc(1, sizeof *stretch);
     if (!stretch) {
         PyErr_NoMemory();
@@ -539,31 +540,43 @@ static struct stretch *open_stretch(struct turn *turn)
         return NULL;
     }
     if ((stretch->logs = PyList_New(0)) && !PyList_Append(turn->stretches, capsule))
-        turn->open = stretch;
+        return turn->open = capsule, capsule;
     Py_XDECREF(capsule);
-    return turn->open;
+    return NULL;
+}
+
+/* Take what a log has of the stretch that ends: (sink, runs, bytes, messages). */
+static PyObject *take_from_log(PyObject *capsule)
+{
+    struct log *log = capsule ? at(capsule, LOG) : NULL;
+    if (!log)
+        return NULL;
+    PyObject *runs = log->runs;
+    size_t bytes = log->bytes, messages = log->messages;
+    log->runs = NULL, log->bytes = log->messages = 0;
+    return Py_BuildValue("ONnn", log->sink, runs, (Py_ssize_t)bytes, (Py_ssize_t)messages);
 }
 
 /* Nothing more joins the open stretch: its logs become (sink, runs, bytes, messages), and begin anew. */
 static bool end_stretch(struct turn *turn)
 {
-    struct stretch *stretch = turn->open;
-    PyObject *rows = stretch ? PyList_New(0) : NULL;
+    if (!turn->open)
+        return true;
+    PyObject *capsule = keep(turn->open), *rows = PyList_New(0);
+    struct stretch *stretch = at(capsule, STRETCH);
     turn->open = NULL;
     for (Py_ssize_t i = 0; rows && i < PyList_Size(stretch->logs); i++) {
-        struct log *log = at(PyList_GetItem(stretch->logs, i), LOG);
-        PyObject *row = Py_BuildValue("ONnn", log->sink, log->runs, (Py_ssize_t)log->bytes, (Py_ssize_t)log->messages);
-        log->runs = NULL, log->bytes = log->messages = 0;
-        bool added = row && !PyList_Append(rows, row);
+        PyObject *log = listed(stretch->logs, i), *row = take_from_log(log);
+        if (!row || PyList_Append(rows, row))
+            replace(&rows, NULL);
         Py_XDECREF(row);
-        if (!added) {
-            Py_XDECREF(rows);
-            return false;
-        }
+        Py_XDECREF(log);
     }
-    if (stretch)
+    bool done = rows != NULL;
+    if (done)
         replace(&stretch->logs, rows);
-    return !stretch || rows;
+    Py_XDECREF(capsule);
+    return done;
 }
 
 static bool add_to_log(struct stretch *stretch, PyObject *capsule, PyObject *run, size_t messages, size_t bytes)
@@ -579,31 +592,32 @@ static bool add_to_offer(struct stretch *stretch, PyObject *live, PyObject *run,
 {
     struct offer *last = stretch->offers_used ? &stretch->offers[stretch->offers_used - 1] : NULL;
     if (!last || last->live != live) {
-        if (!room((void **)&stretch->offers, stretch->offers_used, &stretch->offers_room, sizeof *last))
+        PyObject *runs = PyList_New(0), *origins = PyList_New(0);
+        if (!runs || !origins ||
+            !room((void **)&stretch->offers, stretch->offers_used, &stretch->offers_room, sizeof *last)) {
+            Py_XDECREF(runs);
+            Py_XDECREF(origins);
             return false;
+        }
         last = &stretch->offers[stretch->offers_used++];
-        *last = (struct offer){keep(live), PyList_New(0), PyList_New(0), 0};
+        *last = (struct offer){keep(live), runs, origins, 0};
     }
     last->qos1_messages += qos1_messages;
-    return last->runs && last->origins && !PyList_Append(last->runs, run) && !PyList_Append(last->origins, origin);
+    return !PyList_Append(last->runs, run) && !PyList_Append(last->origins, origin);
 }
 
-static bool join(struct turn *turn, PyObject *lane, PyObject *column_capsule, PyObject *run, const uint16_t *ids,
-                 size_t ids_used, size_t messages, size_t bytes)
+static bool add_to_stretch(struct stretch *stretch, PyObject *lane, const struct column *column, PyObject *run,
+                           const uint16_t *ids, size_t ids_used, size_t messages, size_t bytes)
 {
-    struct stretch *stretch = open_stretch(turn);
-    const struct column *column = at(column_capsule, COLUMN);
     PyObject *origin = ((struct lane *)at(lane, LANE))->origin;
-    if (!stretch)
+    if (column->log && !add_to_log(stretch, column->log, run, messages, bytes))
+        return false;
+    if (column->live && !add_to_offer(stretch, column->live, run, origin, ids_used))
         return false;
     while (stretch->ids_room < stretch->ids_used + ids_used)
         if (!room((void **)&stretch->ids, stretch->ids_room, &stretch->ids_room, sizeof *stretch->ids))
             return false;
     if (!room((void **)&stretch->entries, stretch->entries_used, &stretch->entries_room, sizeof *stretch->entries))
-        return false;
-    if (column->log && !add_to_log(stretch, column->log, run, messages, bytes))
-        return false;
-    if (column->live && !add_to_offer(stretch, column->live, run, origin, ids_used))
         return false;
     if (ids_used)
         __builtin_memcpy(stretch->ids + stretch->ids_used, ids, ids_used * sizeof *ids);
@@ -611,6 +625,16 @@ static bool join(struct turn *turn, PyObject *lane, PyObject *column_capsule, Py
     stretch->entries[stretch->entries_used++] =
         (struct entry){keep(lane), keep(run), (uint32_t)ids_used, column->log ? KEPT : NOW};
     return true;
+}
+
+static bool join(struct turn *turn, PyObject *lane, PyObject *column, PyObject *run, const uint16_t *ids, size_t ids_used,
+                 size_t messages, size_t bytes)
+{
+    PyObject *capsule = open_stretch(turn);
+    bool joined = capsule && add_to_stretch(at(capsule, STRETCH), lane, at(column, COLUMN), run, ids, ids_used, messages,
+                                            bytes);
+    Py_XDECREF(capsule);
+    return joined;
 }
 
 static PyObject *list_ids(const uint16_t *ids, size_t count)
@@ -632,9 +656,10 @@ static bool stand_alone(struct turn *turn, const struct lane *lane, PyObject *to
                         size_t ids_used)
 {
     PyObject *tokens = list_ids(ids, ids_used);
-    PyObject *row = tokens && end_stretch(turn) ? Py_BuildValue("OONO", lane->origin, run, tokens, topic) : NULL;
+    PyObject *row = tokens && end_stretch(turn) ? Py_BuildValue("OOOO", lane->origin, run, tokens, topic) : NULL;
     bool added = row && !PyList_Append(turn->stretches, row);
     Py_XDECREF(row);
+    Py_XDECREF(tokens);
     return added;
 }
 
@@ -671,7 +696,8 @@ static PyObject *make_turn(PyObject *self, PyObject *const *arguments, Py_ssize_
     }
     turn->begin = keep(arguments[0]), turn->publish = keep(arguments[1]), turn->run = keep(arguments[2]);
     turn->number = turn->generation = 1, turn->epoll = -1;
-    turn->stretches = PyList_New(0);
+    if (!(turn->stretches = PyList_New(0)))
+        replace(&capsule, NULL);
     return capsule;
 }
 
@@ -952,7 +978,7 @@ static Py_ssize_t read_packets(struct lane *lane, PyObject *capsule, const uint8
     long outstanding = number ? PyLong_AsLong(number) : -1, room_left = lane->receive_maximum - outstanding;
     Py_XDECREF(number);
     int taken = PyErr_Occurred() ? -1 : 1;
-    while (taken > 0 && pos < size)
+    while (taken > 0 && pos < size && turn->begin) /* a call may close it */
         taken = take_run(lane, capsule, data, size, &pos, &room_left);
     if (pos)
         lane->waits_in = turn->number, lane->heard_s = turn->now_s;
@@ -969,18 +995,19 @@ static Py_ssize_t read_packets(struct lane *lane, PyObject *capsule, const uint8
 /* Has the machine take bytes, behind what the lane took before. `kind`: of the read they are from. */
 static PyObject *give_machine(struct lane *lane, PyObject *data, enum kind kind)
 {
-    PyObject *slow = lane->slow, *done, *number;
+    PyObject *slow = keep(lane->slow), *done = NULL, *number;
     if (!slow)
         return none();
     if (lane->waits_in == lane->turn->number && lane->turn->publish) {
         PyObject *publish = keep(lane->turn->publish);
         done = PyObject_CallNoArgs(publish);
         Py_XDECREF(publish);
-        if (!done)
+        if (!done) {
+            Py_XDECREF(slow);
             return NULL;
+        }
         Py_XDECREF(done);
     }
-    Py_XINCREF(slow);
     lane->open = false, lane->missing = 0;
     done = (number = PyLong_FromLong(kind)) ? PyObject_CallFunctionObjArgs(slow, data, number, NULL) : NULL;
     Py_XDECREF(number);
@@ -1444,6 +1471,8 @@ static enum way way_of(const struct lane *lane)
         return NOWHERE; /* it was closed */
     if (!answered(lane))
         return FAILED;
+    if (!lane->slow)
+        return NOWHERE; /* by what was asked */
     bool at_once = may_write(lane);
     if (PyErr_Occurred())
         return FAILED;

@@ -1,6 +1,6 @@
 /*
  * Write many messages for one subscriber: PUBLISH packets of QoS 0 and 1, and what is in flight by their packet
- * identifiers. `departures.py` says what is given; `outbound.py` does the same message by message.
+ * identifiers. `outbound.py` calls it, and does the same message by message where there is more to look at.
  *
  * The interpreter lock is held throughout. Making an object may run Python code, which may change every list: so the runs
  * are read once, the lists of bodies are copied, and what is written is what was measured.
@@ -107,7 +107,7 @@ struct flight {
 /* The next packet identifier, from now on that of a message of `delivery`; 0 with an error. */
 static uint16_t take_off(struct flight *flight, PyObject *delivery, Py_ssize_t place)
 {
-    PyObject *id = keep(PyList_GetItem(flight->ids, flight->next++));
+    PyObject *id = listed(flight->ids, flight->next++);
     PyObject *entry = id ? Py_BuildValue("On", delivery, place) : NULL;
     long number = entry ? PyLong_AsLong(id) : -1;
     if (entry && !PyErr_Occurred() && (number < 1 || number > UINT16_MAX))
@@ -179,7 +179,7 @@ static PyObject *publishes(PyObject *self, PyObject *const *arguments, Py_ssize_
     if (!parts)
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     for (Py_ssize_t i = 0; size > 0 && i < runs; i++) {
-        PyObject *run = keep(PyList_GetItem(arguments[0], i));
+        PyObject *run = listed(arguments[0], i);
         int plain = run ? read_run(run, &to, parts + i) : -1;
         Py_XDECREF(run);
         size = plain > 0 ? measure(parts + i, &to) : plain;

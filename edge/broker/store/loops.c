@@ -110,7 +110,7 @@ static PyObject *number(PyObject *self, PyObject *const *arguments, Py_ssize_t c
     Py_ssize_t at = PyLong_AsSsize_t(arguments[1]), end = PyList_Size(runs);
     int done = PyErr_Occurred() ? -1 : 1;
     for (; done > 0 && at < end; at += done > 0) {
-        PyObject *row = keep(PyList_GetItem(runs, at));
+        PyObject *row = listed(runs, at);
         done = row ? number_run(row, arguments) : -1;
         Py_XDECREF(row);
     }
@@ -241,7 +241,7 @@ static PyObject *pack(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
     struct sizes sizes = {0, 0, 0, 0};
     bool fine = fits((uint64_t)runs, UINT32_MAX);
     for (Py_ssize_t i = 0; fine && i < runs; i++) {
-        PyObject *stored = keep(PyList_GetItem(arguments[0], i));
+        PyObject *stored = listed(arguments[0], i);
         fine = stored && read_part(stored, base, parts + i, &sizes);
         Py_XDECREF(stored);
     }
@@ -287,7 +287,7 @@ static PyObject *pass_over(PyObject *self, PyObject *const *arguments, Py_ssize_
     Py_ssize_t at = PyLong_AsSsize_t(arguments[1]);
     int passed = PyErr_Occurred() ? -1 : 1;
     while (passed > 0 && at < PyList_Size(arguments[0])) {
-        PyObject *row = keep(PyList_GetItem(arguments[0], at));
+        PyObject *row = listed(arguments[0], at);
         passed = row ? pass_run(row, log, &place) : -1;
         Py_XDECREF(row);
         at += passed > 0;

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bridge import native
 from edge.appliance.doctor import machine as checks
 from edge.appliance.doctor import medium
 from edge.appliance.doctor.check import Level, Surroundings, examine
@@ -173,14 +172,6 @@ class TestMachine:
         assert result.level is Level.OK
         assert "SQLite 3." in result.seen
 
-    def test_extension(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        [result] = checks.extension(machine(tmp_path))
-        assert result.level is Level.OK
-        monkeypatch.setattr(native.functions, "DIGEST", "of another source")
-        [result] = checks.extension(machine(tmp_path))
-        assert (result.level, result.seen) == (Level.FAIL, "bridge/_native is older than its C source")
-        assert "hatch_build.py" in result.next_step
-
 
 def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path) -> None:
     def broken(_: Surroundings) -> list[object]:
@@ -195,7 +186,7 @@ def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path
 
 def test_this_machine_can_be_examined() -> None:
     """Every check of the machine on the real one: none fails itself."""
-    names = ("clock", "entropy", "memory", "heat", "open_files", "versions", "extension")
+    names = ("clock", "entropy", "memory", "heat", "open_files", "versions")
     around = Surroundings()
     results = list(examine([(name, getattr(checks, name)) for name in names], around))
     assert len(results) >= 5
