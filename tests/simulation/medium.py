@@ -19,14 +19,13 @@ from bridge import plain
 from bridge.command import ReceiptDocument
 from bridge.message import Stored
 from edge.broker.router.commands.receipts import KIND
-from edge.broker.store.cursors import cursor_states
 from edge.broker.store.engine import StoreEngine, Tables
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.group import Group, Outcome
-from edge.broker.store.limits import Limits
-from edge.broker.store.logs import LogState
-from edge.broker.store.medium import FAILED, Post, ReadDone
+from edge.broker.store.limits import QUEUE_CURSOR, Limits
+from edge.broker.store.logs import LogState, free_name
+from edge.broker.store.medium import FAILED, UNREAD, Post, ReadDone
 from edge.broker.store.progress import unpack
 from edge.broker.store.records import LedgerEntry
 from tests.simulation.history import History
@@ -42,7 +41,7 @@ class Contents:
     firsts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
     kept: dict[int, list[Stored]] = field(default_factory=dict)
-    cursors: MemoryRows = field(default_factory=MemoryRows)
+    rows: MemoryRows = field(default_factory=MemoryRows)
     values: dict[str, dict[str, bytes]] = field(default_factory=dict)
     sequences: dict[str, int] = field(default_factory=dict)
     entries: list[LedgerEntry] = field(default_factory=list)
@@ -65,7 +64,7 @@ class Contents:
         twin = copy.copy(self)
         for name in ("logs", "firsts", "ends", "sequences", "starts", "files"):
             setattr(twin, name, dict(getattr(self, name)))
-        twin.cursors = MemoryRows(self.cursors)
+        twin.rows = MemoryRows(self.rows.kept, self.rows.logs)
         twin.kept = {log: list(runs) for log, runs in self.kept.items()}
         twin.values = {kind: dict(values) for kind, values in self.values.items()}
         twin.entries, twin.epochs, twin.openings = list(self.entries), list(self.epochs), list(self.openings)
@@ -139,7 +138,7 @@ class Card:
             for log, runs in contents.kept.items()
             for place, sequence, run in runs
         )
-        cursors = tuple((r.cursor, r.name, contents.logs[r.log], r.position) for r in contents.cursors.values())
+        cursors = tuple((r.cursor, r.name, contents.logs[r.log], r.position) for r in contents.rows.kept.values())
         return runs, cursors
 
     def _record(self, store: CardMedium, group: Group) -> None:
@@ -159,9 +158,10 @@ class Card:
                 parts = tuple(epochs.parts(entry.address, entry.first, entry.last))
                 record("ledger", entry.subscription, entry.address, parts, entry.messages, entry.reason)
         self._ledgered = max((entry.entry for entry in contents.entries), default=0)
-        passed = [contents.cursors[each] for one in group.passes for each in one.cursors if each in contents.cursors]
+        rows = contents.rows.kept
+        passed = [rows[each] for one in group.passes for each in one.cursors if each in rows]
         for number, name, log, _, _ in (*group.cursor_rows, *passed):
-            kept = contents.cursors[number]
+            kept = contents.rows.kept[number]
             above = tuple(unpack(kept.position, kept.acknowledged))
             record("cursor", number, name, contents.logs[log], kept.position, above)
         for number in sorted(group.dropped):
@@ -172,7 +172,7 @@ class CardMedium(MemoryMedium):
     """A `Card` as one process has it open."""
 
     def __init__(self, card: Card, process: Process, tables: Tables, post: Post) -> None:
-        super().__init__(post=post, ledger=tables.ledger, rows=card.contents.cursors)
+        super().__init__(post=post, ledger=tables.ledger, rows=card.contents.rows)
         self.process = process
         self._card = card
         self._tables = tables
@@ -180,17 +180,28 @@ class CardMedium(MemoryMedium):
         self._kept, self._values, self._counters = contents.kept, contents.values, contents.sequences
         self._entries = contents.entries
         self._enter_epochs(contents)
-        for number, name in contents.logs.items():
-            first, end = contents.firsts.get(number, 0), contents.ends.get(number, 0)
-            size = sum(sum(map(len, stored.run.bodies)) for stored in contents.kept.get(number, ()))
-            tables.logs.add(LogState(number, name, first=first, next=end, bytes=size, counted=end))
-        for state in cursor_states(self.cursors(), tables.logs):
-            tables.cursors.add(state)
+        self._count(contents)
         tables.ledger.load(contents.entries, len(contents.entries))
         tables.counters.sequences.update(contents.sequences)
-        for log in tables.logs.in_use.values():
+        for number in contents.rows.logs:
+            log = tables.logs[number]
             if tables.cursors.lowest(log, log.next) > log.first:
-                tables.logs.to_reclaim[log.log] = None
+                tables.logs.to_reclaim[number] = None
+
+    def _count(self, contents: Contents) -> None:
+        """Work out what the rows of logs lack, and take note of what there is."""
+        rows, tables = contents.rows, self._tables
+        for number, row in rows.logs.items():
+            first, end = contents.firsts.get(number, 0), contents.ends.get(number, 0)
+            size = sum(sum(map(len, stored.run.bodies)) for stored in contents.kept.get(number, ()))
+            rows.logs[number] = row._replace(first=first, next=end, bytes=size)
+        messages = sum(row.next - row.first for row in rows.logs.values())
+        free = [number for number, row in rows.logs.items() if row.name == free_name(number)]
+        tables.logs.begin(len(rows.logs), messages, sum(row.bytes for row in rows.logs.values()), free)
+        tables.cursors.begin(max(rows.kept, default=0))
+        for cursor in rows.kept.values():
+            if cursor.name != QUEUE_CURSOR:
+                tables.cursors.add_idle(tables.logs[cursor.log], 1, cursor.position)
 
     # --- lineage ----------------------------------------------------------------------------------------------
 
@@ -255,7 +266,7 @@ class CardMedium(MemoryMedium):
         card = self._card
         delay_s = card.read_s * (0.5 + card.random.random())
         if card.random.random() < card.read_fails:
-            card.scheduler.after(delay_s, self.process, done, 0)
+            card.scheduler.after(delay_s, self.process, done, UNREAD)
         else:
             card.scheduler.after(delay_s, self.process, super().slowest, log, but, done)
 
@@ -270,7 +281,7 @@ def open_store(card: Card, process: Process, post: Post) -> StoreEngine[CardMedi
     def clock() -> float:
         return card.scheduler.now_s
 
-    tables = Tables.empty(limits, clock, card.contents.cursors)
+    tables = Tables.empty(limits, clock, card.contents.rows)
     return StoreEngine(tables, CardMedium(card, process, tables, post), post=post, clock=clock, limits=limits)
 
 

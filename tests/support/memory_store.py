@@ -16,8 +16,9 @@ from edge.broker.store.errors import StoreError
 from edge.broker.store.eviction import EVICTED
 from edge.broker.store.group import CursorRow, Group, Outcome
 from edge.broker.store.ledger import Entries, OpenLedger
-from edge.broker.store.limits import POSITION_MAX, Limits
-from edge.broker.store.logs import LogState
+from edge.broker.store.limits import POSITION_MAX, QUEUE_CURSOR, Limits
+from edge.broker.store.log_rows import LogEntry, LogRow
+from edge.broker.store.logs import LogState, free_name
 from edge.broker.store.losses import Claim, losses_of
 from edge.broker.store.medium import Post, ReadDone
 from edge.broker.store.records import LedgerEntry, Loss, Summary
@@ -27,17 +28,63 @@ from edge.broker.store.tables import Tables
 from edge.broker.store.thinning import INTERVALS_S, THINNED, rest_of, summed_up
 
 
-class MemoryRows(dict[int, CursorRow]):
-    """Rows of table ``cursor``, by number. See `edge.broker.store.cursor_rows.CursorRows`."""
+class MemoryRows:
+    """Rows of tables ``cursor`` and ``log``, by number. See `edge.broker.store.tables.Rows`."""
+
+    def __init__(self, kept: dict[int, CursorRow] | None = None, logs: dict[int, LogRow] | None = None) -> None:
+        self.kept: dict[int, CursorRow] = dict(kept or {})
+        self.logs: dict[int, LogRow] = dict(logs or {})
 
     def cursor(self, number: int) -> CursorRow | None:
-        return self.get(number)
+        return self.kept.get(number)
+
+    def cursor_of(self, name: str, log: int) -> CursorRow | None:
+        return next((row for row in self.kept.values() if (row.name, row.log) == (name, log)), None)
+
+    def cursors(self) -> Iterable[CursorRow]:
+        return [self.kept[cursor] for cursor in sorted(self.kept)]
 
     def cursors_named(self, name: str) -> Sequence[CursorRow]:
-        return [row for row in self.values() if row.name == name]
+        return [row for row in self.kept.values() if row.name == name]
 
     def cursors_in(self, log: int, below: int) -> Sequence[CursorRow]:
-        return [row for row in self.values() if row.log == log and row.position < below]
+        return [row for row in self.kept.values() if row.log == log and row.position < below]
+
+    def log(self, number: int) -> LogEntry | None:
+        row, cursor = self.logs.get(number), self.cursor_of(QUEUE_CURSOR, number)
+        return None if row is None else LogEntry(*row, None if cursor is None else cursor.position)
+
+    def log_named(self, name: str) -> LogEntry | None:
+        return next((self.log(row.log) for row in self.logs.values() if row.name == name), None)
+
+    def logs_after(self, number: int, *, holding: bool = False) -> Sequence[LogRow]:
+        return [self.logs[log] for log in sorted(self.logs) if log > number and (self.logs[log].bytes or not holding)]
+
+    def keep(self, group: Group) -> None:
+        """Write what a group does to rows, before it deletes messages."""
+        for cursor in group.dropped:
+            self.kept.pop(cursor, None)
+        for log in group.freed & self.logs.keys():
+            self.logs[log] = self.logs[log]._replace(name=free_name(log))
+        for row in group.log_rows:
+            before = self.logs.get(row.log)
+            self.logs[row.log] = row if before is None else row._replace(first=before.first)
+        for log, first in (group.ring.firsts if group.ring is not None else {}).items():
+            self.logs[log] = self.logs[log]._replace(first=first)
+        self.kept.update((row.cursor, row) for row in group.cursor_rows)
+        for _, position, cursors in group.passes:
+            for cursor in cursors & self.kept.keys():
+                if self.kept[cursor].position < position and not self.kept[cursor].acknowledged:
+                    self.kept[cursor] = self.kept[cursor]._replace(position=position)
+
+    def delete(self, outcome: Outcome) -> None:
+        """Write what a commit deleted of messages."""
+        for gone in (*outcome.evicted, *outcome.reclaimed):
+            row = self.logs[gone.log]
+            self.logs[gone.log] = row._replace(first=gone.first, bytes=row.bytes - gone.bytes)
+        for thinned in outcome.thinned:
+            row = self.logs[thinned.log]
+            self.logs[thinned.log] = row._replace(bytes=row.bytes - thinned.freed)
 
 
 class MemoryMedium:
@@ -53,7 +100,7 @@ class MemoryMedium:
         self._ledger = ledger
         self._summary = summary
         self._kept: dict[int, list[Stored]] = {}
-        self._cursors = rows
+        self._rows = rows
         self._values: dict[str, dict[str, bytes]] = {}
         self._counters: dict[str, int] = {}
         self._entries: list[LedgerEntry] = []
@@ -65,13 +112,13 @@ class MemoryMedium:
     # --- reading ----------------------------------------------------------------------------------------------
 
     def cursors(self) -> Iterable[CursorRow]:
-        return [self._cursors[cursor] for cursor in sorted(self._cursors)]
+        return self._rows.cursors()
 
     def value(self, kind: str, key: str) -> bytes | None:
         return self._values.get(kind, {}).get(key)
 
     def slowest(self, log: int, but: Sequence[int], done: Callable[[int], None]) -> None:
-        rows = self._cursors.cursors_in(log, POSITION_MAX)
+        rows = self._rows.cursors_in(log, POSITION_MAX)
         self._post(partial(done, min((row.position for row in rows if row.cursor not in but), default=POSITION_MAX)))
 
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
@@ -158,14 +205,7 @@ class MemoryMedium:
             if stored.run.bodies:
                 self._kept.setdefault(log, []).append(stored)
         self._counters.update(group.counters)
-        for cursor in group.dropped:
-            self._cursors.pop(cursor, None)
-        self._cursors.update((row.cursor, row) for row in group.cursor_rows)
-        for _, position, cursors in group.passes:
-            for cursor in cursors & self._cursors.keys():
-                row = self._cursors[cursor]
-                if row.position < position and not row.acknowledged:
-                    self._cursors[cursor] = row._replace(position=position)
+        self._rows.keep(group)
         for (kind, key), value in group.state.items():
             values = self._values.setdefault(kind, {})
             if value is None:
@@ -178,7 +218,9 @@ class MemoryMedium:
         losses += chain.from_iterable(part.losses for part in evicted)
         losses += chain.from_iterable(part.losses for part in thinned)
         entries = self._enter(losses)
-        return Outcome(None, [self._drop(reclaim) for reclaim in group.reclaims], evicted, thinned, entries)
+        outcome = Outcome(None, [self._drop(reclaim) for reclaim in group.reclaims], evicted, thinned, entries)
+        self._rows.delete(outcome)
+        return outcome
 
     def _thin(self, job: Thinning, evicted: list[Evicted]) -> Thinned:
         done = Thinned(job.log, 0, 0, ended=True)

@@ -31,10 +31,10 @@ from edge.broker.mqtt.session import Attachment, Common, Session, Subscriber
 from edge.broker.mqtt.session_store import SessionStore
 from edge.broker.mqtt.session_table import NEVER_EXPIRES, SessionTable
 from edge.broker.mqtt.wills import Wills
-from edge.broker.router.logs import QUEUE_CURSOR
 from edge.broker.router.router import AddressError, Router, SubscribeOptions
 from edge.broker.store.contract import Store
 from edge.broker.store.errors import StoreError
+from edge.broker.store.limits import QUEUE_CURSOR
 from edge.broker.store.records import CursorRecord
 
 log = logging.getLogger(__name__)

@@ -26,10 +26,11 @@ from edge.broker.model.topics import FilterTree, matches
 from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router.absent_subscriptions import LOOK, AbsentSubscriptions, Left, Place
 from edge.broker.router.configured import PLAIN, ConfiguredAddresses
-from edge.broker.router.logs import QUEUE_CURSOR, Logs
+from edge.broker.router.logs import Logs
 from edge.broker.router.running_time import RunningTime
 from edge.broker.router.unused_subscriptions import UnusedSubscriptions
 from edge.broker.store.contract import Store
+from edge.broker.store.limits import QUEUE_CURSOR
 from edge.broker.store.ticket import Ticket
 
 logger = logging.getLogger(__name__)

@@ -14,12 +14,11 @@ from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.queue import queue_subscription
 from edge.broker.model.addresses import DEFAULT_RULE, AddressRule, AddressTable
 from edge.broker.store.contract import Store
+from edge.broker.store.limits import QUEUE_CURSOR
 from edge.broker.store.records import CursorRecord
 
 logger = logging.getLogger(__name__)
 
-QUEUE_CURSOR = "queue"
-"""Name of the one cursor a queue has; its consumers share it."""
 QUEUE_LOG = "queue "
 """Begins the name of a queue's log; its address follows."""
 
@@ -59,7 +58,7 @@ class Logs:
     def of_queue(self, address: str) -> int:
         """The log of a queue, with its cursor; made when it is new."""
         log = self._store.log(f"{QUEUE_LOG}{address}")
-        self._store.open_cursor(QUEUE_CURSOR, log, 0)
+        self._store.rest_cursor(self._store.open_cursor(QUEUE_CURSOR, log, 0))
         return log
 
     def find_queue(self, address: str) -> int | None:

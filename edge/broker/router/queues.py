@@ -243,6 +243,7 @@ class Queues(Mapping[str, LogSubscription]):
         self._idle.pop(address, None)
         due_ns = queue.expiry.due_ns
         queue.let_go()
+        self._store.rest_cursor(queue.cursor)
         if not self._logs.backlog(address):
             self._note_unused(queue.log)
         elif due_ns is not None:

@@ -16,11 +16,11 @@ from edge.broker.store.crash_losses import CrashLosses
 from edge.broker.store.errors import StoreError
 from edge.broker.store.group import Group, Outcome
 from edge.broker.store.limits import Limits
+from edge.broker.store.log_cache import LogCache
 from edge.broker.store.log_reads import LogReads
 from edge.broker.store.medium import Medium, Post
 from edge.broker.store.records import Committed
 from edge.broker.store.removals import Removals
-from edge.broker.store.resting import Resting
 from edge.broker.store.rings import MemoryRings
 from edge.broker.store.tables import Tables
 from edge.output.logs import said
@@ -39,7 +39,7 @@ class GroupCommits:
         rings: MemoryRings,
         crash: CrashLosses,
         removals: Removals,
-        resting: Resting,
+        cache: LogCache,
         reads: LogReads,
         post: Post,
         clock: Callable[[], float],
@@ -53,7 +53,7 @@ class GroupCommits:
         self._rings = rings
         self._crash = crash
         self._removals = removals
-        self._resting = resting
+        self._cache = cache
         self._reads = reads
         self._post = post
         self._clock = clock
@@ -76,8 +76,8 @@ class GroupCommits:
             return False
         now, waiting, group = self._clock(), self._waiting, self._gatherer.open
         self._reads.retry(now)
-        self._resting.look(now)
         self._cursors.look(now, self._medium)
+        self._cache.look(now)
         self._counters.age(now, self._rings.numbers.reservations)
         if not waiting:
             self._lazy_since_s = None
@@ -89,7 +89,7 @@ class GroupCommits:
         rings_due = may_retry and self._rings.is_due(now)
         batch_due = group.due_at_s is not None and now >= group.due_at_s
         lazy_due = waiting and may_retry and (group.retries or self._lazy_over(now) or self._removals.unfinished)
-        group.calm = may_retry and self._counters.keeps_many_logs and self._resting.calm(now)
+        group.calm = may_retry and self._counters.keeps_many_logs and self._cache.calm(now)
         if not (group.urgent or batch_due or lazy_due or rings_due or group.calm):
             return False
         self._start(now, with_moves=lazy_due or batch_due, last=False)
@@ -178,7 +178,7 @@ class GroupCommits:
         self._ledger.committed(outcome.entries)
         self._cursors.committed(group)
         self._counters.committed(group, self._rings.numbers.reservations)
-        self._logs.came += len(group.log_rows)  # which can rest from now on
+        self._logs.came += len(group.log_rows)  # which can be dropped from now on
         self._removals.committed(outcome)
 
     def _failed(self, group: Group, error: StoreError) -> None:

@@ -16,7 +16,8 @@ from edge.broker.store.counter_sweep import CounterSweep
 from edge.broker.store.errors import StoreError
 from edge.broker.store.group import Group
 from edge.broker.store.limits import POSITION_MAX, Limits
-from edge.broker.store.logs import LogRow, LogTable
+from edge.broker.store.log_rows import LogRow
+from edge.broker.store.logs import LogTable
 
 ADDRESS_AGE_S: Final = 2.0
 """How often many addresses age: one that has not come for so long is looked for among the older ones, and after as

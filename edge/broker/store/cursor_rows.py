@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from edge.broker.store.group import CursorRow
@@ -13,6 +13,14 @@ class CursorRows(Protocol):
 
     def cursor(self, number: int) -> CursorRow | None:
         """Return one row; None if it is not found."""
+        ...
+
+    def cursor_of(self, name: str, log: int) -> CursorRow | None:
+        """Return the row of one name and log; None if it is not found."""
+        ...
+
+    def cursors(self) -> Iterable[CursorRow]:
+        """Return every row, by number."""
         ...
 
     def cursors_named(self, name: str) -> Sequence[CursorRow]:

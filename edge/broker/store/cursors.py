@@ -19,8 +19,7 @@ from edge.broker.store.gatherer import Gatherer
 from edge.broker.store.group import CursorRow, GivenUp, Group
 from edge.broker.store.idle_cursors import IdleCursors
 from edge.broker.store.limits import CURSORS_LOOKED_AT_MAX, POSITION_MAX
-from edge.broker.store.logs import LogState, LogTable, check_text
-from edge.broker.store.logs_at_rest import RestingLog
+from edge.broker.store.logs import IdlePositions, LogState, LogTable, check_text
 from edge.broker.store.losses import Claim
 from edge.broker.store.medium import Medium
 from edge.broker.store.progress import Progress
@@ -66,14 +65,13 @@ class CursorTable:
         self._idle = IdleCursors(logs, gatherer, rows)
         self._states: dict[int, CursorState] = {}
         """Of logs that are in use."""
-        self._woken_rows: dict[int, None] = {}
-        """States that `get` read from rows; no filter was set since."""
+        self._unused: dict[int, None] = {}
+        """Those that are to be idle once their rows say all of them."""
         self._last = 0
         self._name = ""
         """Of the cursor that was added last."""
         self._wants_of: Callable[[str], Wants | None] = lambda _name: None
         """Filter of an idle cursor, by its name."""
-        logs.call_when_woken(self._woken)
 
     def set_filters(self, wants_of: Callable[[str], Wants | None]) -> None:
         """See `contract.MessageLog`."""
@@ -88,16 +86,12 @@ class CursorTable:
     def __contains__(self, cursor: object) -> bool:
         if not isinstance(cursor, int):
             return False
-        known = cursor in self._states or self._logs.log_of(cursor) is not None
-        return known or self._idle.row(cursor) is not None
+        return cursor in self._states or self._idle.row(cursor) is not None
 
     def get(self, cursor: int) -> CursorState | None:
         """None when there is no such cursor."""
         state = self._states.get(cursor)
         if state is None:
-            log = self._logs.log_of(cursor)
-            if log is not None:
-                return self.of(self._logs[log])[0]
             row = self._idle.row(cursor)
             if row is not None:
                 return self._wake(row)
@@ -105,27 +99,20 @@ class CursorTable:
 
     def backlog(self, cursor: int) -> int:
         """Committed positions it is not done with. Raises KeyError when there is no such cursor."""
-        log = self._logs.log_of(cursor)
-        resting = self._logs.resting(log) if log is not None else None
-        if resting is not None:
-            return max(0, resting.next - resting.position)
         if cursor not in self._states:
             row = self._idle.row(cursor)
             if row is not None:
-                return self._idle.progress(row).backlog(self._logs[row.log].next)
+                return self._idle.progress(row).backlog(self._logs.bounds(row.log)[1])
         state = self[cursor]
         return state.progress.backlog(state.log.next)
 
     def infos(self) -> Iterator[CursorInfo]:
-        """Every cursor."""
-        for log in range(1, len(self._logs) + 1):
-            row = self._logs.resting(log)
-            if row is None:
-                end = self._logs[log].next
-                for name, progress, cursor in self._all(self._logs[log]):
-                    yield CursorInfo(cursor, name, log, progress.position, progress.backlog(end))
-            elif row.cursor:
-                yield CursorInfo(row.cursor, row.cursor_name, log, row.position, max(0, row.next - row.position))
+        """Every cursor, by log and number."""
+        records = [self._record(row) for row in self._idle.all() if row.cursor not in self._states]
+        records += [state.record() for state in self._states.values()]
+        for cursor, name, log, position, above in sorted(records, key=itemgetter(2, 0)):
+            done = sum(last + 1 - first for first, last in above)
+            yield CursorInfo(cursor, name, log, position, max(0, self._logs.bounds(log)[1] - position - done))
 
     def name(self, cursor: int) -> str:
         """See `contract.MessageLog.cursor_name`."""
@@ -144,9 +131,6 @@ class CursorTable:
 
     def _record(self, row: CursorRow) -> CursorRecord:
         """Return what is remembered of a cursor that has this row."""
-        resting = self._logs.resting(row.log) if self._logs.log_of(row.cursor) is not None else None
-        if resting is not None:
-            return CursorRecord(row.cursor, row.name, row.log, resting.position, ())
         state = self._states.get(row.cursor)
         progress = self._idle.progress(row) if state is None else state.progress
         return CursorRecord(row.cursor, row.name, row.log, progress.position, progress.above)
@@ -215,17 +199,15 @@ class CursorTable:
             log.cursors = {self._states[cursors[0]].name: cursors[0], state.name: state.cursor}
         self._came(state)
 
-    def add_idle(self, row: CursorRow) -> bool:
-        """Add one that is not used yet; False where it has to be an object."""
-        if row.acknowledged or row.log not in self._logs:
-            return False
-        if not self._logs.set_resting_cursor(row.log, row.cursor, row.name, row.position):
-            log = self._logs[row.log]
-            if row.position > log.next:
-                return False
-            self._idle.enter(log, max(row.position, log.first))
-        self._last = max(self._last, row.cursor)
-        return True
+    def add_idle(self, log: LogState, count: int, lowest: int) -> None:
+        """Count idle cursors of a log, none of which is below a position."""
+        idle = log.idle = log.idle or IdlePositions()
+        idle.count += count
+        idle.lowest = min(idle.lowest, max(lowest, log.first))
+
+    def begin(self, last: int) -> None:
+        """Take note of the highest number the medium has."""
+        self._last = last
 
     def _came(self, state: CursorState) -> None:
         """It may be the slowest of its log now."""
@@ -239,17 +221,18 @@ class CursorTable:
 
     def number(self, name: str, log: int) -> int | None:
         """None when the log has no such cursor. Raises KeyError when there is no such log."""
-        resting = self._logs.resting(log)
-        if resting is not None:
-            return resting.cursor if resting.cursor and resting.cursor_name == name else None
-        state = self._logs[log]
+        state = self._logs.in_use.get(log)
+        if state is None:
+            if log not in self._logs:
+                raise KeyError(log)
+            return self._idle.number(name, log)
         found, cursors = None, state.cursors
         if isinstance(cursors, dict):
             found = cursors.get(name)
         elif cursors and self._states[cursors[0]].name == name:
             found = cursors[0]
         if found is None and state.idle is not None:
-            found = next((row.cursor for row in self._idle.named(name) if row.log == log), None)
+            found = self._idle.number(name, log)
         return found
 
     def open(self, name: str, log: LogState, position: int) -> int:
@@ -265,7 +248,7 @@ class CursorTable:
         return number
 
     def drop(self, cursor: int) -> None:
-        row = None if cursor in self._states or self._logs.log_of(cursor) is not None else self._idle.row(cursor)
+        row = None if cursor in self._states else self._idle.row(cursor)
         if row is not None:
             log = self._logs[row.log]
             self._idle.leave(log, row.position)
@@ -289,6 +272,7 @@ class CursorTable:
         """It is none of those in use any more."""
         log = state.log
         del self._states[state.cursor]
+        self._unused.pop(state.cursor, None)
         if isinstance(log.cursors, dict) and len(log.cursors) > 1:
             del log.cursors[state.name]
         else:
@@ -310,48 +294,37 @@ class CursorTable:
 
     # --- at rest ----------------------------------------------------------------------------------------------
 
-    def lay_down(self, log: LogState) -> bool:
-        """Keep numbers of a log and its cursor, if that is all there is to know of them; False when it is not. Not
-        while a commit is running."""
-        if log.ring is not None or log.counted != log.next or log.idle is not None:
-            return False
-        if isinstance(log.cursors, dict):
-            return False
-        row = RestingLog(log.first, log.next, log.bytes)
-        for state in self.of(log):
-            if state.wants is not None or not state.progress.in_order:
-                return False
-            row = row._replace(cursor=state.cursor, cursor_name=state.name, position=state.progress.position)
-        done = self._logs.lay_down(log, row)
-        if done and row.cursor:
-            del self._states[row.cursor]
-        return done
-
-    def _woken(self, log: LogState, row: RestingLog) -> None:
-        if row.cursor:
-            wants = self._wants_of(row.cursor_name)
-            self._states[row.cursor] = CursorState(row.cursor, row.cursor_name, log, Progress(row.position), wants)
-            log.cursors = (row.cursor,)
+    def use(self, cursor: int) -> CursorRecord:
+        """Return what is remembered of a cursor, which is an object until `rest`. Raises KeyError."""
+        record = self[cursor].record()
+        self._unused.pop(cursor, None)
+        return record
 
     def rest(self, cursor: int) -> bool:
-        """Drop the object of a cursor, if the row says all of it; False when it does not."""
+        """Drop the object of a cursor now, if the row says all of it; later when it does not, and return False."""
         state = self._states.get(cursor)
         if state is None:
             return True
         log = state.log
-        if log.ring is not None or not state.progress.in_order or state.progress.position > log.next:
+        outside = log.ring is not None or not state.progress.in_order or state.progress.position > log.next
+        if outside or self._is_changing(cursor):
+            self._unused[cursor] = None
             return False
-        if self._is_changing(cursor):
-            return False
+        self._unused.pop(cursor, None)
         self._leave(state)
         self._idle.enter(log, state.progress.position)
         return True
 
-    def _let_woken_go(self) -> None:
-        for cursor in list(islice(self._woken_rows, CURSORS_LOOKED_AT_MAX)):
-            del self._woken_rows[cursor]
-            if not self.rest(cursor) and cursor in self._states:
-                self._woken_rows[cursor] = None  # looked at again when the others were
+    def let_cursors_go(self, log: LogState) -> None:
+        """Drop the objects of cursors of a log that are not used. Not while a commit is running."""
+        for state in self.in_use(log):
+            if state.cursor in self._unused:
+                self.rest(state.cursor)
+
+    def _let_unused_go(self) -> None:
+        for cursor in list(islice(self._unused, CURSORS_LOOKED_AT_MAX)):
+            del self._unused[cursor]
+            self.rest(cursor)
 
     def _is_changing(self, cursor: int) -> bool:
         """Return True while a commit has to write what the object says and the row does not."""
@@ -363,13 +336,13 @@ class CursorTable:
         )
 
     def _wake(self, row: CursorRow) -> CursorState:
-        """Make an object of a row."""
+        """Make an object of a row, until it is used by the way only."""
         log = self._logs[row.log]
         state = CursorState(row.cursor, row.name, log, self._idle.progress(row), self._wants_of(row.name))
         if self._idle.waits_for_pass(row.cursor):
             self._gatherer.moved.add(row.cursor)
         self._idle.leave(log, row.position)
-        self._woken_rows[row.cursor] = None
+        self._unused[row.cursor] = None
         self.add(state)
         return state
 
@@ -378,13 +351,13 @@ class CursorTable:
 
         Not while a commit is running. `now`: seconds, monotonic.
         """
-        if self._woken_rows:
-            self._let_woken_go()
+        if self._unused:
+            self._let_unused_go()
         self._idle.find_slowest(now, medium, lambda log: [state.cursor for state in self.in_use(log)])
 
     def set_filter(self, cursor: int, wants: Wants) -> None:
         self[cursor].wants = wants
-        self._woken_rows.pop(cursor, None)
+        self._unused.pop(cursor, None)
 
     # --- moved ------------------------------------------------------------------------------------------------
 
@@ -412,7 +385,7 @@ class CursorTable:
             raise ValueError(f"log {state.name!r}: {position} is passed, {state.next} is not committed yet")
         rows = []
         for cursor in cursors:
-            if cursor in self._states or self._logs.log_of(cursor) is not None:
+            if cursor in self._states:
                 self.acknowledge(cursor, 0, position - 1)
             else:
                 rows.append(cursor)

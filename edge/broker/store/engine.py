@@ -14,6 +14,7 @@ from edge.broker.store.cursors import record_of
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import TEXT_BYTES_MAX, Limits
+from edge.broker.store.log_cache import LogCache
 from edge.broker.store.log_reads import LogReads
 from edge.broker.store.logs import check_text, free_name
 from edge.broker.store.medium import Medium, Post, ReadDone
@@ -21,7 +22,6 @@ from edge.broker.store.meter import Meter
 from edge.broker.store.records import CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo, StoreTotals
 from edge.broker.store.removals import Removals
 from edge.broker.store.reservation import SPILLS_LOG
-from edge.broker.store.resting import Resting
 from edge.broker.store.rings import MemoryRings
 from edge.broker.store.tables import Tables
 from edge.broker.store.ticket import Ticket
@@ -51,7 +51,7 @@ class StoreEngine(Generic[M]):
             rings=self._memory,
             crash=self._crash,
             removals=Removals(limits, self._logs, self._cursors),
-            resting=Resting(limits, self._logs, self._cursors),
+            cache=LogCache(limits, self._logs, self._cursors, self._gatherer),
             reads=self._reads,
             post=post,
             clock=clock,
@@ -63,12 +63,12 @@ class StoreEngine(Generic[M]):
     # --- logs and cursors -------------------------------------------------------------------------------------
 
     def log(self, name: str) -> int:
-        number = self._logs.number(name)
-        if number is None:
-            number = self._logs.make(name).log
-            self._gatherer.open.new_logs.append(number)
+        state = self._logs.find(name)
+        if state is None:
+            state = self._logs.make(name)
+            self._gatherer.open.new_logs.append(state.log)
             self._gatherer.open.urgent = True
-        return number
+        return state.log
 
     def find_log(self, name: str) -> int | None:
         return self._logs.number(name)
@@ -116,7 +116,7 @@ class StoreEngine(Generic[M]):
         return self._cursors.open(name, self._logs[log], position)
 
     def cursor(self, cursor: int) -> CursorRecord:
-        return self._cursors[cursor].record()
+        return self._cursors.use(cursor)
 
     def cursor_name(self, cursor: int) -> str:
         return self._cursors.name(cursor)

@@ -142,6 +142,11 @@ class Gatherer:
     def pending_bytes(self) -> int:
         return self.open.size + (self.sealed.size if self.sealed is not None else 0)
 
+    def is_changing(self, log: int) -> bool:
+        """Return True when the next commit changes the row of a log, whatever comes to it."""
+        group = self.open
+        return log in group.sizes or log in group.freed or log in group.new_logs
+
     def is_writing(self, log: int) -> bool:
         """Messages are on their way to a log."""
         return log in self.open.sizes or (self.sealed is not None and log in self.sealed.ends)

@@ -10,7 +10,7 @@ from bridge.hidden import hides
 from bridge.message import Run, Stored
 from edge.broker.store.errors import StoreError
 from edge.broker.store.ledger import Entries
-from edge.broker.store.logs import LogRow
+from edge.broker.store.log_rows import LogRow
 from edge.broker.store.records import Loss
 from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.ring_part import RingPart

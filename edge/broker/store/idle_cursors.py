@@ -12,9 +12,9 @@ from functools import partial
 from edge.broker.store.cursor_rows import CursorRows
 from edge.broker.store.gatherer import Gatherer
 from edge.broker.store.group import CursorPass, CursorRow, Group
-from edge.broker.store.limits import POSITION_MAX, SLOWEST_AGAIN_S
+from edge.broker.store.limits import POSITION_MAX, QUEUE_CURSOR, SLOWEST_AGAIN_S
 from edge.broker.store.logs import IdlePositions, LogState, LogTable
-from edge.broker.store.medium import Medium
+from edge.broker.store.medium import UNREAD, Medium
 from edge.broker.store.progress import Progress
 
 
@@ -37,10 +37,22 @@ class IdleCursors:
         """Return the rows of one name, also of cursors that are objects."""
         return [row for row in self._rows.cursors_named(name) if not self._is_dropped(row.cursor)]
 
+    def number(self, name: str, log: int) -> int | None:
+        """Return the number of the cursor (name, log), also of one that is an object; None if it is not found."""
+        row = self._rows.cursor_of(name, log)
+        return None if row is None or self._is_dropped(row.cursor) else row.cursor
+
+    def all(self) -> list[CursorRow]:
+        """Return every row, also of cursors that are objects."""
+        return [row for row in self._rows.cursors() if not self._is_dropped(row.cursor)]
+
     def in_log(self, log: LogState, below: int, but: Container[int]) -> list[CursorRow]:
-        """Return the rows of one log that are below a position, without some. Reads the whole table."""
+        """Return the rows of one log that are below a position, without some. Reads the whole table, but for queues."""
         if log.idle is None:
             return []
+        sole = self._rows.cursor_of(QUEUE_CURSOR, log.log) if log.idle.count == 1 else None
+        if sole is not None and sole.cursor not in but and not self._is_dropped(sole.cursor):
+            return [sole] if sole.position < below else []
         rows = self._rows.cursors_in(log.log, below)
         return [row for row in rows if row.cursor not in but and not self._is_dropped(row.cursor)]
 
@@ -68,6 +80,7 @@ class IdleCursors:
         idle = log.idle
         if idle is None:
             idle = log.idle = IdlePositions()
+            self._outdated.pop(log.log, None)
         idle.count += 1
         idle.lowest, idle.came_lowest = min(idle.lowest, position), min(idle.came_lowest, position)
         log.lowest = None
@@ -78,10 +91,11 @@ class IdleCursors:
         if idle is None:
             raise LookupError(f"log {log.name!r} has no idle cursors")
         idle.count -= 1
-        if position <= idle.lowest:
-            self._outdated[log.log] = None
         if not idle.count:
             log.idle = None
+            self._outdated.pop(log.log, None)
+        elif position <= idle.lowest:
+            self._outdated[log.log] = None
         log.lowest = None
 
     def committed(self, group: Group) -> None:
@@ -108,10 +122,11 @@ class IdleCursors:
         """No cursor of the log that was idle when it was asked is below this position."""
         if log.idle is not idle:
             return
-        found = min(position, idle.came_lowest)
-        if found < idle.lowest:
-            self._outdated[log.log] = None  # the medium could not be read
-        elif found > idle.lowest:
+        if position == UNREAD:
+            self._outdated[log.log] = None
+            return
+        found = min(max(position, log.first), idle.came_lowest)
+        if found > idle.lowest:
             idle.lowest, log.lowest = found, None
             self._logs.to_reclaim[log.log] = None
 

@@ -15,11 +15,15 @@ POSITION_BITS: Final = 44
 
 LOGS_MAX: Final = (1 << (63 - POSITION_BITS)) - 1
 POSITION_MAX: Final = (1 << POSITION_BITS) - 1
+QUEUE_CURSOR: Final = "queue"
+"""Name of the one cursor that a queue's log has: found by it, a log and its cursor are read together."""
+LOG_PAGE_ROWS: Final = 500
+"""Rows of table ``log`` read at once."""
 SLOWEST_AGAIN_S: Final = 1.0
 """Pause between two reads of table ``cursor`` for the slowest cursors that are rows only: one takes 20 ms for 100 000
 cursors, on the thread that reads."""
-CURSORS_LOOKED_AT_MAX: Final = 100
-"""Cursors one flush looks at that were read for one question, 1 us each."""
+CURSORS_LOOKED_AT_MAX: Final = 500
+"""Unused cursors one flush looks at, 1 us each."""
 PACKED_BYTES_MIN: Final = 512
 """A smaller segment is not compressed: it shares its page with others as it is."""
 PAGE_BYTES_WAITING: Final = 1024
@@ -150,7 +154,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pages, 0.4 ms. Of no more than these all are written at once."""
     counted_logs_few: int = 16
     """Logs up to which counters are written in such parts. Where more of them wait the counters are written together:
-    a log that is not counted cannot rest (`logs_at_rest`)."""
+    a log that is not counted stays in memory (`log_cache`)."""
     reclaim_rows_max: int = 2048
     """Segments one commit may delete: about 3 ms on the machine of README.md, were each one message."""
     reclaim_bytes_max: int = 4 * MIB
@@ -171,10 +175,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ledger_growing_max: int = 1_024
     """Ledger entries kept in memory because they may grow; others begin a new row."""
     logs_in_use_max: int = 1_024
-    """Logs that are objects in memory, with their cursor about 500 bytes each. Of more than these, those nobody has
-    anything under way with are some numbers (`logs_at_rest`), and objects again for who asks, which takes 5 us."""
+    """Logs that are objects in memory, with their cursor about 500 bytes each. Of more than these, logs that are not in
+    use are rows only (`log_cache`), and objects again when they are needed, which takes 15 us."""
     logs_in_use_calm_max: int = 256
-    """The same once no others have come into use for a while (`resting.CALM_S`)."""
+    """The same once no others have come into use for a while (`log_cache.CALM_S`)."""
     counted_logs_calm_max: int = 1_024
     """Logs that may wait then to be counted; of more all are, in a commit of their own, as others cannot rest."""
     addresses_cached_max: int = 65_536

@@ -11,9 +11,9 @@ from typing import Final
 from edge.broker.store.cursors import cursor_states
 from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
-from edge.broker.store.logs import LogState
-from edge.broker.store.logs_at_rest import RestingLog
+from edge.broker.store.group import CursorRow
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, QUEUE_CURSOR, Limits
+from edge.broker.store.logs import FREE, LogState
 from edge.broker.store.queries import SideQueries
 from edge.broker.store.reader import SCAN
 from edge.broker.store.reservation import SPILLS, unpack_count
@@ -29,6 +29,20 @@ SELECT log FROM log WHERE EXISTS (
 """  # noqa: S608 - two constants of ours
 """Logs that have more than the table says; one question, as there may be very many logs."""
 
+_TOTALS: Final = "SELECT count(*), coalesce(sum(next - first), 0), coalesce(sum(bytes), 0) FROM log"
+_DOUBTFUL: Final = f"""
+SELECT {", ".join(f"cursor.{each}" for each in CursorRow._fields)} FROM cursor LEFT JOIN log USING (log)
+WHERE acknowledged <> x'' OR log.log IS NULL OR position > next
+"""  # noqa: S608 - names of our own
+"""Cursors that may be beyond the end of their logs, which table ``log`` does not know exactly."""
+_OTHERS: Final = f"SELECT log, count(*), min(position) FROM cursor WHERE name <> '{QUEUE_CURSOR}' GROUP BY log"  # noqa: S608
+"""Logs that have other cursors than the one of a queue."""
+_UNWANTED: Final = """
+SELECT log.log FROM log LEFT JOIN (SELECT log, min(position) AS lowest FROM cursor GROUP BY log) AS reached USING (log)
+WHERE first < min(next, coalesce(lowest, next))
+"""
+"""Logs that keep messages which no cursor wants."""
+
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -38,21 +52,21 @@ def load(tables: Tables, side: sqlite3.Connection, queries: SideQueries, limits:
     tables.ledger.load(queries.newest_ledger(limits.ledger_growing_max), queries.ledger_rows())
     logs, counters = tables.logs, tables.counters
     counters.spills = max((unpack_count(value) for _, value in queries.items(SPILLS)), default=0)
-    logs.expect(side.execute("SELECT count(*) FROM log").fetchone()[0])
-    for number, name, first, end, size in side.execute("SELECT log, name, first, next, bytes FROM log"):
-        logs.add_at_rest(number, name, RestingLog(first, end, size))
+    free = [log for (log,) in side.execute(f"SELECT log FROM log WHERE name = '{FREE}' || log ORDER BY log")]  # noqa: S608
+    count, messages, size = side.execute(_TOTALS).fetchone()
+    logs.begin(count, messages, size, free)
     for (number,) in side.execute(_UNCOUNTED).fetchall():
         _recount(tables, side, logs[number])
     for address, end in queries.sequences_of(counters.uncounted).items():  # reserved further by another log
         counters.uncounted[address] = max(counters.uncounted[address], end)
     counters.sequences.update(counters.uncounted)
     check_logs(side, logs, lambda names: {**queries.sequences_of(names), **counters.uncounted})
-    for row in queries.cursors():
-        if not tables.cursors.add_idle(row):
-            for cursor in cursor_states([row], logs):
-                check_cursor(cursor)
-                tables.cursors.add(cursor)
-    logs.to_reclaim.update(dict.fromkeys(logs.unwanted()))  # what a crash kept from being deleted
+    for cursor in cursor_states(map(CursorRow._make, side.execute(_DOUBTFUL)), logs):
+        check_cursor(cursor)
+    tables.cursors.begin(side.execute("SELECT coalesce(max(cursor), 0) FROM cursor").fetchone()[0])
+    for log, count, lowest in side.execute(_OTHERS).fetchall():
+        tables.cursors.add_idle(logs[log], count, lowest)
+    logs.to_reclaim.update((log, None) for (log,) in side.execute(_UNWANTED))  # what a crash kept from being deleted
     for state in logs.in_use.values():
         if tables.cursors.lowest(state, state.next) > state.first:
             logs.to_reclaim[state.log] = None

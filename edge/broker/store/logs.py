@@ -1,31 +1,19 @@
-"""The logs of a store, as it keeps them in memory: objects of those in use, numbers of the others."""
+"""The logs of a store: objects of those in use, rows of table ``log`` for the others."""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final
 
-from edge.broker.model.numbered_names import NumberedNames
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import LOGS_MAX, POSITION_MAX, TEXT_BYTES_MAX
-from edge.broker.store.logs_at_rest import LogsAtRest, RestingLog
+from edge.broker.store.log_rows import LogEntry, LogRow, LogRows
 from edge.broker.store.meter import Meter
 from edge.broker.store.ring import Ring
-
-
-class LogRow(NamedTuple):
-    """A row of table ``log``."""
-
-    log: int
-    name: str
-    first: int
-    next: int
-    bytes: int
-
 
 FREE: Final = "free "
 """Begins the name of a log that is nobody's, and may be made another's."""
@@ -90,24 +78,26 @@ class LogState:
 
 
 class _InUse(dict[int, LogState]):
-    """Asked for a log that is not here, it takes it out of those at rest."""
+    """Makes a state of its row when it is asked for one that is not here."""
 
-    def __init__(self, wake: Callable[[int], LogState]) -> None:
+    def __init__(self, read: Callable[[int], LogState]) -> None:
         super().__init__()
-        self._wake = wake
+        self._read = read
 
     def __missing__(self, log: int) -> LogState:
-        return self._wake(log)
+        return self._read(log)
 
 
 class LogTable:
-    """By number and by name. Of a log *at rest* only numbers are kept; who asks for its state has it made anew, and
-    what was got so is to be used in the same turn only."""
+    """Logs by number and by name. One that is not in use is its row; asking for its state makes an object of it, which
+    is to be used in the same turn only."""
 
-    def __init__(self) -> None:
-        self._states = _InUse(self._wake)
-        self._rest = LogsAtRest()
-        self._names = NumberedNames()
+    def __init__(self, rows: LogRows) -> None:
+        self._rows = rows
+        self._states = _InUse(self._read)
+        self._numbers: dict[str, int] = {}
+        """Logs in use, by name."""
+        self._count = 0
         self._free: deque[int] = deque()
         self._meters: list[Meter | None] = []
         """Meters by number of the log."""
@@ -120,39 +110,67 @@ class LogTable:
         self.bytes = 0
         """Bytes of bodies that all of them keep."""
         self.came = 0
-        """Logs that came into use, or were counted, since somebody looked which of them may rest (`Resting`)."""
-        self._woken: Callable[[LogState, RestingLog], None] = lambda _state, _row: None
-
-    def call_when_woken(self, call: Callable[[LogState, RestingLog], None]) -> None:
-        """Have `call` restore the cursor of a log that was idle."""
-        self._woken = call
+        """Logs that came into use, or were counted, since the last look for those to drop (`LogCache`)."""
 
     def __getitem__(self, log: int) -> LogState:
         return self._states[log]
 
     def __contains__(self, log: int) -> bool:
-        return 0 < log <= len(self._names)
+        return 0 < log <= self._count
 
     def __len__(self) -> int:
         """They are numbered from 1 on."""
-        return len(self._names)
+        return self._count
 
     def get(self, log: int) -> LogState | None:
         return self._states[log] if log in self else None
 
     def number(self, name: str) -> int | None:
-        """None when there is no such log."""
-        return self._names.number(name)
+        """Return the number of a log; None if it is not found. Raises StoreError."""
+        number = self._numbers.get(name)
+        if number is None and (entry := self._entry_named(name)) is not None:
+            return entry.log
+        return number
+
+    def find(self, name: str) -> LogState | None:
+        """Return a log, which is in use from now on; None if it is not found. Raises StoreError."""
+        number = self._numbers.get(name)
+        if number is not None:
+            return self._states[number]
+        entry = self._entry_named(name)
+        return None if entry is None else self._enter(entry)
+
+    def _entry_named(self, name: str) -> LogEntry | None:
+        entry = self._rows.log_named(name)
+        return None if entry is None or entry.log in self._states else entry  # it has another name by now
 
     def name(self, log: int) -> str:
         """Raises IndexError."""
-        return self._names[log]
+        if log not in self:
+            raise IndexError(log)
+        state = self._states.get(log)
+        return self._entry(log).name if state is None else state.name
 
     def rows(self) -> Iterator[LogRow]:
-        """Every log, and none of them made an object for it."""
-        for log in range(1, len(self) + 1):
-            first, end = self.bounds(log)
-            yield LogRow(log, self._names[log], first, end, self.kept_bytes(log))
+        """Yield the row of every log, with what is not on the medium yet, and without making an object for it."""
+        seen = 0
+        for row in self._pages():
+            state = self._states.get(row.log)
+            yield row if state is None else _row(state)
+            seen = row.log
+        for log in range(seen + 1, self._count + 1):
+            yield _row(self._states[log])
+
+    def _pages(self, *, holding: bool = False) -> Iterator[LogRow]:
+        page = self._rows.logs_after(0, holding=holding)
+        while page:
+            yield from page
+            page = self._rows.logs_after(page[-1].log, holding=holding)
+
+    def begin(self, count: int, messages: int, size: int, free: Iterable[int]) -> None:
+        """Take note of what the medium has: logs, positions and bytes they keep, and logs without a name."""
+        self._count, self.messages, self.bytes = count, messages, size
+        self._free.extend(free)
 
     # --- made and given back ----------------------------------------------------------------------------------
 
@@ -165,7 +183,7 @@ class LogTable:
                 state = self[self._free.popleft()]
                 self._rename(state, name)
                 return state
-        number = len(self) + 1
+        number = self._count + 1
         if number > LOGS_MAX:
             raise StoreError(f"the store has {LOGS_MAX} logs already: no room for {name!r}")
         state = LogState(number, name)
@@ -173,26 +191,15 @@ class LogTable:
         return state
 
     def add(self, state: LogState) -> None:
-        """As the medium has it."""
+        """Add a log that `begin` did not count."""
         self._states[state.log] = state
+        self._numbers[state.name] = state.log
+        self._count = max(self._count, state.log)
         self.came += 1
-        self._enter(state.log, state.name, state.next - state.first, state.bytes)
-
-    def expect(self, logs: int) -> None:
-        """So many will be added."""
-        self._names.expect(logs)
-
-    def add_at_rest(self, log: int, name: str, row: RestingLog) -> None:
-        """As `add`; it has no cursor yet (`set_resting_cursor`)."""
-        self._rest.put(log, row)
-        self._enter(log, name, row.next - row.first, row.bytes)
-
-    def _enter(self, log: int, name: str, messages: int, size: int) -> None:
-        self._names.add(log, name)
-        self.messages += messages
-        self.bytes += size
-        if name == free_name(log):
-            self._free.append(log)
+        self.messages += state.next - state.first
+        self.bytes += state.bytes
+        if state.is_free:
+            self._free.append(state.log)
 
     def free(self, state: LogState) -> None:
         """Nobody needs it, or will use its number before `make` gives it away again."""
@@ -201,21 +208,20 @@ class LogTable:
         self._free.append(state.log)
 
     def _rename(self, state: LogState, name: str) -> None:
-        self._names.remove(state.log)
-        self._names.add(state.log, name)
+        del self._numbers[state.name]
+        self._numbers[name] = state.log
         state.name = name
 
     # --- what they hold ---------------------------------------------------------------------------------------
 
     def bounds(self, log: int) -> tuple[int, int]:
         """(first position kept, next position to be given). Raises KeyError."""
-        state = self._states.get(log)
-        return self._rest.bounds(log) if state is None else (state.first, state.next)
+        known = self._states.get(log) or self._entry(log)
+        return known.first, known.next
 
     def kept_bytes(self, log: int) -> int:
         """Bytes of bodies it keeps. Raises KeyError."""
-        state = self._states.get(log)
-        return self._rest.bytes(log) if state is None else state.bytes
+        return (self._states.get(log) or self._entry(log)).bytes
 
     def move(self, state: LogState, *, first: int | None = None, end: int | None = None, size: int = 0) -> None:
         """It begins or ends elsewhere, and keeps `size` bytes more (less, when that is negative)."""
@@ -254,54 +260,60 @@ class LogTable:
 
     def largest(self, meter: Meter, count: int) -> list[int]:
         """Those of them that keep the most bytes. Looks at every log."""
-        return heapq.nlargest(count, self.metered(meter), key=self.kept_bytes)
-
-    # --- at rest ----------------------------------------------------------------------------------------------
-
-    def log_of(self, cursor: int) -> int | None:
-        """The log at rest that has this cursor."""
-        return self._rest.log_of(cursor)
-
-    def resting(self, log: int) -> RestingLog | None:
-        """What is kept of a log at rest; None: it is in use. Raises KeyError when there is no such log."""
-        return None if log in self._states else self._rest[log]
-
-    def set_resting_cursor(self, log: int, cursor: int, name: str, position: int) -> bool:
-        """The cursor of a log that was added at rest, and has none yet; False when it is no such log, or the cursor is
-        beyond its end."""
-        return self._rest.set_cursor(log, cursor, name, position)
+        sizes = ((row.bytes, row.log) for row in self._holding() if self.meter_of(row.log) is meter)
+        return [log for _, log in heapq.nlargest(count, sizes)]
 
     def holding(self) -> Iterator[tuple[int, str]]:
         """Logs that keep bytes of messages, and their names; one that comes into use meanwhile may be there twice."""
-        for log in self._rest.holding():
-            yield log, self._names[log]
-        for log, state in list(self._states.items()):
-            if state.bytes:
-                yield log, self._names[log]
+        return ((row.log, row.name) for row in self._holding())
 
-    def unwanted(self) -> Iterator[int]:
-        """Logs at rest that hold what no cursor wants."""
-        return self._rest.unwanted()
+    def _holding(self) -> Iterator[LogRow]:
+        for row in self._pages(holding=True):
+            if row.log not in self._states:
+                yield row
+        for state in list(self._states.values()):
+            if state.bytes:
+                yield _row(state)
+
+    # --- objects of rows --------------------------------------------------------------------------------------
 
     @property
     def in_use(self) -> dict[int, LogState]:
         """Those that are objects, in the order in which they came into use."""
         return self._states
 
-    def lay_down(self, state: LogState, row: RestingLog) -> bool:
-        """Keep a row of numbers in place of a state; False when there is no room for it."""
-        done = self._rest.put(state.log, row)
-        if done:
-            del self._states[state.log]
-        return done
+    def let_go(self, state: LogState) -> None:
+        """Drop an object that is not used, if the row says the same. Not while a commit is running or to change it."""
+        if state.ring is not None or state.cursors or state.counted != state.next:
+            return
+        idle = state.idle
+        entry = self._entry(state.log)
+        alone = entry.position is None if idle is None else idle.count == 1 and entry.position is not None
+        if alone and entry[:5] == _row(state):
+            del self._states[state.log], self._numbers[state.name]
 
-    def _wake(self, log: int) -> LogState:
-        row = self._rest.take(log)
-        state = LogState(log, self._names[log], row.first, row.next, row.bytes, counted=row.next)
-        self._states[log] = state
+    def _read(self, log: int) -> LogState:
+        return self._enter(self._entry(log))
+
+    def _entry(self, log: int) -> LogEntry:
+        entry = self._rows.log(log) if log in self else None
+        if entry is None:
+            raise KeyError(log)
+        return entry
+
+    def _enter(self, entry: LogEntry) -> LogState:
+        """Make an object of a row."""
+        log, name, first, end, size, position = entry
+        state = self._states[log] = LogState(log, name, first, end, size, counted=end)
+        if position is not None:
+            state.idle = IdlePositions(1, max(position, first))
+        self._numbers[name] = log
         self.came += 1
-        self._woken(state, row)
         return state
+
+
+def _row(state: LogState) -> LogRow:
+    return LogRow(state.log, state.name, state.first, state.next, state.bytes)
 
 
 def check_text(what: str, text: str) -> None:

@@ -21,6 +21,10 @@ FAILED: Final[list[Stored]] = []
 """The answer when the medium could not be read, by identity; empty for ever."""
 
 
+UNREAD: Final = -1
+"""In place of a position, when the medium could not be read."""
+
+
 class Medium(Protocol):
     """Called on the event loop's thread. What it is asked for is what the last commit left."""
 
@@ -78,7 +82,7 @@ class Medium(Protocol):
     def slowest(self, log: int, but: Sequence[int], done: Callable[[int], None]) -> None:
         """Find the lowest position of the cursors of a log, without some of them, and post `done`.
 
-        It gets `POSITION_MAX` where the log has no others, and 0 when the medium cannot be read.
+        It gets `POSITION_MAX` where the log has no others, and `UNREAD` when the medium cannot be read.
         """
         ...
 

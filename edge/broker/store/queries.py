@@ -10,7 +10,8 @@ import msgspec
 
 from edge.broker.store.faults import meaning
 from edge.broker.store.group import CursorRow
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATE_PAGE_ROWS
+from edge.broker.store.limits import LOG_PAGE_ROWS, POSITION_BITS, POSITION_MAX, QUEUE_CURSOR, STATE_PAGE_ROWS
+from edge.broker.store.log_rows import LogEntry, LogRow
 from edge.broker.store.records import LedgerEntry
 
 _LEDGER: Final = f"SELECT {', '.join(LedgerEntry._fields)} FROM ledger"  # noqa: S608 - names of our own
@@ -19,6 +20,12 @@ SELECT address, reason, sum(messages) FROM ledger WHERE substr(subscription, 1, 
 """
 _CURSOR: Final = f"SELECT {', '.join(CursorRow._fields)} FROM cursor"  # noqa: S608 - names of our own
 _NEWEST: Final = "SELECT key, messages FROM segment WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
+_LOG: Final = f"""
+SELECT {", ".join(f"log.{each}" for each in LogRow._fields)}, cursor.position
+FROM log LEFT JOIN cursor ON cursor.name = '{QUEUE_CURSOR}' AND cursor.log = log.log
+"""  # noqa: S608 - names of our own
+_LOGS: Final = f"SELECT {', '.join(LogRow._fields)} FROM log WHERE log > ? ORDER BY log LIMIT ?"  # noqa: S608
+_LOGS_HOLDING: Final = _LOGS.replace("WHERE", "WHERE bytes > 0 AND")
 _VALUE: Final = "SELECT value FROM state WHERE kind = ? AND key = ?"
 _SEQUENCES: Final = "SELECT name, next FROM address WHERE name IN (SELECT value FROM json_each(?))"
 
@@ -34,6 +41,8 @@ class SideQueries:
     def rows(self, text: str, parameters: Sequence[str | int] = ()) -> list[Any]:
         try:
             return self._cursor.execute(text, parameters).fetchall()
+        except UnicodeEncodeError:
+            return []  # no row has a name that cannot be written
         except sqlite3.Error as error:
             raise meaning(error, "reading the store") from error
 
@@ -47,6 +56,22 @@ class SideQueries:
     def cursor(self, number: int) -> CursorRow | None:
         rows = self.rows(f"{_CURSOR} WHERE cursor = ?", (number,))
         return CursorRow._make(rows[0]) if rows else None
+
+    def cursor_of(self, name: str, log: int) -> CursorRow | None:
+        rows = self.rows(f"{_CURSOR} WHERE name = ? AND log = ?", (name, log))
+        return CursorRow._make(rows[0]) if rows else None
+
+    def log(self, number: int) -> LogEntry | None:
+        rows = self.rows(f"{_LOG} WHERE log.log = ?", (number,))
+        return LogEntry._make(rows[0]) if rows else None
+
+    def log_named(self, name: str) -> LogEntry | None:
+        rows = self.rows(f"{_LOG} WHERE log.name = ?", (name,))
+        return LogEntry._make(rows[0]) if rows else None
+
+    def logs_after(self, number: int, *, holding: bool = False) -> list[LogRow]:
+        rows = self.rows(_LOGS_HOLDING if holding else _LOGS, (number, LOG_PAGE_ROWS))
+        return list(map(LogRow._make, rows))
 
     def cursors_named(self, name: str) -> list[CursorRow]:
         return list(map(CursorRow._make, self.rows(f"{_CURSOR} WHERE name = ?", (name,))))

@@ -22,7 +22,7 @@ from edge.broker.store.errors import StoreDamaged, StoreError
 from edge.broker.store.faults import ADVICE, meaning, misplaced
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
-from edge.broker.store.medium import FAILED
+from edge.broker.store.medium import FAILED, UNREAD
 from edge.broker.store.problems import READING, Problems
 from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode
 from edge.output.logs import said
@@ -143,7 +143,7 @@ class Reader:
             found = POSITION_MAX if row[0] is None else int(row[0])
         except sqlite3.Error as error:
             logger.warning("%s", meaning(error, f"reading the cursors of log {request.log}"))
-            found = 0
+            found = UNREAD
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._post(partial(request.done, found))
 

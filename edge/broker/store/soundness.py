@@ -31,13 +31,13 @@ _FIRST: Final = f"(log.log << {POSITION_BITS})"
 _LAST: Final = f"(log.log << {POSITION_BITS} | {POSITION_MAX})"
 _BOUNDS: Final = "SELECT min(key), max(key) FROM segment WHERE key >= ? AND key <= ?"
 _ENDS: Final = f"""
-SELECT log, lowest, newest, (SELECT messages FROM segment WHERE key = newest) FROM (
-    SELECT log,
+SELECT log, first, next, lowest, newest, (SELECT messages FROM segment WHERE key = newest) FROM (
+    SELECT log, first, next,
         (SELECT min(key) FROM segment WHERE key >= {_FIRST} AND key <= {_LAST}) AS lowest,
         (SELECT max(key) FROM segment WHERE key >= {_FIRST} AND key <= {_LAST}) AS newest
     FROM log)
 """  # noqa: S608 - constants of ours
-"""Of each log its first and its last segment, and how many messages that has."""
+"""Of each log its bounds, its first and its last segment, and how many messages that has."""
 _NEWEST: Final = "SELECT key, length(data) FROM segment WHERE key >= ? AND key <= ? ORDER BY key DESC LIMIT ?"
 
 
@@ -65,8 +65,9 @@ def check_logs(connection: sqlite3.Connection, logs: LogTable, counters: Counter
     Raises StoreDamaged, sqlite3.Error.
     """
     left, segments = NEWEST_BYTES, NEWEST_SEGMENTS_MAX
-    for log, lowest, newest, messages in connection.execute(_ENDS):
-        first, end = logs.bounds(log)
+    for log, first, next_, lowest, newest, messages in connection.execute(_ENDS):
+        state = logs.in_use.get(log)
+        end = next_ if state is None else state.next
         if lowest is None:
             if first != end:
                 _check_gap(connection, logs, log, first, end)

@@ -175,7 +175,7 @@ def _enter_epochs(
         lineage.reload(side)
         logger.warning("an older copy of this store was put back; new messages are of epoch %s", name)
     try:
-        ends = {log: tables.logs.bounds(log)[1] for log in range(1, len(tables.logs) + 1)}
+        ends = {row.log: row.next for row in tables.logs.rows()}
         openings.enter(connection, {SPILLS_LOG: tables.counters.spills, **ends})
         openings.remember(directory, openings.known(side)[-1])
     except (sqlite3.Error, OSError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 from edge.broker.store.counters import Counters
 from edge.broker.store.cursor_rows import CursorRows
@@ -12,7 +12,12 @@ from edge.broker.store.cursors import CursorTable
 from edge.broker.store.gatherer import Gatherer
 from edge.broker.store.ledger import OpenLedger
 from edge.broker.store.limits import Limits
+from edge.broker.store.log_rows import LogRows
 from edge.broker.store.logs import LogTable
+
+
+class Rows(LogRows, CursorRows, Protocol):
+    """Reads the rows of what is no object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,6 @@ class Tables:
     ledger: OpenLedger
 
     @classmethod
-    def empty(cls, limits: Limits, clock: Callable[[], float], rows: CursorRows) -> Self:
-        gatherer, logs = Gatherer(limits, clock), LogTable()
+    def empty(cls, limits: Limits, clock: Callable[[], float], rows: Rows) -> Self:
+        gatherer, logs = Gatherer(limits, clock), LogTable(rows)
         return cls(gatherer, logs, CursorTable(logs, gatherer, rows), Counters(limits, logs), OpenLedger(limits))

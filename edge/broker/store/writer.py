@@ -29,7 +29,8 @@ from edge.broker.store.files import StoreFiles
 from edge.broker.store.group import CursorRow, Group, Outcome
 from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATEMENTS_KEPT, Limits
-from edge.broker.store.logs import LogRow, free_name
+from edge.broker.store.log_rows import LogRow
+from edge.broker.store.logs import free_name
 from edge.broker.store.problems import COMMITS, Problems
 from edge.broker.store.records import LedgerEntry, Loss, Summary
 from edge.broker.store.removal_jobs import Evicted, Reclaim, Reclaimed, Thinned, Thinning

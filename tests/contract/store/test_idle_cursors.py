@@ -29,6 +29,8 @@ class Readers:
         self.rig = rig
         self.log = rig.store.log("log")
         self.cursors = {name: rig.store.open_cursor(name, self.log, 0) for name in names}
+        for cursor in self.cursors.values():
+            rig.store.cursor(cursor)  # it is used
         rig.commit()
 
     def __getitem__(self, name: str) -> int:
@@ -71,10 +73,12 @@ def test_it_is_used_like_any_other(rig: Rig) -> None:
     assert readers.idle == {readers["a"], readers["b"]}, "it is not made an object for a question"
     rig.store.acknowledge(readers["a"], 0, 1)
     assert readers.positions() == {"a": 2, "b": 0}
-    assert rig.store.cursor(readers["b"]).position == 0
     readers.settle()
     assert readers.positions() == {"a": 2, "b": 0}
-    assert readers.idle == {readers["a"], readers["b"]}, "no filter was set since"
+    assert readers.idle == {readers["a"], readers["b"]}, "nothing has used it since"
+    assert rig.store.cursor(readers["b"]).position == 0
+    readers.settle()
+    assert readers.idle == {readers["a"]}
     assert [(info.name, info.position, info.backlog) for info in rig.store.info().cursors] == [("a", 2, 1), ("b", 0, 3)]
 
 

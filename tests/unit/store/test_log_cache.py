@@ -1,18 +1,14 @@
-"""Logs nobody uses are numbers in memory, and nobody can tell."""
+"""Logs that are not in use are rows of the store, and are used like the others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from edge.broker.model.numbered_names import NumberedNames
 from edge.broker.store.limits import Limits
-from edge.broker.store.logs_at_rest import LogsAtRest, RestingLog
+from edge.broker.store.log_cache import CALM_S
 from edge.broker.store.meter import Meter
-from edge.broker.store.resting import CALM_S
 from tests.contract.store.rig import Rig, fail_commits, heal, memory_rig, run_of, sqlite_rig
 
 LIMITS = Limits(logs_in_use_max=10, counted_commits_max=2)
@@ -25,7 +21,7 @@ def made(rig: Rig, count: int = QUEUES, prefix: str = "queue") -> list[int]:
     for start in range(0, count, 20):
         for i in range(start, start + 20):
             log = rig.store.log(f"{prefix} {i}")
-            rig.store.open_cursor("queue", log, 0)
+            rig.store.rest_cursor(rig.store.open_cursor("queue", log, 0))
             rig.store.append(log, run_of(b"%d" % i, address=str(i)))
             logs.append(log)
         rig.commit()
@@ -163,38 +159,3 @@ def test_the_slowest_of_many_cursors() -> None:
     rig.settle()
     assert store.bounds(log) == (20, 20)
     store.close()
-
-
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), max_size=300))
-@settings(deadline=None)
-def test_names_against_a_dict(renamed: list[tuple[int, int]]) -> None:
-    names, model = NumberedNames(), dict[int, str]()
-    for log, name in renamed:
-        if log in model:
-            names.remove(log)
-            del model[log]
-        if f"n{name}" not in model.values():
-            names.add(log, f"n{name}")
-            model[log] = f"n{name}"
-    assert {f"n{i}": names.number(f"n{i}") for i in range(61) if names.number(f"n{i}") is not None} == {
-        name: log for log, name in model.items()
-    }
-
-
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 1 << 40)), max_size=200))
-@settings(deadline=None)
-def test_rows_against_a_dict(moves: list[tuple[int, int]]) -> None:
-    rest, model, cursor = LogsAtRest(), dict[int, RestingLog](), 0
-    for log, position in moves:
-        if log in model:
-            assert rest.log_of(model[log].cursor) == log
-            assert rest.take(log) == model.pop(log)
-        else:
-            cursor += 700
-            model[log] = RestingLog(position // 2, position, 7, cursor, f"c{log % 3}", position // 3)
-            assert rest.put(log, model[log])
-        assert list(rest) == sorted(model)
-    assert all(rest[log] == row for log, row in model.items())
-    assert not any(
-        rest.log_of(700 * i) for i in range(1, 300) if not any(row.cursor == 700 * i for row in model.values())
-    )

@@ -1,5 +1,5 @@
-"""When logs are put at rest: so few are in use as objects that how many there are does not matter, and fewer still when
-nothing comes."""
+"""When the objects of logs are dropped: so few are kept that how many logs there are does not matter, and fewer still
+while no messages come."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from collections.abc import Iterator
 from typing import Final
 
 from edge.broker.store.cursors import CursorTable
+from edge.broker.store.gatherer import Gatherer
 from edge.broker.store.limits import Limits
 from edge.broker.store.logs import LogTable
 
 CALM_S: Final = 2.0
-"""How long no log comes into use before a burst counts as over."""
+"""Seconds without a log that comes into use, after which a burst counts as over."""
 LOOKS: Final = 500
-"""Logs looked at in one go when it is: 1 ms."""
+"""Logs looked at in one go when it is: 5 ms."""
 
 
-class Resting:
-    """Looks at two logs for each that came into use, those first that have been so for longest; at all of them once
-    that is over."""
+class LogCache:
+    """Looks at two logs for each that came into use, oldest first, and at all of them once that is over."""
 
-    def __init__(self, limits: Limits, logs: LogTable, cursors: CursorTable) -> None:
+    def __init__(self, limits: Limits, logs: LogTable, cursors: CursorTable, gatherer: Gatherer) -> None:
         self._limits = limits
         self._logs = logs
         self._cursors = cursors
+        self._gatherer = gatherer
         self._looking: Iterator[int] = iter(())
         self._came_at = 0.0
         self._looks_left = 0
         """At logs that came before, now that no others do."""
 
     def calm(self, now: float) -> bool:
-        """No log has come into use, and none was counted, for a while."""
+        """Return True when no log has come into use, and none was counted, for a while."""
         return not self._logs.came and now - self._came_at >= CALM_S
 
     def look(self, now: float) -> None:
-        """Not while a commit is running: it may have to fail, or to say what it removed. `now`: seconds, monotonic."""
+        """Drop some objects. Not while a commit is running. `now`: seconds, monotonic."""
         logs = self._logs
         if logs.came:
             looks, most = 2 * logs.came, self._limits.logs_in_use_max
@@ -51,5 +52,6 @@ class Resting:
                 self._looking = iter(list(logs.in_use))
                 continue
             state = logs.in_use.get(log)
-            if state is not None:
-                self._cursors.lay_down(state)
+            if state is not None and not self._gatherer.is_changing(log):
+                self._cursors.let_cursors_go(state)
+                logs.let_go(state)
