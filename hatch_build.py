@@ -25,6 +25,7 @@ SOURCES = (
     "bridge/native.c",
     "bridge/batch_content.c",
     "bridge/engine/loops.c",
+    "bridge/transport/sockets.c",
     "edge/broker/mqtt/arrivals.c",
     "edge/broker/mqtt/departures.c",
     "edge/broker/store/loops.c",

@@ -62,7 +62,8 @@ PyMODINIT_FUNC PyInit__native(void)
     PyObject *module = PyModule_Create(&definition);
     if (module && !PyModule_AddStringConstant(module, "SOURCES", WAYPOST_SOURCES) &&
         !PyModule_AddStringConstant(module, "DIGEST", WAYPOST_DIGEST) && !add_batch_content(module) &&
-        !add_engine_loops(module) && !add_store_loops(module) && !add_arrivals(module) && !add_departures(module))
+        !add_engine_loops(module) && !add_store_loops(module) && !add_arrivals(module) && !add_departures(module) &&
+        !add_sockets(module))
         return module;
     Py_XDECREF(module);
     return NULL;

@@ -48,5 +48,6 @@ int add_engine_loops(PyObject *module);
 int add_store_loops(PyObject *module);
 int add_arrivals(PyObject *module);
 int add_departures(PyObject *module);
+int add_sockets(PyObject *module);
 
 #endif

@@ -10,9 +10,7 @@
  */
 #include "../native.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 
 typedef struct pn_transport_t pn_transport_t;
 typedef struct pn_collector_t pn_collector_t;
@@ -150,8 +148,6 @@ enum {
     BEGUN_BYTES = 16384,   /* of a message that is not complete: so many are taken, see `loops.py` */
     QUEUED_FEW = 4,        /* messages: fewer of so many bytes are large */
     SMALL_BYTES = 4096,    /* of the peer: a read of more is Python's, as there is more to it than one message */
-    SENT_BYTES = 65536,    /* given to the kernel at once */
-    READ_BYTES = 16384,    /* received at once */
     LOCAL_CLOSED = 4,      /* PN_LOCAL_CLOSED */
 };
 
@@ -884,7 +880,7 @@ static PyObject *write_bytes(PyObject *self, PyObject *const *arguments, Py_ssiz
     return lives < 0 ? NULL : PyBool_FromLong(lives);
 }
 
-/* --- many sockets at once: receive_all, settle_all, write_all ------------------------------------------------------ */
+/* --- one message a read, many connections: take, settle_all ------------------------------------------------------ */
 
 /* The event at the head of the collector that is somebody's; NULL where there is none. Takes off the others. */
 static pn_event_t *next_told(pn_collector_t *collector)
@@ -935,59 +931,25 @@ static PyObject *take_message(pn_transport_t *transport, pn_collector_t *collect
                          PyBool_FromLong(is_usual), PyBool_FromLong(more));
 }
 
-/* What a socket brought; see `receive_all`. */
-static PyObject *receive_one(PyObject *member)
-{
-    static char data[READ_BYTES];
-    char *header;
-    Py_ssize_t start;
-    PyObject *of_transport = PyTuple_GetItem(member, 1), *of_collector = PyTuple_GetItem(member, 2);
-    PyObject *of_header = PyTuple_GetItem(member, 3);
-    if (!of_header || PyBytes_AsStringAndSize(of_header, &header, &start))
-        return NULL;
-    long descriptor = PyLong_AsLong(PyTuple_GetItem(member, 0));
-    pn_transport_t *transport = PyLong_AsVoidPtr(of_transport);
-    pn_collector_t *collector = PyLong_AsVoidPtr(of_collector);
-    if (PyErr_Occurred())
-        return NULL;
-    ssize_t size = recv((int)descriptor, data, sizeof data, MSG_DONTWAIT);
-    if (size < 0)
-        return errno == EAGAIN || errno == EINTR ? none() : PyLong_FromSsize_t(0);
-    if (!size)
-        return PyLong_FromSsize_t(0);
-    if (!transport || !collector || size > SMALL_BYTES)
-        return PyBytes_FromStringAndSize(data, size);
-    push(transport, data, (size_t)size);
-    PyObject *taken = take_message(transport, collector, header, (size_t)start);
-    if (taken != Py_None)
-        return taken;
-    Py_XDECREF(taken);
-    return PyLong_FromSsize_t(size);
-}
-
 /*
- * receive_all(list of (descriptor, transport, collector, header)) -> for each what its socket brought:
- *
- * None: nothing. 0: it has ended. Bytes: they were not given to Proton, as there are many or the transport is 0 (its
- * engine is not ready). A larger number: so many bytes were given to Proton, which is to be asked. A tuple: (link,
- * delivery, message, whether the header was taken off it, whether Proton is to be asked about more).
+ * take(transport, collector, header, bytes of one read) -> the one message they bring: (link, delivery, message, whether the
+ * header was taken off it, whether Proton is to be asked about more). None where they bring something else: Proton has the
+ * bytes, and is to be asked. At most `SMALL_BYTES`.
  */
-static PyObject *receive_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!may_call("amqp_receive_all", arguments, count, "l"))
+    if (!may_call("amqp_take", arguments, count, "iibb"))
         return NULL;
-    Py_ssize_t n = PyList_Size(arguments[0]);
-    PyObject *all = PyList_New(0);
-    for (Py_ssize_t i = 0; all && i < n; i++) {
-        PyObject *member = listed(arguments[0], i);
-        if (!append(all, member ? receive_one(member) : NULL)) {
-            Py_XDECREF(all);
-            all = NULL;
-        }
-        Py_XDECREF(member);
-    }
-    return all;
+    pn_transport_t *transport = at(arguments[0]);
+    pn_collector_t *collector = transport ? at(arguments[1]) : NULL;
+    char *header, *data;
+    Py_ssize_t start, size;
+    if (!collector || PyBytes_AsStringAndSize(arguments[2], &header, &start) ||
+        PyBytes_AsStringAndSize(arguments[3], &data, &size))
+        return NULL;
+    push(transport, data, (size_t)size);
+    return take_message(transport, collector, header, (size_t)start);
 }
 
 /* settle_all(deliveries): accept these of the peer, and forget them. */
@@ -1005,46 +967,6 @@ static PyObject *settle_all(PyObject *self, PyObject *const *arguments, Py_ssize
         pn.delivery_settle(delivery);
     }
     return none();
-}
-
-/* True where the socket took all that Proton wants to send, and Proton may want to send more some day. Much is Python's,
- * which looks at the time. */
-static bool written(int descriptor, pn_transport_t *transport)
-{
-    static char data[SENT_BYTES];
-    ssize_t pending = pn.transport_pending(transport);
-    if (pending > 0) {
-        size_t piece = (size_t)pending < sizeof data ? (size_t)pending : sizeof data;
-        ssize_t size = pn.transport_peek(transport, data, piece);
-        ssize_t sent = size > 0 ? send(descriptor, data, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL) : -1;
-        if (sent > 0)
-            pn.transport_pop(transport, (size_t)sent);
-        if (sent != size || size <= 0)
-            return false;
-        pending = pn.transport_pending(transport);
-    }
-    return !pending;
-}
-
-/* write_all(list of (descriptor, transport)) -> indexes of those whose socket did not take all, or that have ended. */
-static PyObject *write_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
-{
-    (void)self;
-    if (!may_call("amqp_write_all", arguments, count, "l"))
-        return NULL;
-    Py_ssize_t n = PyList_Size(arguments[0]);
-    PyObject *left = PyList_New(0);
-    for (Py_ssize_t i = 0; left && i < n; i++) {
-        PyObject *member = listed(arguments[0], i), *of_transport = member ? PyTuple_GetItem(member, 1) : NULL;
-        long descriptor = of_transport ? PyLong_AsLong(PyTuple_GetItem(member, 0)) : -1;
-        pn_transport_t *transport = of_transport && !PyErr_Occurred() ? at(of_transport) : NULL;
-        if (!transport || (!written((int)descriptor, transport) && !append(left, PyLong_FromSsize_t(i)))) {
-            Py_XDECREF(left);
-            left = NULL;
-        }
-        Py_XDECREF(member);
-    }
-    return left;
 }
 
 /* --- what there is: credit, has_output, held --------------------------------------------------------------------- */
@@ -1099,9 +1021,8 @@ static PyMethodDef functions[] = {
     FUNCTION("amqp_usual_bodies", usual_bodies),
     FUNCTION("amqp_send", send_messages),
     FUNCTION("amqp_write", write_bytes),
-    FUNCTION("amqp_receive_all", receive_all),
+    FUNCTION("amqp_take", take),
     FUNCTION("amqp_settle_all", settle_all),
-    FUNCTION("amqp_write_all", write_all),
     FUNCTION("amqp_credit", credit),
     FUNCTION("amqp_has_output", has_output),
     FUNCTION("amqp_held", held),

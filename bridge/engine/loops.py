@@ -34,7 +34,7 @@ ROWS_MAX: Final = 4096
 """Outcomes that one call hands over; more take another call."""
 
 SMALL_BYTES: Final = 4096
-"""A read of more is not given to Proton by `EngineLoops.receive_all`; as in `loops.c`."""
+"""A read of more is not given to Proton by `EngineLoops.take`; as in `loops.c`."""
 
 _ACCEPTED, _SETTLED, _UPDATED, _RECEIVED, _DONE = 1, 2, 4, 8, 7
 _STATE_ACCEPTED = State.ACCEPTED
@@ -103,10 +103,6 @@ there is of a large one that is not complete."""
 Message = tuple[int, int, bytes, bool, bool]
 """A link and a delivery of it, the message, whether the header was taken off it, whether Proton has more to tell."""
 
-Brought = None | int | bytes | Message
-"""What a socket brought: nothing; bytes that Proton was given and is to be asked about, so many (0: the socket has
-ended); bytes that it was not given; or a message."""
-
 
 class EngineLoops:
     """The loops over messages of one connection. What they keep in `_unsettled` and `_sent` of a link is theirs."""
@@ -144,19 +140,14 @@ class EngineLoops:
             link._deliveries.unsettled += len(deliveries)
         return link, [(settled, messages)], taken, largest
 
-    def receive_all(self, sockets: list[tuple[int, int, int, bytes]]) -> list[Brought]:
-        """Receive of each of these sockets once: (descriptor, addresses of its engine's transport and collector, the
-        header section its messages have as a rule)."""
-        return native.amqp_receive_all(sockets)
+    def take(self, transport: int, collector: int, header: bytes, data: bytes) -> Message | None:
+        """Give Proton the bytes of one read, `SMALL_BYTES` at most, and take the message that they contain. Most have
+        this header section. Return None for anything but one message: Proton has the bytes, and has to be asked."""
+        return native.amqp_take(transport, collector, header, data)  # type: ignore[no-any-return]
 
     def settle_all(self, deliveries: list[int]) -> None:
         """Accept these deliveries of peers, and forget them."""
         native.amqp_settle_all(deliveries)
-
-    def write_all(self, sockets: list[tuple[int, int]]) -> list[int]:
-        """Send what Proton wants to send: (descriptor, address of its engine's transport). Returns the indexes of those
-        that `write` has to look after: the socket did not take all, or the transport has ended."""
-        return native.amqp_write_all(sockets)
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Transport.pull`."""

@@ -165,7 +165,7 @@ class Engine:
             return True
         return self._loops.has_output(self._transport)
 
-    # --- many at once (`receive_all` and `write_all` of `bridge.engine.loops`) ------------------------------------
+    # --- a message a read (`take` of `bridge.engine.loops`) ----------------------------------------------------------
 
     @property
     def pointers(self) -> tuple[int, int]:

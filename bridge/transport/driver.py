@@ -23,6 +23,7 @@ from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, NEVER, Slot, deadlines_of
 from bridge.transport.served import ServedTransport, UnreadError
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
+from bridge.transport.tcp import TcpTransport, write_all
 from bridge.transport.tcp_path import Path, path_of
 from bridge.transport.turn import Turn, turn_of
 
@@ -83,26 +84,6 @@ class Owner(Protocol):
         ...
 
 
-class Reader(Protocol):
-    """Who receives of a connection's socket: its transport, or somebody who does it for many at once."""
-
-    def pause_reading(self) -> None:
-        """Receive nothing. Idempotent."""
-        ...
-
-    def resume_reading(self) -> None:
-        """Receive again. Idempotent."""
-        ...
-
-
-class Gatherer(Protocol):
-    """Who knows at the end of a turn which connections have something to write."""
-
-    def add(self, writer: Driver, /) -> None:
-        """Have it `write` at the end of this turn."""
-        ...
-
-
 class Diverted(NamedTuple):
     """The protocol of a transport whose bytes go somewhere else first; see `asyncio.Protocol`."""
 
@@ -151,9 +132,9 @@ class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
     __slots__ = (
-        "_ending", "_failed", "_flush_scheduled", "_gatherer", "_in_turns", "_known", "_make_owner", "_owner",
-        "_paused_for", "_put_off", "_reader", "_slot", "_terms", "account", "congested", "connection", "dialed",
-        "held_bytes", "identity", "trace", "transport",
+        "_ending", "_failed", "_flush_scheduled", "_in_turns", "_known", "_make_owner", "_owner", "_paused_for",
+        "_put_off", "_slot", "_terms", "account", "congested", "connection", "dialed", "held_bytes", "identity",
+        "trace", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -186,11 +167,8 @@ class Driver(asyncio.Protocol):
         self._make_owner: Callable[[Driver], Owner] | None = owner
         """Dropped when it was called: what it holds on to is not kept for the life of a connection."""
         self._owner: Owner | None = None
-        self._gatherer: Gatherer = turn
         self._slot: Slot | None = None
         """When `look` comes; None where the deadline is to be asked for."""
-        self._reader: Reader | None = None
-        """None before the transport is there and once it is lost."""
         self._paused_for: tuple[str, ...] = ()
         self._put_off = b""
         """A read that waits for its turn; it goes with a connection that breaks."""
@@ -211,7 +189,7 @@ class Driver(asyncio.Protocol):
         self.account = account
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._reader = self.transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         if isinstance(transport, ServedTransport):
             self._in_turns = True
             if self._terms.meter is not None:
@@ -305,9 +283,7 @@ class Driver(asyncio.Protocol):
         self._leave_slot()
         self._put_off = b""  # the slow lane may know of us for long
         peer = self.peername
-        self.read_by(None)
-        self.transport = self._reader = None
-        self._gatherer = self._terms.turn  # who wrote for us knows us too
+        self.transport = None
         lane = slow_lane_of(self._loop)
         if not lane.has_time:
             ending.lost_from = peer
@@ -386,7 +362,7 @@ class Driver(asyncio.Protocol):
         """Write what the connection has to send at the end of this turn of the loop."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._gatherer.add(self)
+            self._terms.turn.add(self)
 
     def divert(self, receive: Callable[[bytes], object], lost: Callable[[Exception | None], None]) -> None:
         """What the peer sends goes to `receive` from now on, which gives what it does not take to `data_received`.
@@ -404,33 +380,8 @@ class Driver(asyncio.Protocol):
         elif before is not after:
             cast(Any, self.connection).replace_inner(after)
 
-    def read_by(self, reader: Reader | None) -> None:
-        """Have somebody else receive of the socket from now on, until it is lost; None: the transport again."""
-        before, after = self._reader, reader or self.transport
-        if before is None or after is None or after is before:
-            return
-        self._reader = after
-        if not self._paused_for:
-            before.pause_reading()
-            after.resume_reading()
-
-    def write_by(self, gatherer: Gatherer | None) -> None:
-        """Have somebody else know when there is something to write, and write it; None: the turn again."""
-        self._gatherer = gatherer or self._terms.turn
-
-    def written(self) -> bool:
-        """Somebody else writes now all that the connection has to send. False where there is more to do than that:
-        `write` is to be called instead."""
-        transport = self.transport
-        if transport is None or self._failed or self._slot is None or self._ending is not None:
-            return False
-        if transport.get_write_buffer_size() or transport.is_closing():
-            return False
-        self._flush_scheduled = False
-        return True
-
     def take(self, events: Sequence[Any]) -> None:
-        """Have the owner take events of a read that somebody else made."""
+        """Give the owner events of bytes that the machine got from elsewhere (see `divert`)."""
         self._run(partial(self._dispatch, events))
         self.count()
 
@@ -462,8 +413,8 @@ class Driver(asyncio.Protocol):
 
     def pause_reading(self, reason: str) -> None:
         """Stop reading until every reason given has been taken back (a pause carries its reason)."""
-        if not self._paused_for and self._reader is not None:
-            self._reader.pause_reading()
+        if not self._paused_for and self.transport is not None:
+            self.transport.pause_reading()
         if reason not in self._paused_for:
             self._paused_for += (reason,)
 
@@ -471,8 +422,8 @@ class Driver(asyncio.Protocol):
         """Take a reason back; idempotent."""
         if reason in self._paused_for:
             self._paused_for = tuple(other for other in self._paused_for if other != reason)
-            if not self._paused_for and self._reader is not None:
-                self._reader.resume_reading()
+            if not self._paused_for and self.transport is not None:
+                self.transport.resume_reading()
 
     def identified(self, user: str) -> bool:
         """The peer has said who it is; False when there is no room for another connection of this user."""
@@ -510,7 +461,6 @@ class Driver(asyncio.Protocol):
     def abort(self) -> None:
         """Drop the socket without ceremony."""
         if self.transport is not None:
-            self.read_by(None)
             self.transport.abort()
 
     @property
@@ -670,3 +620,21 @@ def _log_fault(peer: str, error: Exception) -> None:
     """Type and place alone: what an exception says may quote a message."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("the connection with %s ends: it raised %s", peer, type(error).__name__, extra={"frames": frames})
+
+
+def answer_all(answers: Sequence[tuple[Driver, list[bytes], bytes]]) -> None:
+    """Write answers to many connections now: (driver, what its connection is about to write, answer). An answer follows
+    what waits to be written before it."""
+    transports: list[TcpTransport] = []
+    data: list[bytes] = []
+    for driver, waiting, answer in answers:
+        transport = driver.transport
+        if waiting or transport is None or driver._flush_scheduled:
+            waiting.append(answer)
+            driver.flush_soon()
+        elif isinstance(transport, TcpTransport) and transport.takes_more:
+            transports.append(transport)
+            data.append(answer)
+        else:
+            transport.write(answer)
+    write_all(transports, data)

@@ -1,9 +1,9 @@
-"""Sockets that are ready, so many a turn of the loop as there is time for.
+"""Sockets that are ready, served within a budget of time for each turn of the event loop.
 
-An event loop hands over all sockets that are ready in one pass, at some microseconds each even where the read is put
-off: thousands that one peer opens keep everybody else waiting. Here the kernel keeps the list of them (epoll(7)), and
-the loop is told once a turn that there are some. Who is not served stays in the list and costs nothing; who is goes to
-its end where there is more to read, so everybody has a turn.
+An event loop calls a reader for every ready socket in one pass. That takes some microseconds each, even if the read is
+put off, so thousands of sockets of one attacker delay all other clients. Here the kernel keeps the list of ready
+sockets (epoll(7)), and the loop calls us once a turn while the list has entries. A socket that is not served stays in
+the list at no cost; a served one goes to the end of the list if more can be read, so every socket has its turn.
 """
 
 from __future__ import annotations
@@ -13,95 +13,109 @@ import math
 import mmap
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
+from bridge.native import functions as native
+from bridge.transport.carried import CarriedBytes
 from bridge.transport.turn import turn_of
 
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 
 KNOWN_S: Final = 0.0015
-"""How long sockets of peers that have said who they are may be served in one turn, whatever they bring. The one that
-crosses it is completed."""
+"""Seconds of one turn for sockets of authenticated peers. The read that crosses the limit is completed."""
 
 KNOWN_EACH_S: Final = 0.00002
-"""So much longer for each that was served: a small message takes less. Many of those go on for `KNOWN_S_MAX`, as what
-is done once a turn is done for all of them; what takes longer has shorter turns."""
+"""Seconds added for each socket that was served: a small message takes less. A turn with many small messages may take
+`KNOWN_S_MAX`, because the work done once a turn serves all of them."""
 
 KNOWN_S_MAX: Final = 0.005
-"""The longest turn."""
+"""Seconds of the longest turn."""
 
 UNKNOWN_S: Final = 0.0005
-"""The same of peers that have not: anybody can open as many as there are places for. What a turn does besides takes
-0.05 ms, so nine parts of ten of the time are theirs when there is nothing else to do."""
+"""Seconds of one turn for sockets of unauthenticated peers: anybody may open as many as there are places. The rest of a
+turn takes 0.05 ms, so an idle loop gives them nine tenths of its time."""
 
 KNOWN_BYTES: Final = 256 * 1024
-"""Received at most in one turn of one socket: what is done with it is bounded by time (`bridge.transport.driver`)."""
+"""Bytes received at most from one socket in a turn. The work on them is bounded by time (`bridge.transport.driver`)."""
 
 UNKNOWN_BYTES: Final = 16 * 1024
-"""The same of peers that have not said who they are: what each takes is to be small against `UNKNOWN_S`."""
+"""The same for unauthenticated peers. The work on one read has to be small against `UNKNOWN_S`."""
 
-AT_ONCE: Final = 64
-"""Asked of the kernel at once."""
+AT_ONCE: Final = 32
+"""Sockets received from in one call, while each takes little time."""
 
 FEW_AT_ONCE: Final = 4
-"""The same where each may take long."""
+"""Sockets received from in one call, if each may take long: the clock is read after each call."""
+
+BUFFER_BYTES: Final = 512 * 1024
+"""Bytes received in one call from all its sockets. The pages are allocated by the first read that reaches them."""
 
 
-received: Final = memoryview(mmap.mmap(-1, KNOWN_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-"""What is received stands here until it is copied, in the size it has. Its pages are there from the first read on that
-reaches them, and most are short."""
+class ReadySocket(Protocol):
+    """The owner of a socket. An error ends its connection, and is not raised."""
 
+    @property
+    def reads(self) -> bool:
+        """True while it wants incoming bytes."""
+        ...
 
-class Served(Protocol):
-    """Whose socket it is."""
+    def writable(self) -> None:
+        """Send more: the socket accepts bytes, or is broken."""
+        ...
 
-    def ready(self, events: int) -> None:
-        """The socket is ready, as epoll(7) says, or was a moment ago. What fails ends its connection, and is not
-        raised."""
+    def received(self, brought: bytes | int) -> None:
+        """Take incoming bytes (empty at the end of the peer's stream), or the number of an error."""
         ...
 
 
 class Ready:
-    """Sockets of one kind; used inside the loop only. There is a descriptor of ours while there is one of theirs."""
+    """Sockets that share one budget of time; for use inside the loop. Has an epoll descriptor while it has sockets."""
 
     __slots__ = (
-        "_each_s", "_epoll", "_found", "_share_s", "_share_s_max", "_sockets", "_turn", "_unhurried", "_watched",
-        "buffers", "loop",
+        "_at_once", "_at_once_max", "_buffer", "_each_max", "_each_s", "_epoll", "_share_s", "_share_s_max", "_sockets",
+        "_turn", "_unhurried", "_watched", "carried", "loop",
     )  # fmt: skip
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        carried: CarriedBytes,
+        buffer: memoryview,
         share_s: float,
         received_bytes_max: int,
         *,
+        at_once: int = FEW_AT_ONCE,
         each_s: float = 0.0,
         share_s_max: float = math.inf,
         unhurried: bool = False,
     ) -> None:
-        """`share_s` of each turn are theirs, and `each_s` more for each that is served, up to `share_s_max`; and so
-        many bytes each. `unhurried`: what they have to write is written after the others' (`bridge.transport.turn`)."""
+        """`share_s`: seconds of each turn, with `each_s` more for each socket that was served, up to `share_s_max`.
+        `received_bytes_max`: bytes of one socket in a turn. `buffer`: holds incoming bytes until they are copied.
+        `at_once`: sockets in one call. `unhurried`: output that follows from these reads is written after all other
+        output of the turn (`bridge.transport.turn`)."""
         self.loop: Final = loop
-        self.buffers: Final = [received[:received_bytes_max]]
-        """What one of them may receive in a turn, for `os.readv`."""
+        self.carried: Final = carried
+        """Counts the bytes of its sockets."""
+        self._buffer = buffer
+        self._each_max = received_bytes_max
         self._turn = turn_of(loop)
         self._share_s = share_s
         self._each_s = each_s
         self._share_s_max = share_s_max
+        self._at_once_max = at_once
+        self._at_once = FEW_AT_ONCE
         self._unhurried = unhurried
         self._epoll: select.epoll | None = None
-        self._sockets: list[Served | None] = []
-        """By descriptor: the kernel gives the lowest that is free."""
+        self._sockets: list[ReadySocket | None] = []
+        """Indexed by descriptor: the kernel assigns the lowest free number."""
         self._watched = 0
-        """How many there are."""
-        self._found: list[tuple[int, int]] = []
-        """Those the kernel has named and there was no time for, the next one last."""
+        """Number of sockets."""
 
-    def watch(self, descriptor: int, served: Served, before: int, after: int) -> None:
-        """Serve it at these events, and no more at those of `before`; 0 for none, then errors are not told either."""
+    def watch(self, descriptor: int, served: ReadySocket, before: int, after: int) -> None:
+        """Change the events of a socket from `before` to `after`. 0: no event, not even an error."""
         if before == after:
             return
         epoll = self._epoll
@@ -124,15 +138,18 @@ class Ready:
                 epoll.close()
                 self._epoll = None
 
-    def _put(self, descriptor: int, served: Served) -> None:
+    def _put(self, descriptor: int, served: ReadySocket) -> None:
         beyond = descriptor + 1 - len(self._sockets)
         if beyond > 0:
             self._sockets.extend([None] * beyond)
         self._sockets[descriptor] = served
 
     def __contains__(self, descriptor: int) -> bool:
-        """It is watched."""
-        return 0 <= descriptor < len(self._sockets) and self._sockets[descriptor] is not None
+        """Return whether this descriptor has events."""
+        return self._served(descriptor) is not None
+
+    def _served(self, descriptor: int) -> ReadySocket | None:
+        return self._sockets[descriptor] if 0 <= descriptor < len(self._sockets) else None
 
     def _serve(self) -> None:
         self._turn.unhurried = self._unhurried
@@ -142,108 +159,66 @@ class Ready:
             self._turn.unhurried = False
 
     def _serve_some(self, now: float) -> None:
-        """Those that are ready, each once if at all, while there is time."""
-        last = False
+        """Serve ready sockets while there is time, each at most once. The kernel names those first that were served
+        longest ago. After a slow call the next one serves few."""
         until_s, until_s_max = now + self._share_s, now + self._share_s_max
-        for _ in range(self._watched):
-            if not self._found:
-                if last or self._epoll is None:
-                    return
-                self._found = self._epoll.poll(0, AT_ONCE)
-                self._found.reverse()
-                last = len(self._found) < AT_ONCE
-                if not self._found:
-                    return
-            descriptor, events = self._found.pop()
-            served = self._sockets[descriptor] if descriptor < len(self._sockets) else None
-            if served is not None:  # none where another one's turn has ended it
-                served.ready(events)
-            until_s += self._each_s
-            if time.monotonic() > min(until_s, until_s_max):
-                return
-
-
-class Together:
-    """Sockets of one kind that somebody serves many at once; used inside the loop only. There is a descriptor of ours
-    from the first of theirs until `close`."""
-
-    __slots__ = ("_at_once", "_descriptors", "_epoll", "_loop", "_serve")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, serve: Callable[[Sequence[int]], None]) -> None:
-        """`serve` is called with the descriptors of those that are readable, or were a moment ago."""
-        self._loop = loop
-        self._serve = serve
-        self._epoll: select.epoll | None = None
-        self._descriptors: set[int] = set()
-        self._at_once = FEW_AT_ONCE
-
-    def __contains__(self, descriptor: int) -> bool:
-        """It is watched."""
-        return descriptor in self._descriptors
-
-    def __len__(self) -> int:
-        """Sockets that are watched."""
-        return len(self._descriptors)
-
-    def watch(self, descriptor: int) -> None:
-        """Serve it when it is readable. Idempotent."""
-        if descriptor in self._descriptors:
-            return
-        if self._epoll is None:
-            self._epoll = select.epoll()
-            self._loop.add_reader(self._epoll.fileno(), self._look)
-        self._epoll.register(descriptor, READABLE)
-        self._descriptors.add(descriptor)
-
-    def leave(self, descriptor: int) -> None:
-        """Serve it no more. Idempotent; to be called before it is closed."""
-        if self._epoll is not None and descriptor in self._descriptors:
-            self._descriptors.discard(descriptor)
-            self._epoll.unregister(descriptor)
-
-    def close(self) -> None:
-        """Serve nothing more."""
-        self._descriptors.clear()
-        if self._epoll is not None:
-            self._loop.remove_reader(self._epoll.fileno())
-            self._epoll.close()
-            self._epoll = None
-
-    def _look(self) -> None:
-        """As many as there is time for, the others in the next turn: the kernel names those first that were served
-        longest ago. After some that took long few are served at once, as nobody looks at the clock in between."""
-        now = time.monotonic()
-        until_s, until_s_max = now + KNOWN_S, now + KNOWN_S_MAX
-        for _ in range(len(self._descriptors)):
-            if self._epoll is None:
-                return
-            asked = self._at_once
+        left = self._watched
+        while left > 0 and self._epoll is not None:
+            asked = min(self._at_once, left)
             found = self._epoll.poll(0, asked)
-            begun = time.monotonic()
-            self._serve([descriptor for descriptor, _ in found if descriptor in self._descriptors])
-            now = time.monotonic()
-            self._at_once = FEW_AT_ONCE if now - begun > KNOWN_S else min(2 * asked, AT_ONCE)
-            until_s += len(found) * KNOWN_EACH_S
+            self._serve_each(found)
+            begun, now = now, time.monotonic()
+            self._at_once = FEW_AT_ONCE if now - begun > self._share_s else min(2 * self._at_once, self._at_once_max)
+            left -= len(found)
+            until_s += len(found) * self._each_s
             if len(found) < asked or now > min(until_s, until_s_max):
                 return
 
+    def _serve_each(self, found: Sequence[tuple[int, int]]) -> None:
+        for descriptor, events in found:
+            if events & ~READABLE and (served := self._served(descriptor)) is not None:
+                served.writable()
+        readable: list[int] = []
+        readers: list[ReadySocket] = []
+        for descriptor, events in found:
+            if events & ~WRITABLE and (served := self._served(descriptor)) is not None and served.reads:
+                readable.append(descriptor)
+                readers.append(served)
+        if readable:
+            everything = native.tcp_receive(readable, self._buffer, self._each_max)
+            for served, brought in zip(readers, everything, strict=True):
+                if brought is not None:
+                    served.received(brought)
 
-class Kinds:
-    """The sockets of one loop by what is known of their peers."""
 
-    __slots__ = ("known", "unknown")
+class LoopSockets:
+    """The sockets of one loop, in two groups with budgets of their own."""
+
+    __slots__ = ("carried", "known", "unknown")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.known: Final = Ready(loop, KNOWN_S, KNOWN_BYTES, each_s=KNOWN_EACH_S, share_s_max=KNOWN_S_MAX)
-        self.unknown: Final = Ready(loop, UNKNOWN_S, UNKNOWN_BYTES, unhurried=True)
+        self.carried: Final = CarriedBytes()
+        """Bytes of both groups."""
+        buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self.known: Final = Ready(
+            loop,
+            self.carried,
+            buffer,
+            KNOWN_S,
+            KNOWN_BYTES,
+            at_once=AT_ONCE,
+            each_s=KNOWN_EACH_S,
+            share_s_max=KNOWN_S_MAX,
+        )
+        self.unknown: Final = Ready(loop, self.carried, buffer, UNKNOWN_S, UNKNOWN_BYTES, unhurried=True)
 
 
-_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Kinds] = WeakKeyDictionary()
+_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopSockets] = WeakKeyDictionary()
 
 
-def kinds_of(loop: asyncio.AbstractEventLoop) -> Kinds:
-    """The sockets of a loop, the same for all who ask."""
+def sockets_of(loop: asyncio.AbstractEventLoop) -> LoopSockets:
+    """Return the sockets of a loop. Every call returns the same object."""
     found = _of_loop.get(loop)
     if found is None:
-        found = _of_loop[loop] = Kinds(loop)
+        found = _of_loop[loop] = LoopSockets(loop)
     return found

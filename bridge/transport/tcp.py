@@ -10,19 +10,22 @@ import asyncio
 import os
 import select
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
+from bridge.native import functions as native
 from bridge.transport.borrowed import socket_of
-from bridge.transport.carried import carried_of
 from bridge.transport.deadlines import Slot, deadlines_of
 from bridge.transport.ends import ends_of
 from bridge.transport.lingering import lingering_of
-from bridge.transport.ready import READABLE, WRITABLE, Ready, kinds_of, received
+from bridge.transport.ready import READABLE, WRITABLE, Ready, sockets_of
 from bridge.transport.served import ServedTransport
 
 SENT_BYTES_MAX: Final = 256 * 1024
 """In one turn to a socket that did not take all at once before."""
+
+WRITTEN_AT_ONCE: Final = 64
+"""Sockets in one call of `write_all`."""
 
 PIECES_MAX: Final = 64
 """In one call of the kernel (IOV_MAX is 1 024)."""
@@ -65,10 +68,9 @@ class TcpTransport(ServedTransport):
         """`connection` does not block, and its descriptor is taken out of it: thousands have one that do nothing, and
         an object of Python for each takes as much as what is known of it here. `peer` is its address."""
         self._descriptor = connection.detach()
-        carried_of(loop).opened(self._descriptor)
         self._host, self._port = _host_and_port(peer)
         self._protocol = protocol
-        self._kind: Ready = kinds_of(loop).unknown
+        self._kind: Ready = sockets_of(loop).unknown
         self._events = 0
         """What its kind watches for."""
         self._high = 64 * 1024
@@ -91,7 +93,7 @@ class TcpTransport(ServedTransport):
         return self._kind.loop
 
     def identified(self) -> None:
-        known = kinds_of(self._loop).known
+        known = sockets_of(self._loop).known
         if self._kind is not known:
             events = self._events
             self._kind.watch(self._descriptor, self, events, 0)
@@ -190,13 +192,23 @@ class TcpTransport(ServedTransport):
             except OSError as error:
                 self._lose(error)
                 return
-            if sent == len(data):
-                return
+        self._sent(data, sent)
+
+    def _sent(self, data: bytes | bytearray | memoryview, sent: int) -> None:
+        """Keep the bytes that the socket did not take."""
+        self._kind.carried.sent += sent
+        if sent == len(data):
+            return
         unsent = self._keep(data, sent)
         self._watch()
         if unsent.size > self._high and not self._writing_paused:
             self._writing_paused = True
             self._protocol.pause_writing()
+
+    @property
+    def takes_more(self) -> bool:
+        """True if no output waits for the socket, so that `write_all` may send."""
+        return self._unsent is None and not (self._lost or self._eof_written)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))
@@ -216,29 +228,43 @@ class TcpTransport(ServedTransport):
 
     # --- when the socket is ready -----------------------------------------------------------------------------
 
-    def ready(self, events: int) -> None:
-        """`bridge.transport.ready.Served`."""
-        if self._unsent is not None and events & ~READABLE:
-            self._send()
-        if self._events & READABLE and events & ~WRITABLE:
-            self._receive()
+    @property
+    def reads(self) -> bool:
+        """See `bridge.transport.ready.ReadySocket`."""
+        return bool(self._events & READABLE)
 
-    def _receive(self) -> None:
-        try:
-            size = os.readv(self._descriptor, self._kind.buffers)
-        except (BlockingIOError, InterruptedError):
+    def writable(self) -> None:
+        """See `bridge.transport.ready.ReadySocket`."""
+        if self._unsent is not None:
+            self._send()
+
+    def received(self, brought: bytes | int) -> None:
+        """See `bridge.transport.ready.ReadySocket`. Another connection, served earlier in this call, may have ended
+        this one, or paused it. A paused one still gets its bytes; the end of the stream is reported when it reads
+        again."""
+        if self._closing or self._lost:
             return
-        except OSError as error:
-            self._lose(error)
+        if isinstance(brought, bytes):
+            self._kind.carried.received += len(brought)
+        elif self.reads:
+            self._lose(OSError(brought, os.strerror(brought)))
             return
+        if brought:
+            self._call(self._protocol.data_received, brought)
+        elif self.reads:
+            self._peer_ended = True
+            self._call(self._end_of_peer)
+
+    def _end_of_peer(self) -> None:
+        if self._protocol.eof_received():
+            self.pause_reading()
+        else:
+            self.close()
+
+    def _call(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call the protocol; what it raises ends the connection."""
         try:
-            self._peer_ended = not size
-            if size:
-                self._protocol.data_received(bytes(received[:size]))
-            elif self._protocol.eof_received():
-                self.pause_reading()
-            else:
-                self.close()
+            call(*arguments)
         except Exception as error:
             self._report(error)
 
@@ -253,6 +279,7 @@ class TcpTransport(ServedTransport):
         except OSError as error:
             self._lose(error)
             return
+        self._kind.carried.sent += sent
         unsent.size -= sent
         _drop(unsent.pieces, sent)
         if not unsent.size:
@@ -279,7 +306,6 @@ class TcpTransport(ServedTransport):
             self._report(raised)
         finally:
             descriptor, self._descriptor = self._descriptor, -1
-            carried_of(self._loop).ended(descriptor)
             if self._lingers:
                 lingering_of(self._loop).add(descriptor, self._host)
             else:
@@ -354,6 +380,18 @@ class TcpTransport(ServedTransport):
         context = {"message": "a protocol raised", "exception": error, "transport": self, "protocol": self._protocol}
         self._loop.call_exception_handler(context)
         self._lose(error)
+
+
+def write_all(transports: Sequence[TcpTransport], data: Sequence[bytes]) -> None:
+    """Write to many connections, which all have `takes_more`: to each the bytes at its index of `data`."""
+    for start in range(0, len(transports), WRITTEN_AT_ONCE):
+        some, theirs = transports[start : start + WRITTEN_AT_ONCE], data[start : start + WRITTEN_AT_ONCE]
+        counts = native.tcp_send([each._descriptor for each in some], list(theirs))
+        for transport, each, sent in zip(some, theirs, counts, strict=True):
+            if sent < 0:
+                transport._lose(OSError(-sent, os.strerror(-sent)))
+            else:
+                transport._sent(each, sent)
 
 
 def _host_and_port(peer: Any) -> tuple[str, int]:

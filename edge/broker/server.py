@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridge.transport.carried import carried_of
 from bridge.transport.driver import Driver
+from bridge.transport.ready import sockets_of
 from edge.broker.amqp.administration import Administration
 from edge.broker.configuration import BrokerConfiguration, DeviceApi, Protocol
 from edge.broker.limits import TICK_S
@@ -83,7 +83,7 @@ class Broker:
             legacy_dollar_topics=configuration.legacy_dollar_topics,
             network=self._network,
         )
-        self._carried = carried_of(self._loop)
+        self._carried = sockets_of(self._loop).carried
         self._threads = VerificationThreads()
         self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
         self.site = _site(configuration)
@@ -100,7 +100,6 @@ class Broker:
                 ("router", self.router.tick),
                 ("admission of connections", lambda: self.admission.tick(self.listeners.drivers)),
                 ("credentials that expire", self.gate.expire),
-                ("bytes of connections", self._carried.ask_some),
                 ("certificates", lambda: self.listeners.check_certificates(self._loop.time())),
             )
         )
@@ -127,7 +126,6 @@ class Broker:
         await self.listeners.stop()
         self.router.wills.finish()
         self._arrivals.close()
-        self._amqp.close()
         self.tracer.close()
         self._threads.stop()
 
@@ -153,7 +151,7 @@ class Broker:
         return self.listeners.drivers()
 
     def _network(self) -> NetworkFigures:
-        return NetworkFigures(self.admission.identified, *self._carried.total)
+        return NetworkFigures(self.admission.identified, self._carried.received, self._carried.sent)
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)

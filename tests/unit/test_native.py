@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ from bridge.message import Run, Stored
 from bridge.native import functions
 
 NAMES = sorted(name for name in dir(functions) if callable(getattr(functions, name)) and name[0] != "_")
-EMPTY = ("amqp_forget", "amqp_held", "amqp_receive_all", "amqp_settle_all", "amqp_write_all")
+EMPTY = ("amqp_forget", "amqp_held", "amqp_settle_all", "tcp_send")
 """Functions that do nothing with a container that is empty."""
 BYTES = ("amqp_malformed_at", "amqp_usual_bodies", "mqtt_prefix")
 ANY = ("mqtt_log", "mqtt_turn")
@@ -131,6 +133,7 @@ HEAD, OTHER = b"\x00\x07plant/7", b"\x00\x07plant/8"
 FIRST = b"\x32\x0c" + HEAD + b"\x00\x01x"
 SECOND = b"\x32\x0c" + OTHER + b"\x00\x02y"
 PINGREQ = b"\xc0\x00"
+WRITES: tuple[Any, list[bytes]] = ("driver", [])
 
 
 class Reading:
@@ -152,18 +155,12 @@ class Reading:
             self.given.append(data)
             return 0
 
-        def buffered() -> int:
-            change(self, "buffered")
-            return 0
-
         self.given: list[bytes] = []
-        self.written: list[bytes] = []
         self.turn = functions.mqtt_turn(begin, at("publish"), make_run)  # type: ignore[arg-type]
         self.lane, self.receive = functions.mqtt_lane(
-            self.turn, object(), "d", Client(at("outstanding")), [], given, self.written.append, buffered,
-            at("flush"), 4, 20, 1_000, 10, -1,
+            self.turn, object(), "d", Client(at("outstanding")), given, WRITES, 4, 20, 1_000, 10
         )  # fmt: skip
-        del given, buffered  # only the lane has them
+        del given  # only the lane has them
         column = functions.mqtt_column(functions.mqtt_log(object()), at("live"))
         for head, address in ((HEAD, "plant/7"), (OTHER, "plant/8")):
             functions.mqtt_learn(self.lane, 0x32, head, b"", address, b"", column)
@@ -204,14 +201,13 @@ class TestLanesThatChange:
             if not isinstance(stretch, tuple):
                 assert {run[0] for _, run, _ in functions.mqtt_members(stretch)} <= {"plant/7", "plant/8"}
 
-    @pytest.mark.parametrize("point", ["outstanding", "buffered"])
     @pytest.mark.parametrize("change", CHANGES)
-    def test_while_it_answers(self, point: str, change: str) -> None:
+    def test_while_it_answers(self, change: str) -> None:
         changed: list[str] = []
         answering: list[Any] = []
 
         def then(reading: Reading, at: str) -> None:
-            if answering and at == point:
+            if answering and at == "outstanding":
                 changed.append(at)
                 CHANGES[change](reading)
                 gc.collect()
@@ -219,9 +215,9 @@ class TestLanesThatChange:
         reading = Reading(then)
         reading.receive(FIRST + SECOND)
         answering = reading.take()
-        assert functions.mqtt_accept(answering[0], True) == []
-        assert changed == [point]
-        assert reading.written == ([] if change == "close" else [b"\x40\x02\x00\x01\x40\x02\x00\x02"])
+        answers = [] if change == "close" else [(*WRITES, b"\x40\x02\x00\x01\x40\x02\x00\x02")]
+        assert functions.mqtt_accept(answering[0], True) == (answers, [])
+        assert changed == ["outstanding"]
 
 
 class TestProton:
@@ -236,3 +232,44 @@ class TestProton:
             functions.amqp_send(1, 0, [b"x"], None, 0, [])
         with pytest.raises(ValueError, match="freed"):
             functions.amqp_receive(0)
+
+
+class TestSockets:
+    """Many sockets in one call."""
+
+    def test_each_brings_what_it_has_and_takes_what_it_can(self) -> None:
+        pairs = [socket.socketpair() for _ in range(10)]
+        near, far = [one.fileno() for one, _ in pairs], [other.fileno() for _, other in pairs]
+        try:
+            assert functions.tcp_send(near, [b"%d" % number for number in range(10)]) == [1] * 10
+            pairs[3][0].close()
+            buffer = memoryview(bytearray(100))
+            found = functions.tcp_receive([*far, near[3]], buffer, 50)
+            assert found == [*(b"%d" % number for number in range(10)), errno.EBADF]
+            assert functions.tcp_receive(far, buffer, 50) == [None] * 3 + [b""] + [None] * 6
+            assert functions.tcp_send([far[3], near[4]], [b"gone", b"four"]) == [-errno.EPIPE, 4]
+            most = functions.tcp_send([near[0]], [bytes(8 << 20)])
+            assert 0 < most[0] < 8 << 20
+            assert functions.tcp_send([near[0]], [b"more"]) == [0]
+            assert [len(one) for one in functions.tcp_receive([far[0], far[4]], buffer, 50)] == [50, 4]
+        finally:
+            for pair in pairs:
+                for each in pair:
+                    each.close()
+
+    def test_no_more_than_the_buffer_holds(self) -> None:
+        with socket.socket() as near:
+            pairs = [socket.socketpair() for _ in range(4)]
+            for one, _ in pairs:
+                one.send(bytes(100))
+            found = functions.tcp_receive([other.fileno() for _, other in pairs], memoryview(bytearray(40)), 50)
+            assert [len(each) for each in found] == [10, 10, 10, 10]
+            with pytest.raises(ValueError, match="65 sockets"):
+                functions.tcp_receive([near.fileno()] * 65, memoryview(bytearray(40)), 50)
+            with pytest.raises(ValueError, match="as many"):
+                functions.tcp_send([near.fileno()], [])
+            with pytest.raises((TypeError, BufferError)):
+                functions.tcp_receive([near.fileno()], memoryview(b"read only"), 50)
+            for pair in pairs:
+                for each in pair:
+                    each.close()

@@ -1,24 +1,20 @@
-"""Connections that send a message now and then, many of them: received from, and answered, with all others at once.
+"""Messages of connections that send one now and then, taken in C where they are as usual.
 
-A connection gets a *lane* when it sends one message, where its socket is a plain one. From then on it is received from
-with all others that are ready, in one call (`bridge.engine.loops`): a message that begins as the one before it did
-is taken there and then, and what a queue or a durable subscription keeps of all these is given to the router as one
-`Stretch`. Everything else goes the way it goes without a lane. What is to be written at the end of a turn is written in
-one call too, one write a socket.
+A connection gets a *lane* when a link has brought one message by itself. From then on the lane reads what the
+transport received. A message that begins as the one before it did is taken with one call (`bridge.engine.loops`), and
+the router gets what came of all connections in a turn together at its end. Everything else goes to the engine, behind
+what the lane took before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Final
 
-from bridge.engine import Engine, Event, Transfers
+from bridge.engine import Engine, Transfers
 from bridge.engine.loops import SMALL_BYTES, EngineLoops, Message
 from bridge.message import AMQP, DURABLE, Run
 from bridge.transport.driver import Driver
-from bridge.transport.ready import Together
-from bridge.transport.tcp import TcpTransport
-from bridge.transport.turn import Turn
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.message.translation import lasting_header, read_header
 from edge.broker.model.interfaces import Explanation, Origin, Refusal
@@ -28,11 +24,6 @@ from edge.broker.router.router import Router
 
 QOS: Final = 1
 """Of a message that is not settled."""
-
-WRITTEN_AT_ONCE: Final = 128
-"""Connections written to before others have their turn; 1 ms."""
-
-Watch = Callable[[Callable[[Sequence[int]], None]], Together]
 
 Member = tuple[IncomingLink, int, bytes, int, bytes]
 """Who sent a message, under which number, and with which header section, flags and body."""
@@ -168,133 +159,107 @@ def encoded_messages(members: Sequence[Member]) -> list[bytes]:
 
 
 class Lane:
-    """One connection; it has begun when it has a socket."""
+    """The messages of one connection that are as usual, read out of what its transport received."""
 
-    __slots__ = ("_arrivals", "_flags", "driver", "engine", "header", "socket")
+    __slots__ = ("_arrivals", "_diverted", "_driver", "_engine", "_flags", "_header", "_loops", "_waits_in")
 
-    def __init__(self, arrivals: Arrivals, driver: Driver, engine: Engine) -> None:
+    def __init__(self, arrivals: Arrivals, loops: EngineLoops, driver: Driver, engine: Engine) -> None:
         self._arrivals = arrivals
-        self.driver = driver
-        self.engine = engine
-        self.socket = -1
-        self.header = b""
+        self._loops = loops
+        self._driver = driver
+        self._engine = engine
+        self._diverted = False
+        self._header = b""
         """What its messages begin with as a rule."""
         self._flags = AMQP | QOS
+        self._waits_in = 0
+        """The last turn in which it took a message."""
 
     def learn(self, origin: IncomingLink) -> None:
-        """The connection has sent a message on this link."""
-        if origin.header_usual != self.header:
-            self.header = origin.header_usual
-            durable = bool(self.header) and read_header(self.header).durable
+        """Take messages like the one that this link has brought by itself, from now on."""
+        if origin.header_usual != self._header:
+            self._header = origin.header_usual
+            durable = bool(self._header) and read_header(self._header).durable
             self._flags = AMQP | QOS | (DURABLE if durable else 0)
-        transport = self.driver.transport
-        if self.driver.connection is not self.engine or not isinstance(transport, TcpTransport):
-            return  # in frames, or traced
-        if self.socket < 0:
-            self.socket = transport.get_extra_info("descriptor")
-        self.driver.write_by(self)
-        self.driver.read_by(self)
+        if not self._diverted and self._driver.connection is self._engine:  # over WebSocket frames come first
+            self._diverted = True
+            self._driver.divert(self._receive, self._lost)
 
-    def took(self, message: Message) -> Member | list[Event]:
-        """What there is to publish of it; or the events it makes, where it is not as usual."""
-        engine, header = self.engine, self.header
-        address, delivery, body, usual, _ = message
+    def publish(self) -> None:
+        """Publish what it took in this turn, before something happens that came behind it."""
+        if self._waits_in == self._arrivals.turn:
+            self._arrivals.publish()
+
+    def _receive(self, data: bytes) -> None:
+        """Take what the transport received (`asyncio.Protocol.data_received`)."""
+        engine, driver = self._engine, self._driver
+        transport, collector = engine.pointers
+        takes = driver.connection is engine and driver.up_to_date  # else it is traced, or behind
+        if takes and transport and len(data) <= SMALL_BYTES:
+            message = self._loops.take(transport, collector, self._header, data)
+            if message is None:
+                engine.given(len(data))
+            elif not self._took(message):
+                return
+            data = b""
+        driver.data_received(data)
+
+    def _lost(self, error: Exception | None) -> None:
+        """Tell the driver that the connection is over (`asyncio.Protocol.connection_lost`)."""
+        self.publish()
+        self._driver.connection_lost(error)
+
+    def _took(self, message: Message) -> bool:
+        """Take a message, to be published at the end of the turn where it is as usual. Return whether Proton has more
+        to tell."""
+        engine, header = self._engine, self._header
+        address, delivery, body, usual, more = message
         found = engine.took(address, delivery, len(header) + len(body)) if usual else None
         if found is None:
-            return list(engine.took_otherwise(address, delivery, header + body if usual else body))
+            self._driver.take(engine.took_otherwise(address, delivery, header + body if usual else body))
+            return more
         link, number = found
         origin = link.context
-        if not isinstance(origin, IncomingLink) or origin.address is None:
-            return [Transfers(link, range(number, number + 1), [header + body], False)]
-        origin.took()
-        return origin, number, header, self._flags, body
-
-    def look(self, brought: int | bytes) -> None:
-        """Take what is not a message as usual."""
-        if isinstance(brought, bytes):
-            if len(brought) > SMALL_BYTES:
-                self.driver.read_by(None)  # what brings much at once has turns of its own, until it brings little
-            self.driver.data_received(brought)
-        elif brought:
-            self.engine.given(brought)
-            self.driver.data_received(b"")
+        if isinstance(origin, IncomingLink) and origin.address is not None:
+            origin.took()
+            self._waits_in = self._arrivals.turn
+            self._arrivals.add((origin, number, header, self._flags, body))
         else:
-            self.driver.read_by(None)  # the transport finds out, and why
-
-    def resume_reading(self) -> None:
-        """See `bridge.transport.driver.Reader`."""
-        self._arrivals.watch(self)
-
-    def pause_reading(self) -> None:
-        """See `bridge.transport.driver.Reader`."""
-        self._arrivals.leave(self)
-
-    def add(self, _writer: Driver) -> None:
-        """See `bridge.transport.driver.Gatherer`."""
-        self._arrivals.write_soon(self)
+            self._driver.take([Transfers(link, range(number, number + 1), [header + body], False)])
+        return more
 
 
 class Arrivals:
     """The lanes of one broker; used inside the loop only."""
 
-    def __init__(self, loops: EngineLoops, router: Router, turn: Turn, together: Watch) -> None:
-        """`together` makes what watches sockets, and serves them by what it is given."""
+    def __init__(self, loops: EngineLoops, router: Router) -> None:
         self._loops = loops
         self._router = router
-        self._turn = turn
-        self._together = together(self._arrived)
-        self._lanes: dict[int, Lane] = {}
-        """Those that are received from, by socket."""
-        self._writing: list[Lane] = []
+        self._members: list[Member] = []
+        """Messages of this turn."""
+        self.turn = 1
+        """The number of this turn."""
+        router.add_source(self)
 
     def lane(self, driver: Driver, engine: Engine) -> Lane:
-        """Of a new connection."""
-        return Lane(self, driver, engine)
+        """Make the lane of a new connection."""
+        return Lane(self, self._loops, driver, engine)
 
-    def watch(self, lane: Lane) -> None:
-        """Receive of it. Idempotent."""
-        self._lanes[lane.socket] = lane
-        self._together.watch(lane.socket)
+    def add(self, member: Member) -> None:
+        """Publish this message at the end of the turn."""
+        if not self._members:
+            self._router.flush_soon()
+        self._members.append(member)
 
-    def leave(self, lane: Lane) -> None:
-        """Receive of it no more. Idempotent."""
-        if self._lanes.pop(lane.socket, None) is not None:
-            self._together.leave(lane.socket)
-
-    def close(self) -> None:
-        """Nothing more is received."""
-        self._lanes.clear()
-        self._together.close()
-
-    # --- what comes -------------------------------------------------------------------------------------------
-
-    def _arrived(self, sockets: Sequence[int]) -> None:
-        self._receive([self._lanes[each] for each in sockets])
-
-    def _receive(self, lanes: Sequence[Lane]) -> None:
-        """Each of them once. All messages are noted with their engines before anybody acts on one of them: what is done
-        then may end another's connection."""
-        brought = self._loops.receive_all([(lane.socket, *lane.engine.pointers, lane.header) for lane in lanes])
-        members: list[Member] = []
-        told: list[tuple[Lane, list[Event]]] = []
-        others: list[tuple[Lane, int | bytes]] = []
-        for lane, each in zip(lanes, brought, strict=True):
-            if isinstance(each, tuple):
-                taken = lane.took(each)
-                if isinstance(taken, tuple):
-                    members.append(taken)
-                else:
-                    told.append((lane, taken))
-                if each[-1]:
-                    others.append((lane, b""))
-            elif each is not None:
-                others.append((lane, each))
+    def publish(self) -> None:
+        """Give the router what has come in this turn (`edge.broker.router.router.PublishSource`)."""
+        members, self._members = self._members, []
+        self.turn += 1
         if members:
             self._publish(members)
-        for lane, events in told:
-            lane.driver.take(events)
-        for lane, each in others:
-            lane.look(each)
+
+    def forget_routes(self) -> None:
+        """Nothing is known of routes here (`edge.broker.router.router.PublishSource`)."""
 
     def _publish(self, members: Sequence[Member]) -> None:
         """What only logs keep goes to the router as one, and so does what consumers of an address get; what has more to
@@ -328,31 +293,3 @@ class Arrivals:
                 for origin, _, _, _, _ in theirs:
                     if origin.wants_credit:
                         origin_called(origin, origin.top_up)
-
-    # --- what goes --------------------------------------------------------------------------------------------
-
-    def write_soon(self, lane: Lane) -> None:
-        """It has something to write at the end of this turn."""
-        if self._turn.unhurried:
-            self._turn.add(lane.driver)
-            return
-        if not self._writing:
-            self._turn.add(self)
-        self._writing.append(lane)
-
-    def write(self) -> None:
-        """See `bridge.transport.turn.Writer`."""
-        lanes, self._writing = self._writing[:WRITTEN_AT_ONCE], self._writing[WRITTEN_AT_ONCE:]
-        if self._writing:
-            self._turn.add(self)
-        sockets: list[tuple[int, int]] = []
-        drivers: list[Driver] = []
-        for lane in lanes:
-            transport, _ = lane.engine.pointers
-            if transport and lane.driver.written():
-                sockets.append((lane.socket, transport))
-                drivers.append(lane.driver)
-            else:
-                self._turn.add(lane.driver)  # there may be much: it is written where the time is looked at
-        for index in self._loops.write_all(sockets):
-            self._turn.add(drivers[index])

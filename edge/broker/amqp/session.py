@@ -25,6 +25,7 @@ from bridge.message import Run
 from bridge.sasl import ANONYMOUS
 from edge.broker.amqp.addressing import Unacceptable
 from edge.broker.amqp.administration import Administration
+from edge.broker.amqp.arrivals import Lane
 from edge.broker.amqp.containers import ConnectionFigures, Containers, LinkFigures
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
@@ -73,14 +74,14 @@ class AmqpSession:
         interception: LinkInterception = NO_INTERCEPTION,
         administration: Administration | None = None,
         containers: Containers | None = None,
-        sent: Callable[[IncomingLink], None] | None = None,
+        lane: Lane | None = None,
     ) -> None:
         """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
 
         Without a gate everybody may do everything. `credentials` knows who was proven by SASL, beside who TLS has
         proven. `interception`: who steps in before an attach is taken as it is. `administration`: who changes addresses
-        for `$management`. `containers`: those of all sessions. `sent` is called with each link that has brought
-        one message by itself.
+        for `$management`. `containers`: those of all sessions. `lane` reads messages that are as usual in
+        place of the engine.
         """
         self._driver = driver
         self._engine = engine
@@ -90,7 +91,7 @@ class AmqpSession:
         self._credentials = credentials
         self._interception = interception
         self._containers = Containers() if containers is None else containers
-        self._sent = sent
+        self._lane = lane
         self._sole: tuple[str, str] | None = None
         """The container id that is over this connection only."""
         self._number = 0
@@ -147,18 +148,22 @@ class AmqpSession:
         return self.container_id, self._peer.user or self._identity
 
     def retrace(self) -> None:
-        """See `edge.broker.model.tracing.Traceable`: a lane takes nothing of a machine with a tap around it."""
+        """See `edge.broker.model.tracing.Traceable`: the lane takes nothing of a machine with a tap around it."""
+        if self._lane is not None:
+            self._lane.publish()
 
     # --- Owner ------------------------------------------------------------------------------------------------
 
     def handle(self, events: Sequence[Event]) -> None:
+        if self._lane is not None:
+            self._lane.publish()
         for event in events:
             if isinstance(event, Transfers):
                 owner = event.link.context
                 if isinstance(owner, _TAKING) and not self._peer.closing:
                     owner.received(event)
-                    if self._sent is not None and len(event.messages) == 1 and isinstance(owner, IncomingLink):
-                        self._sent(owner)
+                    if self._lane is not None and len(event.messages) == 1 and isinstance(owner, IncomingLink):
+                        self._lane.learn(owner)
             elif isinstance(event, Accepted):
                 if isinstance(event.link.context, OutgoingLink):
                     event.link.context.accepted(event.tags)

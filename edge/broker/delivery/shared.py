@@ -7,7 +7,7 @@ of every live subscription is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import repeat
 
 from bridge.message import Run, Stored, is_from
@@ -15,7 +15,7 @@ from edge.broker.delivery.batches import Offer
 from edge.broker.delivery.consumer_group import RETURNED, part_of
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import UNSELECTED_MAX
-from edge.broker.model.interfaces import Consumer, Origin, Outcome
+from edge.broker.model.interfaces import Consumer, Outcome
 from edge.broker.model.isolation import delivered
 
 
@@ -26,6 +26,7 @@ class SharedSubscription(TransientSubscription):
     than one takes goes to another; when it is so for all, it is dropped. What one releases goes to another first.
     """
 
+    shares = True
     __slots__ = ("_barred", "_failed", "_held", "_looked", "_pumping", "attempts", "lasting")
 
     def __init__(
@@ -55,18 +56,14 @@ class SharedSubscription(TransientSubscription):
         self._pumping = False
 
     def offer(self, offer: Offer) -> None:
-        for run, origin in zip(offer.runs, offer.origins, strict=True):
-            if not is_from(run, self._not_from):
-                self._keep_if_room(run, origin)
+        pairs = [pair for pair in zip(offer.runs, offer.origins, strict=True) if not is_from(pair[0], self._not_from)]
+        self._keep([run for run, _ in pairs], [origin for _, origin in pairs])
 
-    def _keep_if_room(self, run: Run, origin: Origin | None) -> None:
-        crowded = bool(self._looked) and len(self._waiting or ()) >= UNSELECTED_MAX
-        if crowded or not self._pool.admits(run.size, self._waiting_bytes):
+    def _keep_one(self, run: Run) -> bool:
+        if self._looked and len(self._waiting or ()) >= UNSELECTED_MAX:
             self._drop(run)
-            return
-        stored = Stored(self._position, 0, run)
-        self._position += len(run.bodies)
-        self._keep(stored, origin)
+            return False
+        return super()._keep_one(run)
 
     def end(self) -> None:
         """End with the last consumer, and have all leave."""
@@ -134,11 +131,13 @@ class SharedSubscription(TransientSubscription):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _hand(self, consumer: Consumer, stored: Stored) -> None:
+    def _hand(self, consumer: Consumer, batch: Collection[Stored], size: int) -> None:
+        """Deliver a single run. It counts as waiting until it is answered."""
+        (stored,) = batch
         position = stored.position
         self._held[consumer].update(zip(range(position, position + len(stored.run.bodies)), repeat(stored)))
         self.attempts = self._failed.get(position, 0)
-        if not delivered(consumer, self, (stored,)):
+        if not delivered(consumer, self, batch):
             self.leave(consumer)
         self.attempts = 0
 
@@ -198,7 +197,7 @@ class SharedSubscription(TransientSubscription):
         for i, consumer in enumerate(self.group.consumers):
             if consumer.credit > 0 and self._wanted(consumer, stored):
                 self.group.rotate(i + 1)
-                self._hand(consumer, stored)
+                self._hand(consumer, (stored,), stored.run.size)
                 return True
         return False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from bridge.message import QOS_MASK, Run, Stored, is_from
 from bridge.publisher import client_of, device_of
@@ -66,6 +66,8 @@ class TransientSubscription:
 
     attempts = 0
     idle_now = True
+    shares = False
+    """True if its consumers share the messages. Then each message is delivered separately, as each may be returned."""
     __slots__ = (
         "_not_from", "_pool", "_position", "_qos0_only", "_waiting", "_waiting_bytes", "dropped", "expired", "group",
         "pace", "pattern", "selector", "share_name", "user",
@@ -109,8 +111,8 @@ class TransientSubscription:
         delivered_runs = 0
         if not self._waiting and len(self.group.consumers) == 1:
             delivered_runs = self._deliver_now(self.group.consumers[0], offer)
-        for i in range(delivered_runs, len(runs)):
-            self._keep_if_room(runs[i], offer.origins[i])
+        if delivered_runs < len(runs):
+            self._keep(runs[delivered_runs:], offer.origins[delivered_runs:])
 
     def _wanted_of(self, offer: Offer) -> Offer:
         """Leave out runs that another subscription delivers, or that come from the client itself."""
@@ -151,34 +153,45 @@ class TransientSubscription:
             start = stop
         return start
 
-    def _keep_if_room(self, run: Run, origin: Origin | None) -> None:
-        """Keep a run until a consumer has credit, or drop it."""
-        if not self._pool.admits(run.size, self._waiting_bytes):
-            self._drop(run)
-        elif run.flags & QOS_MASK:
-            stored = Stored(self._position, 0, run)
+    def _keep(self, runs: Sequence[Run], origins: Sequence[Origin | None]) -> None:
+        """Keep runs until a consumer has credit, as far as there is room, and deliver what one has credit for. While
+        too much waits, hold back the origins, of which each run has one."""
+        kept = [(run, origin) for run, origin in zip(runs, origins, strict=True) if self._keep_one(run)]
+        self._pump_once()
+        pool = self._pool
+        if self.pace is Pace.STALLED or not pool.strained(self._waiting_bytes):
+            return
+        for run, origin in kept:
+            if not self._is_its_own(run):
+                pool.pressure.press(self, origin)
+
+    def _keep_one(self, run: Run) -> bool:
+        """Keep a run until a consumer has credit, or drop it. Return whether it is kept."""
+        size, pool = run.size, self._pool
+        if not pool.admits(size, self._waiting_bytes):
+            self._pump_once()
+            if not pool.admits(size, self._waiting_bytes):
+                self._drop(run)
+                return False
+        if self._waiting is None:
+            self._waiting = deque()
+        if run.flags & QOS_MASK or self.shares:
+            self._waiting.append(Stored(self._position, 0, run))
             self._position += len(run.bodies)
-            self._keep(stored, origin)
         else:
-            self._keep(Stored(SETTLED, 0, run), origin)
+            self._waiting.append(Stored(SETTLED, 0, run))
+        self._changed(size)
+        return True
+
+    def _pump_once(self) -> None:
+        """Deliver what is waiting, unless that goes on after this turn anyway."""
+        if self not in self._pool.pressure.unfinished:
+            self.pump()
 
     def _drop(self, run: Run) -> None:
         """Count a run that does not fit."""
         self.dropped += len(run.bodies)
         self._pool.dropped += len(run.bodies)
-
-    def _keep(self, stored: Stored, origin: Origin | None) -> None:
-        """Append a run to those that wait, and deliver what a consumer has credit for."""
-        run, pool = stored.run, self._pool
-        size = run.size
-        if self._waiting is None:
-            self._waiting = deque()
-        self._waiting.append(stored)
-        self._changed(size)
-        if self not in pool.pressure.unfinished:
-            self.pump()
-        if self.pace is not Pace.STALLED and pool.strained(self._waiting_bytes) and not self._is_its_own(run):
-            pool.pressure.press(self, origin)
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit."""
@@ -190,22 +203,48 @@ class TransientSubscription:
             if turn is None:
                 return
             consumer, credit = turn
-            stored = waiting.popleft()
-            total = len(stored.run.bodies)
-            count = group.share(total, credit)
-            if count < total:
-                waiting.appendleft(part_of(stored, count, total))
-                stored = part_of(stored, 0, count)
-            self._hand(consumer, stored)
-            pumped += stored.run.size
+            batch, size = self._take(waiting, credit)
+            self._hand(consumer, batch, size)
+            pumped += size
             if pumped >= LIVE_PUMP_BYTES_MAX and waiting:
                 self._pool.pressure.later(self)
                 return
 
-    def _hand(self, consumer: Consumer, stored: Stored) -> None:
-        self._changed(-stored.run.size)
-        if not delivered(consumer, self, (stored,)):
+    def _hand(self, consumer: Consumer, batch: Collection[Stored], size: int) -> None:
+        """Deliver what was taken out of what waits."""
+        self._changed(-size)
+        if not delivered(consumer, self, batch):
             self.leave(consumer)
+
+    def _take(self, waiting: deque[Stored], credit: int) -> tuple[Collection[Stored], int]:
+        """Take what goes to one consumer with this credit out of what waits. Return it and its bytes.
+
+        A consumer that is alone gets as many whole runs as it has credit for; a member of a group its share of one.
+        """
+        first = waiting.popleft()
+        total = len(first.run.bodies)
+        count = self.group.share(total, credit)
+        if count < total:
+            waiting.appendleft(part_of(first, count, total))
+            first = part_of(first, 0, count)
+        size = first.run.size
+        if count < total or not waiting or self.shares or len(self.group.consumers) > 1 or first.run.qos > 1:
+            return (first,), size
+        runs, position = [first.run], first.position
+        acknowledged = total if position >= 0 else 0
+        credit -= total
+        while waiting and size < LIVE_PUMP_BYTES_MAX and not self._gave_up(waiting):
+            following, run = waiting[0].position, waiting[0].run
+            credit -= len(run.bodies)
+            if credit < 0 or run.qos > 1 or (acknowledged and following not in (SETTLED, position + acknowledged)):
+                break
+            waiting.popleft()
+            runs.append(run)
+            size += run.size
+            if following >= 0:
+                position = position if acknowledged else following
+                acknowledged += len(run.bodies)
+        return LiveBatch(position, runs, acknowledged) if len(runs) > 1 else (first,), size
 
     def _gave_up(self, waiting: deque[Stored]) -> bool:
         """Drop the first that waits when its time to live has passed."""

@@ -140,7 +140,7 @@ class AmqpDrivers:
             interception=self._interception,
             administration=self._administration,
             containers=self._containers,
-            sent=self._arrivals.lane(driver, engine).learn,
+            lane=self._arrivals.lane(driver, engine),
         )
 
 

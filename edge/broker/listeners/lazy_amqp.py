@@ -10,13 +10,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Meter
-from bridge.transport.ready import Together
-from bridge.transport.turn import turn_of
 from edge.broker.amqp.administration import Administration
 from edge.broker.limits import Limits
 from edge.broker.listeners.tcp import Gone
@@ -25,7 +22,6 @@ from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 
 if TYPE_CHECKING:
-    from edge.broker.amqp.arrivals import Arrivals
     from edge.broker.amqp.interception import LinkInterception
     from edge.broker.listeners.amqp import AmqpDrivers
 
@@ -58,8 +54,6 @@ class LazyAmqpDrivers:
         self._loop = loop
         self._tracer = tracer
         self._drivers: AmqpDrivers | None = None
-        self.arrivals: Arrivals | None = None
-        """Reads and writes many connections at once; made with the first one."""
 
     def rename(self, container_id: str) -> None:
         """Show this container-id of the broker to connections from now on."""
@@ -87,11 +81,6 @@ class LazyAmqpDrivers:
         if self._drivers is not None:
             self._drivers.shut_down(drivers)
 
-    def close(self) -> None:
-        """Read and write no connections any more."""
-        if self.arrivals is not None:
-            self.arrivals.close()
-
     def _made(self) -> AmqpDrivers:
         if self._drivers is not None:
             return self._drivers
@@ -100,7 +89,6 @@ class LazyAmqpDrivers:
         from edge.broker.amqp.interception import NO_INTERCEPTION  # noqa: PLC0415
         from edge.broker.listeners.amqp import AmqpDrivers  # noqa: PLC0415
 
-        self.arrivals = Arrivals(LOOPS, self._router, turn_of(self._loop), partial(Together, self._loop))
         self._drivers = AmqpDrivers(
             self._limits,
             self.container_id,
@@ -109,7 +97,7 @@ class LazyAmqpDrivers:
             self._interception() or NO_INTERCEPTION,
             self._administration,
             self._loop.time,
-            self.arrivals,
+            Arrivals(LOOPS, self._router),
             self._tracer,
         )
         return self._drivers

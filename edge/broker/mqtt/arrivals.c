@@ -7,16 +7,10 @@
  * order. What it took stands in *stretches*: messages that are stored, delivered and answered as one, or one run that the
  * router takes by itself. `arrivals.py` is the other side: it decides about everything that is not plain.
  *
- * Where a lane knows the socket of its connection, all that are ready are received from in one call, and answers are sent
- * in one: the interpreter lock is let go for both, and held for everything else. The connection's transport does whatever
- * is not that: it sends what a socket does not take at once, and is told of the peer's end and of errors.
+ * A lane reads the bytes that the transport of its connection received, and its answers leave with what else the
+ * connection writes at the end of the turn. It knows no socket.
  */
 #include "../../../bridge/native.h"
-
-#include <errno.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 /* --- MQTT, and what is known of it here -------------------------------------------------------------------------- */
 
@@ -34,10 +28,6 @@ enum {
     PREFIXES_MAX = 4,        /* of one lane: more than a device has */
     TOPIC_COST = 160,        /* bytes a topic takes beside its name and properties: its capsule, and its place */
     ANSWERS_KEPT_MAX = 1024, /* bytes for answers that a lane keeps for the next ones */
-    SOCKETS_MAX = 256,       /* received from in one call */
-    SOCKETS_FEW = 8,         /* fewer are served with the interpreter lock held: to get it back may take longer */
-    RECEIVED_BYTES = 512 << 10,   /* in one call, of all its sockets: 2 600 messages of 200 bytes; more would be late */
-    RECEIVED_EACH_MAX = 64 << 10, /* of one socket in one call: hundreds of small messages */
 };
 
 static const char LANE[] = "waypost.lane", TURN[] = "waypost.turn", COLUMN[] = "waypost.column", LOG[] = "waypost.log",
@@ -77,12 +67,11 @@ struct topic {
 
 struct lane {
     struct turn *turn;
-    PyObject *turn_capsule, *origin, *device, *inbound, *out;
-    PyObject *slow, *write, *buffered, *flush_soon; /* NULL once the lane is closed */
+    PyObject *turn_capsule, *origin, *device, *inbound;
+    PyObject *slow, *writes; /* NULL once the lane is closed */
     struct lane *next_answered;
     uint8_t *answers;
-    size_t answer_bytes, answer_room, sent_bytes;
-    enum way { NOWHERE, BY_SOCKET, BY_TRANSPORT, BY_MACHINE, FAILED } way; /* of its answers */
+    size_t answer_bytes, answer_room;
     PyObject *prefixes[PREFIXES_MAX]; /* capsules: topics whose names begin so need not be taught */
     PyObject **topics; /* capsules, by hash; as many as a power of two, at most half of them used */
     uint32_t topics_room, topics_used, topics_max;
@@ -92,8 +81,6 @@ struct lane {
     uint64_t waits_in; /* number of the last turn in which it took something */
     double heard_s;
     PyObject *capsule; /* its own: not a reference */
-    int socket;        /* less than 0: only the transport may use it */
-    bool watched;      /* it is received from here */
     uint8_t version;
     bool open, answered, behind;
 };
@@ -129,8 +116,6 @@ struct turn {
     size_t messages; /* taken in this turn */
     double now_s;
     bool begun;
-    int epoll;         /* the sockets that are watched; less than 0: there are none */
-    uint8_t *received; /* room for `RECEIVED_BYTES` */
 };
 
 static PyObject *OUTSTANDING;
@@ -675,9 +660,6 @@ static void free_turn(PyObject *capsule)
     Py_XDECREF(turn->received_at);
     for (int i = 0; i < 3; i++)
         Py_XDECREF(turn->flags[i]);
-    if (turn->epoll >= 0)
-        close(turn->epoll);
-    PyMem_Free(turn->received);
     PyMem_Free(turn);
 }
 
@@ -695,7 +677,7 @@ static PyObject *make_turn(PyObject *self, PyObject *const *arguments, Py_ssize_
         return NULL;
     }
     turn->begin = keep(arguments[0]), turn->publish = keep(arguments[1]), turn->run = keep(arguments[2]);
-    turn->number = turn->generation = 1, turn->epoll = -1;
+    turn->number = turn->generation = 1;
     if (!(turn->stretches = PyList_New(0)))
         replace(&capsule, NULL);
     return capsule;
@@ -712,9 +694,6 @@ static PyObject *close_turn(PyObject *self, PyObject *const *arguments, Py_ssize
         return NULL;
     replace(&turn->begin, NULL);
     replace(&turn->publish, NULL);
-    if (turn->epoll >= 0)
-        close(turn->epoll);
-    turn->epoll = -1;
     return none();
 }
 
@@ -767,26 +746,10 @@ static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
 
 /* --- a lane ------------------------------------------------------------------------------------------------------ */
 
-/* Whether the lane's socket is received from here. False where it cannot be. */
-static bool watch_socket(struct lane *lane, bool watched)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = lane};
-    if (watched == lane->watched)
-        return true;
-    if (watched && (lane->socket < 0 || lane->turn->epoll < 0))
-        return false;
-    if (epoll_ctl(lane->turn->epoll, watched ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, lane->socket, &event) && watched)
-        return false;
-    lane->watched = watched;
-    return true;
-}
-
 static void drop_calls(struct lane *lane)
 {
-    watch_socket(lane, false);
-    lane->socket = -1;
-    PyObject *calls[] = {lane->slow, lane->write, lane->buffered, lane->flush_soon, lane->inbound, lane->out};
-    lane->slow = lane->write = lane->buffered = lane->flush_soon = lane->inbound = lane->out = NULL;
+    PyObject *calls[] = {lane->slow, lane->writes, lane->inbound};
+    lane->slow = lane->writes = lane->inbound = NULL;
     lane->open = false;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         Py_XDECREF(calls[i]);
@@ -859,9 +822,8 @@ static PyObject *known(struct lane *lane, struct packet *packet)
 
 enum { ALIKE_MAX = 1024 }; /* messages of one run */
 
-/* Of a read: `LONG` ones let others have a turn before the next, `LATE` ones wait for one. `OVER` is none: it is the
- * transport that reads from now on. */
-enum kind { USUAL, LONG, LATE, OVER };
+/* Of a read: `LONG` ones let others have a turn before the next, `LATE` ones wait for one. */
+enum kind { USUAL, LONG, LATE };
 enum {
     LARGE_BYTES = 2 * 1024,  /* as bridge.transport.slow_lane has it */
     LONG_BYTES = 128 * 1024, /* as bridge.transport.driver has it: LARGE_READ_BYTES */
@@ -1028,7 +990,7 @@ static PyObject *give_part(struct lane *lane, const char *data, Py_ssize_t size)
     return done;
 }
 
-/* Takes a read; `whole` is the same in an object of Python, where there is one. Where the read before ended amid a packet
+/* Take a read; `whole` is the same in an object of Python. Where the read before ended amid a packet
  * the machine gets the end of that, and no more: of a client that sends without a pause every read ends so. A machine that
  * was behind is asked where it is by now, with no bytes. */
 static PyObject *take_read(struct lane *lane, const char *data, Py_ssize_t size, PyObject *whole)
@@ -1052,7 +1014,7 @@ static PyObject *take_read(struct lane *lane, const char *data, Py_ssize_t size,
         Py_XDECREF(done);
         done = NULL;
         if (pos >= 0)
-            rest = pos || !whole ? PyBytes_FromStringAndSize(data + pos, size - pos) : keep(whole);
+            rest = pos ? PyBytes_FromStringAndSize(data + pos, size - pos) : keep(whole);
         if (rest)
             done = give_machine(lane, rest, kind);
     }
@@ -1074,118 +1036,18 @@ static PyObject *receive(PyObject *capsule, PyObject *const *arguments, Py_ssize
 
 static PyMethodDef RECEIVE = FUNCTION("receive", receive);
 
-/* --- sockets ----------------------------------------------------------------------------------------------------- */
-
-/* descriptor(turn) -> what is readable while a socket that is watched is. Raises OSError. */
-static PyObject *descriptor(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
-{
-    (void)self;
-    if (!takes("mqtt_descriptor", arguments, count, "O"))
-        return NULL;
-    struct turn *turn = at(arguments[0], TURN);
-    if (!turn)
-        return NULL;
-    if (!turn->received && !(turn->received = PyMem_Malloc(RECEIVED_BYTES)))
-        return PyErr_NoMemory();
-    if (turn->epoll < 0 && (turn->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0)
-        return PyErr_SetFromErrno(PyExc_OSError);
-    return PyLong_FromLong(turn->epoll);
-}
-
-/* watch(lane, whether) -> whether that could be done: its socket is received from here. */
-static PyObject *watch(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
-{
-    (void)self;
-    if (!takes("mqtt_watch", arguments, count, "OO"))
-        return NULL;
-    struct lane *lane = at(arguments[0], LANE);
-    int watched = lane ? PyObject_IsTrue(arguments[1]) : -1;
-    return watched < 0 ? NULL : PyBool_FromLong(watch_socket(lane, watched));
-}
-
-/* What was received of a socket: how many bytes; none: the peer's end, or an error, is for the transport to find. */
-struct received {
-    struct lane *lane;
-    size_t size;
-};
-
-/* Receives from sockets that are ready, once from each, one behind the other; returns from how many. Python is not
- * called, so no lane ends meanwhile. */
-static int receive_all(const struct turn *turn, const struct epoll_event *events, int ready, struct received *found)
-{
-    int used = 0;
-    uint8_t *bytes = turn->received;
-    size_t left = RECEIVED_BYTES;
-    for (int i = 0; i < ready; i++) {
-        struct lane *lane = events[i].data.ptr;
-        size_t share = left / (size_t)(ready - i);
-        ssize_t size;
-        do
-            size = recv(lane->socket, bytes, share < RECEIVED_EACH_MAX ? share : RECEIVED_EACH_MAX, MSG_DONTWAIT);
-        while (size < 0 && errno == EINTR);
-        if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            continue;
-        size = size < 0 ? 0 : size;
-        found[used++] = (struct received){lane, (size_t)size};
-        bytes += size, left -= (size_t)size;
-    }
-    return used;
-}
-
-/* arrived(turn) -> origins whose lane failed: receive from the sockets that are ready. */
-static PyObject *arrived(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
-{
-    (void)self;
-    if (!takes("mqtt_arrived", arguments, count, "O"))
-        return NULL;
-    struct turn *turn = at(arguments[0], TURN);
-    PyObject *failed = turn ? PyList_New(0) : NULL;
-    if (!failed || turn->epoll < 0)
-        return failed;
-    struct received found[SOCKETS_MAX];
-    struct epoll_event events[SOCKETS_MAX];
-    int ready = epoll_wait(turn->epoll, events, SOCKETS_MAX, 0);
-    PyThreadState *state = ready < SOCKETS_FEW ? NULL : PyEval_SaveThread();
-    int used = receive_all(turn, events, ready, found);
-    if (state)
-        PyEval_RestoreThread(state);
-    for (int i = 0; i < used; i++)
-        keep(found[i].lane->capsule); /* what one brings may end another */
-    const uint8_t *bytes = turn->received;
-    for (int i = 0; i < used; i++) {
-        struct lane *lane = found[i].lane;
-        PyObject *capsule = lane->capsule, *done, *nothing = NULL;
-        if (found[i].size)
-            done = take_read(lane, (const char *)bytes, (Py_ssize_t)found[i].size, NULL);
-        else
-            done = (nothing = PyBytes_FromStringAndSize(NULL, 0)) ? give_machine(lane, nothing, OVER) : NULL;
-        Py_XDECREF(nothing);
-        bytes += found[i].size;
-        if (!done) {
-            PyErr_Clear(); /* what it says may quote a message */
-            if (PyList_Append(failed, lane->origin))
-                PyErr_Clear();
-        }
-        Py_XDECREF(done);
-        Py_XDECREF(capsule);
-    }
-    return failed;
-}
-
 /*
- * lane(turn, origin, device, inbound, out, slow, write, buffered, flush_soon, version, receive maximum, length maximum,
- *      topics maximum, socket) -> (lane, receive)
+ * lane(turn, origin, device, inbound, slow, writes, version, receive maximum, length maximum, topics maximum)
+ * -> (lane, receive)
  *
  * `slow` has the machine take bytes of a read of this `kind`, and says how many it then needs to end a packet, as far as it
- * knows: 0 when it is ready for another, less when lanes have to wait.
- * `write` is called with what is to leave at once, where `out` is empty and `buffered` says 0; else it is added to `out`,
- * and `flush_soon` called. `socket`: where that may be sent at once, -1 where it may not; it has to be open until the lane
- * is closed.
+ * knows: 0 when it is ready for another, less when lanes have to wait. `writes` is who writes its answers, a pair;
+ * see `accept`.
  */
 static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
-    if (!takes("mqtt_lane", arguments, count, "OOsOlOOOOiiiii"))
+    if (!takes("mqtt_lane", arguments, count, "OOsOOtiiii"))
         return NULL;
     struct turn *turn = at(arguments[0], TURN);
     struct lane *lane = turn ? PyMem_Calloc(1, sizeof *lane) : NULL;
@@ -1196,12 +1058,10 @@ static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_
     }
     lane->turn = turn, lane->turn_capsule = keep(arguments[0]);
     lane->origin = keep(arguments[1]), lane->device = keep(arguments[2]), lane->inbound = keep(arguments[3]);
-    lane->out = keep(arguments[4]), lane->slow = keep(arguments[5]), lane->write = keep(arguments[6]);
-    lane->buffered = keep(arguments[7]), lane->flush_soon = keep(arguments[8]);
-    lane->version = (uint8_t)PyLong_AsLong(arguments[9]);
-    lane->receive_maximum = PyLong_AsLong(arguments[10]), lane->length_max = PyLong_AsLong(arguments[11]);
-    lane->topics_max = (uint32_t)PyLong_AsLong(arguments[12]);
-    lane->socket = (int)PyLong_AsLong(arguments[13]), lane->capsule = capsule;
+    lane->slow = keep(arguments[4]), lane->writes = keep(arguments[5]);
+    lane->version = (uint8_t)PyLong_AsLong(arguments[6]);
+    lane->receive_maximum = PyLong_AsLong(arguments[7]), lane->length_max = PyLong_AsLong(arguments[8]);
+    lane->topics_max = (uint32_t)PyLong_AsLong(arguments[9]), lane->capsule = capsule;
     if (PyErr_Occurred()) {
         Py_XDECREF(capsule);
         return NULL;
@@ -1453,78 +1313,43 @@ static bool answered(const struct lane *lane)
     return set;
 }
 
-/* Nothing waits to be written before. */
-static bool may_write(const struct lane *lane)
+/* Add a lane's answers to those that are to be written; false with an error. */
+static bool list_answers(const struct lane *lane, PyObject *answers)
 {
-    if (lane->write == Py_None || PyList_Size(lane->out))
-        return false;
-    PyObject *buffered = keep(lane->buffered), *waiting = PyObject_CallNoArgs(buffered);
-    bool nothing = waiting && !PyObject_IsTrue(waiting);
-    Py_XDECREF(waiting);
-    Py_XDECREF(buffered);
-    return nothing;
-}
-
-static enum way way_of(const struct lane *lane)
-{
-    if (!lane->slow)
-        return NOWHERE; /* it was closed */
-    if (!answered(lane))
-        return FAILED;
-    if (!lane->slow)
-        return NOWHERE; /* by what was asked */
-    bool at_once = may_write(lane);
-    if (PyErr_Occurred())
-        return FAILED;
-    return !at_once ? BY_MACHINE : lane->socket < 0 ? BY_TRANSPORT : BY_SOCKET;
-}
-
-/* Sends what sockets take at once. Python is not called, so no lane ends meanwhile. */
-static void send_answers(struct lane *first)
-{
-    for (struct lane *lane = first; lane; lane = lane->next_answered) {
-        ssize_t size = 0;
-        if (lane->way == BY_SOCKET)
-            do
-                size = send(lane->socket, lane->answers, lane->answer_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-            while (size < 0 && errno == EINTR);
-        lane->sent_bytes = size > 0 ? (size_t)size : 0; /* an error is for the transport to find */
-    }
-}
-
-/* Writes what was not sent of a lane's answers; false with an error. */
-static bool write_answers(const struct lane *lane)
-{
-    if (lane->way == NOWHERE || lane->way == FAILED || lane->sent_bytes == lane->answer_bytes)
-        return lane->way != FAILED;
     if (!lane->slow)
         return true; /* it was closed meanwhile */
-    const char *unsent = (const char *)lane->answers + lane->sent_bytes;
-    PyObject *bytes = PyBytes_FromStringAndSize(unsent, (Py_ssize_t)(lane->answer_bytes - lane->sent_bytes)), *done = NULL;
-    PyObject *call = keep(lane->way == BY_MACHINE ? lane->flush_soon : lane->write);
-    if (bytes && lane->way != BY_MACHINE)
-        done = PyObject_CallFunctionObjArgs(call, bytes, NULL);
-    else if (bytes && !PyList_Append(lane->out, bytes))
-        done = PyObject_CallNoArgs(call);
-    Py_XDECREF(call);
-    Py_XDECREF(bytes);
-    Py_XDECREF(done);
-    return done;
+    PyObject *writes = keep(lane->writes), *row = NULL;
+    bool counted = answered(lane);
+    if (counted && !lane->slow) { /* by what was asked */
+        Py_XDECREF(writes);
+        return true;
+    }
+    if (counted)
+        row = Py_BuildValue("OOy#", PyTuple_GetItem(writes, 0), PyTuple_GetItem(writes, 1), (const char *)lane->answers,
+                            (Py_ssize_t)lane->answer_bytes);
+    bool added = row && !PyList_Append(answers, row);
+    Py_XDECREF(row);
+    Py_XDECREF(writes);
+    return added;
 }
 
-/* accept(stretch, whether those that wait, or those that do not) -> origins of which an answer could not be given: PUBACK
- * for each message, one write a connection */
+/* accept(stretch, whether those that wait, or those that do not) -> ([(the pair that writes a lane's answers, and its PUBACKs
+ * of all messages)], origins of which an answer could not be given) */
 static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
     if (!takes("mqtt_accept", arguments, count, "OO"))
         return NULL;
     const struct stretch *stretch = at(arguments[0], STRETCH);
-    PyObject *failed = stretch ? PyList_New(0) : NULL;
+    PyObject *answers = stretch ? PyList_New(0) : NULL, *failed = answers ? PyList_New(0) : NULL;
+    if (!failed) {
+        Py_XDECREF(answers);
+        return NULL;
+    }
     struct lane *first = NULL, **last = &first;
-    const uint16_t *ids = stretch ? stretch->ids : NULL;
+    const uint16_t *ids = stretch->ids;
     bool waiting = arguments[1] != Py_False;
-    for (size_t i = 0; failed && i < stretch->entries_used; i++) {
+    for (size_t i = 0; i < stretch->entries_used; i++) {
         struct lane *lane = at(stretch->entries[i].lane, LANE);
         uint32_t its_ids = stretch->entries[i].ids;
         if ((stretch->entries[i].answer != NOW) != waiting) {
@@ -1541,20 +1366,10 @@ static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize
         }
         ids += its_ids;
     }
-    int by_socket = 0;
     for (struct lane *lane = first; lane; lane = lane->next_answered) {
-        lane->way = way_of(lane);
-        by_socket += lane->way == BY_SOCKET;
+        bool listed = list_answers(lane, answers);
         PyErr_Clear(); /* what it says may quote a message */
-    }
-    PyThreadState *state = by_socket < SOCKETS_FEW ? NULL : PyEval_SaveThread();
-    send_answers(first);
-    if (state)
-        PyEval_RestoreThread(state);
-    for (struct lane *lane = first; lane; lane = lane->next_answered) {
-        bool written = write_answers(lane);
-        PyErr_Clear(); /* what it says may quote a message */
-        if (!written && PyList_Append(failed, lane->origin))
+        if (!listed && PyList_Append(failed, lane->origin))
             PyErr_Clear();
         lane->answered = false, lane->answer_bytes = 0;
         if (lane->answer_room > ANSWERS_KEPT_MAX) {
@@ -1562,7 +1377,7 @@ static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize
             lane->answers = NULL, lane->answer_room = 0;
         }
     }
-    return failed;
+    return Py_BuildValue("NN", answers, failed);
 }
 
 static PyMethodDef functions[] = {
@@ -1584,9 +1399,6 @@ static PyMethodDef functions[] = {
     FUNCTION("mqtt_heard", heard),
     FUNCTION("mqtt_held", held),
     FUNCTION("mqtt_waits", waits),
-    FUNCTION("mqtt_descriptor", descriptor),
-    FUNCTION("mqtt_watch", watch),
-    FUNCTION("mqtt_arrived", arrived),
     FUNCTION("mqtt_rows", rows),
     FUNCTION("mqtt_offers", list_offers),
     FUNCTION("mqtt_members", members),

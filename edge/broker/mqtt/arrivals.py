@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from bridge.message import DURABLE, RETAIN, Run
 from bridge.native import functions as native
-from bridge.transport.driver import Driver
+from bridge.transport.driver import Driver, answer_all
 from edge.broker.delivery.batches import Offer
 from edge.broker.model.authorization import Grant, nothing
 from edge.broker.model.interfaces import Acceptance, Origin, Refusal
@@ -30,9 +30,8 @@ from edge.broker.router.router import Router
 
 log = logging.getLogger(__name__)
 
-LONG, LATE, OVER = 1, 2, 3
-"""Kinds of reads in `arrivals.c`: after one others have a turn; another has to wait for its own; the last is none, and
-the transport reads from then on."""
+LONG, LATE = 1, 2
+"""Kinds of reads in `arrivals.c`: after one others have a turn; another has to wait for its own."""
 
 
 class Publisher(Origin, Protocol):
@@ -75,7 +74,9 @@ class LaneBatch(ColumnBatch):
             answered(origin, its_tokens, why if kept else Acceptance.ACCEPTED)
 
     def _accept(self, *, waiting: bool) -> None:
-        for origin in native.mqtt_accept(self._stretch, waiting):
+        answers, failed = native.mqtt_accept(self._stretch, waiting)
+        answer_all(answers)
+        for origin in failed:
             log.error("%s: its answers could not be written, its connection ends", origin.name)
             origin.abort()
 
@@ -83,7 +84,7 @@ class LaneBatch(ColumnBatch):
 class Lane:
     """The reading side of one connection."""
 
-    __slots__ = ("_connection", "_driver", "_grant", "_lane", "_publish", "_receive", "socket")
+    __slots__ = ("_connection", "_driver", "_grant", "_lane", "_publish", "_receive")
 
     def __init__(
         self,
@@ -100,47 +101,28 @@ class Lane:
         self._grant = grant
         if grant is not None:
             grant.call_when_replaced(self.forget)
-        inbound, transport = connection.receiver, driver.transport
-        if transport is None:
-            raise LookupError("the connection has ended")
-        self.socket: Final = _plain_socket(transport)
-        """-1: only the transport may use it."""
+        inbound = connection.receiver
         self._lane, self._receive = native.mqtt_lane(
             turn,
             publisher,
             inbound.device,
             inbound,
-            inbound.out,
             self._read_on,
-            transport.write,
-            transport.get_write_buffer_size,
-            driver.flush_soon,
+            (driver, inbound.out),
             connection.version,
             inbound.receive_maximum,
             inbound.known_length_max,
             HEADS_CACHED_MAX,
-            self.socket,
         )
 
     def begin(self) -> None:
         """Take what the peer sends from now on."""
         self._driver.divert(self._receive, self.lost)
-        if self.socket >= 0:
-            self._driver.read_by(self)
 
     def lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol.connection_lost`: the socket is closed next."""
         native.mqtt_close_lane(self._lane)
         self._driver.connection_lost(error)
-
-    def resume_reading(self) -> None:
-        """See `bridge.transport.driver.Reader`."""
-        if not native.mqtt_watch(self._lane, True):
-            self._driver.read_by(None)
-
-    def pause_reading(self) -> None:
-        """See `bridge.transport.driver.Reader`."""
-        native.mqtt_watch(self._lane, False)
 
     def learn(self, event: Published, column: Any) -> None:
         """Take what is like these messages from now on, which the client may send to their topic."""
@@ -159,7 +141,6 @@ class Lane:
 
     def close(self) -> None:
         """The connection has ended."""
-        self._driver.read_by(None)
         native.mqtt_close_lane(self._lane)
 
     @property
@@ -182,23 +163,13 @@ class Lane:
     def _read_on(self, data: bytes, kind: int) -> int:
         """Have the machine take these bytes of a read; how many it then needs to end a packet, as
         `Connection.missing_bytes` has it."""
-        if kind == OVER:
-            self._driver.read_by(None)
-        elif kind == LATE:
+        if kind == LATE:
             self._driver.put_off(data)
         elif data:
             self._driver.data_received(data)
         if kind == LONG:
             self._driver.let_others()
         return self._connection.missing_bytes if self._driver.up_to_date else UNREADY
-
-
-class Transport(Protocol):
-    """`asyncio.BaseTransport`, as far as it is needed."""
-
-    def get_extra_info(self, name: str) -> Any:
-        """None where nothing is known."""
-        ...
 
 
 class Loop(Protocol):
@@ -208,22 +179,6 @@ class Loop(Protocol):
         """Its clock, in seconds."""
         ...
 
-    def add_reader(self, descriptor: int, callback: Callable[[], None], /) -> None:
-        """Call this while the descriptor is readable."""
-        ...
-
-    def remove_reader(self, descriptor: int, /) -> object:
-        """Call it no more."""
-        ...
-
-
-def _plain_socket(transport: Transport) -> int:
-    """The descriptor of a socket that carries what the transport is given, as it is; -1 where none does."""
-    descriptor = transport.get_extra_info("descriptor")
-    if descriptor is None or transport.get_extra_info("sslcontext") is not None:
-        return -1
-    return int(descriptor)
-
 
 class Arrivals:
     """Of one broker."""
@@ -232,8 +187,6 @@ class Arrivals:
         self._router = router
         self._loop = loop
         self._turn = native.mqtt_turn(self._begin, self.publish, Run)
-        self._descriptor: int | None = None
-        """Readable while one of the sockets is that lanes are received from."""
         self._columns: dict[Column, Any] = {}
         self._logs: dict[int, Any] = {}
         self._live: dict[tuple[LiveSink, ...], tuple[LiveSink, ...]] = {}
@@ -261,8 +214,6 @@ class Arrivals:
         if lane is None:
             lane = Lane(self._turn, self.publish, publisher, driver, grant)
             connection.receiver.attach_lane(lane)
-            if lane.socket >= 0:
-                self._listen()
             lane.begin()
         lane.learn(event, column)
         prefix = self._prefix(event.run.address, grant)
@@ -298,17 +249,6 @@ class Arrivals:
     def _direct_all(self, prefix: Any, address: str) -> None:
         """What comes to topics of this prefix, which is one of now, goes where that of this address goes."""
         native.mqtt_direct_all(self._turn, prefix, *(self._column(address, qos) for qos in (0, 1)))
-
-    def _listen(self) -> None:
-        if self._descriptor is None:
-            self._descriptor = native.mqtt_descriptor(self._turn)
-            self._loop.add_reader(self._descriptor, self._arrived)
-
-    def _arrived(self) -> None:
-        """Sockets are ready. Each is received from once a turn: others have theirs, and so has the end of a commit."""
-        for origin in native.mqtt_arrived(self._turn):
-            log.error("%s: what it sent could not be taken, its connection ends", origin.name)
-            origin.abort()
 
     def _begin(self) -> None:
         router = self._router
@@ -368,9 +308,6 @@ class Arrivals:
 
     def close(self) -> None:
         """Nothing more is taken. What C holds the garbage collector does not see."""
-        if self._descriptor is not None:
-            self._loop.remove_reader(self._descriptor)
-            self._descriptor = None
         native.mqtt_close_turn(self._turn)
         self._clear()
 

@@ -204,9 +204,6 @@ class PacketTracer:
         machine = owner.connection
         tap = self._add(machine, _joining(machine, owner, client, user), driver.identity or "")
         driver.follow(tap, machine, tap)
-        if not isinstance(machine, MqttConnection):
-            driver.read_by(None)
-            driver.write_by(None)
         owner.retrace()
         if client:
             tap.watched_by([watch])

@@ -9,7 +9,6 @@ import socket
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -21,9 +20,7 @@ from bridge.engine.loops import LOOPS
 from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.sasl import SaslClient
 from bridge.transport.driver import Driver
-from bridge.transport.ready import Together
 from bridge.transport.tcp import TcpTransport
-from bridge.transport.turn import turn_of
 from edge.broker.amqp.arrivals import AnycastMessages, Arrivals, Member
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -173,8 +170,7 @@ class World:
         self.posted: deque[Callable[[], None]] = deque()
         self.store = MemoryStore(post=self.posted.append)
         self.router = Counting(self.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None)
-        loop = asyncio.get_running_loop()
-        self.arrivals = Arrivals(LOOPS, self.router, turn_of(loop), partial(Together, loop)) if lanes else None
+        self.arrivals = Arrivals(LOOPS, self.router) if lanes else None
         self.owners: list[AmqpSession] = []
         self.kept: dict[tuple[str, int], list[Any]] = {}
         self.store.commit_listeners.append(lambda commit: self._keep(commit.appended))
@@ -184,8 +180,8 @@ class World:
         """Consumers that are gone."""
 
     def session(self, driver: Driver, engine: Engine) -> AmqpSession:
-        sent = self.arrivals.lane(driver, engine).learn if self.arrivals is not None else None
-        self.owners.append(AmqpSession(driver, engine, self.router, clock_ns=lambda: 1, sent=sent))
+        lane = self.arrivals.lane(driver, engine) if self.arrivals is not None else None
+        self.owners.append(AmqpSession(driver, engine, self.router, clock_ns=lambda: 1, lane=lane))
         return self.owners[-1]
 
     def _keep(self, appended: Sequence[tuple[int, Stored]]) -> None:
@@ -251,15 +247,10 @@ class World:
         await self.turns()
         await self.turns()
         assert not self.router.answers.awaiting_commit
-        assert self.arrivals is None or not self.arrivals._lanes
         figures = self.router.figures
         counted = (figures.received, figures.acknowledged, figures.refused)
         received = [each.received for each in (*self.former, self.consumer)]
         return [[each.answers for each in self.clients], self.kept, list(map(sorted, received)), counted, unsettled]
-
-    def close(self) -> None:
-        if self.arrivals is not None:
-            self.arrivals.close()
 
 
 Step = tuple[Any, ...]
@@ -309,10 +300,7 @@ def compared(steps: Sequence[Step], **consumer: int) -> AtOnce:
 
     async def told(*, lanes: bool) -> tuple[list[Any], AtOnce]:
         world = World(lanes=lanes)
-        try:
-            return await play(world, steps, **consumer), (world.router.together, world.router.handed_on)
-        finally:
-            world.close()
+        return await play(world, steps, **consumer), (world.router.together, world.router.handed_on)
 
     without, none = run_loop(told(lanes=False))
     found, together = run_loop(told(lanes=True))
@@ -403,14 +391,11 @@ class TestLanes:
             client = world.clients[0]
             client.send("queue/a", [PLAIN[0]], settled=False)
             await world.rest()
-            assert world.arrivals is not None
-            assert client.transport.get_extra_info("descriptor") in world.arrivals._lanes
             client.socket.close()
             await world.turns()
             owner = weakref.ref(world.owners[0])
             del client, world.clients[0], world.owners[0]
             await world.finish()
-            world.close()
             return owner
 
         gc.disable()

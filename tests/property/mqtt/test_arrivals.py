@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import socket
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -26,7 +24,7 @@ from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Grant, Operation, Rule
 from edge.broker.model.interfaces import SubscribeOptions, Subscription
-from edge.broker.mqtt import arrivals, packets
+from edge.broker.mqtt import packets
 from edge.broker.mqtt.arrivals import Arrivals
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
@@ -132,64 +130,6 @@ class Transport(asyncio.Transport):
         elif not self.protocol.eof_received():
             self.close()
 
-    def hear(self) -> None:
-        """The peer takes what has come to it."""
-
-
-class SocketTransport(Transport):
-    """The same over a socket, which takes little at once."""
-
-    READ_BYTES = 65_536
-
-    def __init__(self, protocol: Any) -> None:
-        super().__init__(protocol)
-        self.connection, self.peer = socket.socketpair()
-        self.connection.setblocking(False)
-        self.peer.setblocking(False)
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self.connection.fileno() if name == "descriptor" else default
-
-    def write(self, data: Any) -> None:
-        self.stuck += data
-        self._send()
-
-    def _send(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self.stuck and self.connection.fileno() >= 0:
-                self.stuck = self.stuck[self.connection.send(self.stuck) :]
-
-    def hear(self) -> None:
-        while self.reads:
-            try:
-                data = self.peer.recv(self.READ_BYTES)
-            except BlockingIOError:
-                return
-            self.written += data
-            self._send()
-            if not data:
-                return
-
-    def read_on(self, *, reads: bool) -> None:
-        self.reads = reads
-
-    def receive(self, data: bytes) -> None:
-        if data:
-            self.peer.sendall(data)
-        else:
-            self.peer.shutdown(socket.SHUT_WR)  # it may still hear
-
-    def look(self) -> None:
-        """What the loop does while it watches the socket."""
-        with contextlib.suppress(BlockingIOError):
-            while not (self.paused or self.lost):
-                super().receive(self.connection.recv(self.READ_BYTES))
-
-    def _lose(self) -> None:
-        super()._lose()
-        self.connection.close()
-
 
 class Follower(RunConsumer):
     """A live subscriber."""
@@ -219,7 +159,6 @@ class World:
         version: int,
         *,
         rights: bool,
-        over: Callable[[Driver], Transport] = Transport,
         kept: str = "#",
     ) -> None:
         self.posted: deque[Callable[[], None]] = deque()
@@ -240,9 +179,9 @@ class World:
         self.transports: list[Transport] = []
         self.grants: list[Grant] = []
         for number in range(CLIENTS):
-            self._connect(f"c{number}", version, over, rights=rights)
+            self._connect(f"c{number}", version, rights=rights)
 
-    def _connect(self, name: str, version: int, over: Callable[[Driver], Transport], *, rights: bool) -> None:
+    def _connect(self, name: str, version: int, *, rights: bool) -> None:
         connection = Connection(Limits(packet_bytes_max=20_000, receive_maximum=12), self.clock())
 
         def owner(driver: Driver) -> ConnectionHandler:
@@ -253,7 +192,7 @@ class World:
             return handler
 
         driver = Driver(connection, owner, write_bytes_max=1 << 16, unread_bytes_max=1 << 20)
-        transport = over(driver)
+        transport = Transport(driver)
         self.transports.append(transport)
         driver.connection_made(transport)
         driver.data_received(packets.Connect(name, version).encode())
@@ -266,15 +205,6 @@ class World:
         transport = self.transports[client]
         if not (transport.lost or self.driver(client)._paused_for):
             transport.receive(data)
-            self.receive_all()
-
-    def receive_all(self) -> None:
-        """Sockets that are ready are received from."""
-        if isinstance(self.arrivals, Arrivals):
-            self.arrivals._arrived()
-        for transport in self.transports:
-            if isinstance(transport, SocketTransport):
-                transport.look()
 
     def driver(self, client: int) -> Driver:
         return self.handlers[client]._driver
@@ -315,7 +245,6 @@ class World:
         """Commit everything; what clients, logs and subscribers have seen."""
         for transport in self.transports:
             transport.read_on(reads=True)
-            transport.hear()
         await self.end_turn()
         while self.posted:
             self.end_commit(None)
@@ -326,13 +255,8 @@ class World:
             if not transport.lost
         ]
         for transport in self.transports:
-            transport.hear()
             transport.close()
         await self.end_turn()
-        for transport in self.transports:
-            transport.hear()
-            if isinstance(transport, SocketTransport):
-                transport.peer.close()
         assert not self.router.answers.awaiting_commit
         kept: dict[tuple[str, int], list[Any]] = {}
         for log, (_, _, run) in self.kept:
@@ -380,26 +304,17 @@ async def play(world: World, steps: Sequence[Step]) -> list[Any]:
             case "lose":
                 world.transports[arguments[0]].close()
                 await asyncio.sleep(0)
-        for transport in world.transports:
-            transport.hear()
     return await world.finish()
 
 
 def both(version: int, steps: Sequence[Step], *, rights: bool = False, kept: str = "#") -> World:
-    """The world with lanes, after it did what the one without did; and one with lanes that have sockets."""
+    """The world with lanes, after it did what the one without did."""
 
     async def run() -> World:
         with_lanes, without = (World(lanes, version, rights=rights, kept=kept) for lanes in (True, False))
-        with_sockets = World(True, version, rights=rights, over=SocketTransport, kept=kept)
         for _ in range(3):
             await asyncio.sleep(0)  # all are of one loop: each CONNACK is written before a peer stops to read
-        told = await play(without, steps)
-        assert await play(with_lanes, steps) == told
-        if not any(what == "take" and len(more[1]) > SocketTransport.READ_BYTES for what, *more in steps):
-            assert await play(with_sockets, steps) == told  # what comes in one piece without sockets does so there
-        else:
-            await with_sockets.finish()
-        with_sockets.arrivals.close()
+        assert await play(with_lanes, steps) == await play(without, steps)
         return with_lanes
 
     return run_still(run())
@@ -651,16 +566,6 @@ class TestLanes:
     def test_topics_beyond_what_is_remembered_are_taken_all_the_same(self) -> None:
         many = [packets.Publish(f"t/{n}", b"x", 1, packet_id=n + 1).encode(4) for n in range(600)]
         both(4, [step for each in (*many, *many) for step in (("take", 0, each), ("turn",), ("commit", None))])
-
-    def test_only_a_socket_that_carries_what_is_written_as_it_is_may_be_used(self) -> None:
-        with socket.socket() as connection:
-            plain = asyncio.Transport({"descriptor": connection.fileno()})
-            assert arrivals._plain_socket(plain) == connection.fileno()
-            assert (
-                arrivals._plain_socket(asyncio.Transport({"descriptor": connection.fileno(), "sslcontext": object()}))
-                == -1
-            )
-            assert arrivals._plain_socket(asyncio.Transport()) == -1
 
     def test_nothing_of_it_is_left_when_connections_and_broker_are_gone(self) -> None:
         async def run() -> weakref.ref[Transport]:
