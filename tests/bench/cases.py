@@ -179,12 +179,12 @@ CASES: Final[dict[str, Benchmark]] = {
         Spread("amqp-each", _EACH, 60, amqp_each, (50, 200, 1_000), 40_000),
         Spread("amqp-connections", _EACH, 120, amqp_each, unlike.CURVE),
         Spread("amqp-each-through", f"{_EACH}, to 4 receivers", 90, amqp_each_through, (50, 200, 1_000)),
-        Spread("amqp-each-artemis", f"{_EACH}, both on disk", 180, amqp_each, (50, 200, 1_000), 2.0, peer=Artemis),
+        Spread("amqp-each-artemis", f"{_EACH}, both on disk", 180, amqp_each, (50, 200, 1_000), 1.5, peer=Artemis),
         Spread("amqp-each-rabbitmq", _EACH, 180, amqp_each, (50, 200, 1_000), _RABBIT, peer=RabbitMQ),
         Spread("anycast-each", _ANYCAST, 70, anycast_each, (10, 50, 200, 1_000), 40_000, 0.8),
         Spread(
             "anycast-each-skupper", f"{_ANYCAST}, beside the C router",
-            90, anycast_each, (10, 50, 200, 1_000), 1.0, 0.8, SkupperRouter,
+            90, anycast_each, (10, 50, 200, 1_000), 0.3, 0.0, SkupperRouter,
         ),
         Comparison(
             "amqp-in-rabbitmq", "AMQP, 5 senders, 100 B, into a durable queue",

@@ -91,8 +91,10 @@ def allow_files(files: int) -> None:
 
 
 PACED: Final = ("-c", str(FLEET), "-n", "100000", "-q", "1", "-r", "20000", *UNLIKE)
-PUBACK_MS_MAX: Final = 2.0
-"""Of half the messages; of 99 in 100 it is beyond `COMMITS` commits, each as long as 99 in 100 of the round's."""
+PUBACK_MS_MAX: Final = 3.0
+"""Of half the messages."""
+BEYOND_COMMITS_MS_MAX: Final = 20.0
+"""Of 99 in 100 messages, beyond `COMMITS` commits, each as long as 99 in 100 of the round's."""
 
 
 def _paced(load: LoadGenerators, settings: Settings) -> list[Result]:
@@ -131,8 +133,8 @@ def _paced_worst(waits_ms: dict[str, list[float]], theirs_ms: dict[str, list[flo
     """What its own commits explain is taken off in each round: how long they take differs by the minute."""
     mine, others = median(waits_ms["p99"]), median(theirs_ms["p99"])
     beyond = median(a - COMMITS * c for a, c in zip(waits_ms["p99"], waits_ms["commit_p99"], strict=True))
-    words = f"<= {COMMITS:g} commits + {PUBACK_MS_MAX:g}"
-    goal = at_most(PUBACK_MS_MAX, max(beyond, 0.0))._replace(words=words)
+    words = f"<= {COMMITS:g} commits + {BEYOND_COMMITS_MS_MAX:g}"
+    goal = at_most(BEYOND_COMMITS_MS_MAX, max(beyond, 0.0))._replace(words=words)
     return Result(
         f"{LATENCY.name}-p99", f"the same, in 99 of 100: {COMMITS:g} commits and {beyond:+.2f} ms", "ms, p99",
         mine, goal, peer, others, mine / others,
@@ -158,15 +160,15 @@ _beside_rabbitmq = partial(Comparison, peer=RabbitMQ, prepare=absent_session)
 CASES: Final = (
     _compared(
         "mqtt-unlike-in", f"{_WHAT}, QoS 1, window 20; ours on disk first, theirs stored nowhere", 30,
-        _measure(*_IN), goal=0.9, prepare=stored,
+        _measure(*_IN), goal=1.0, prepare=stored,
     ),
     _compared(
         "mqtt-unlike-through", f"{_WHAT}, QoS 1, through to one live subscriber", 40,
-        _measure(*_THROUGH, figure="recv_per_s"), goal=0.9,
+        _measure(*_THROUGH, figure="recv_per_s"), goal=1.0,
     ),
     _compared(
         "mqtt-unlike-qos0", f"{_WHAT}, QoS 0, through to one subscriber", 40,
-        _measure("-c", "50", "-n", "300000", "-q", "0", "-Q", "0", *_SUBSCRIBER, figure="recv_per_s"), goal=0.9,
+        _measure("-c", "50", "-n", "300000", "-q", "0", "-Q", "0", *_SUBSCRIBER, figure="recv_per_s"), goal=1.5,
     ),
     _compared(
         "mqtt-unlike-qos2", f"{_WHAT}, QoS 2, window 20; ours on disk first, theirs stored nowhere", 60,
@@ -235,11 +237,11 @@ CASES: Final = (
     ),
     _compared(
         "mqtt-fleet-through", f"{_EACH.format(FLEET)}, through to one live subscriber", 40,
-        _one_each(FLEET, 300_000, *_SUBSCRIBER, figure="recv_per_s"), goal=0.7,
+        _one_each(FLEET, 300_000, *_SUBSCRIBER, figure="recv_per_s"), goal=1.0,
     ),
     _compared(
         "mqtt-fleet-2000-through", _EACH_THROUGH.format(2_000), 50,
-        _one_each(2_000, 300_000, *_SUBSCRIBER, figure="recv_per_s"), goal=0.7,
+        _one_each(2_000, 300_000, *_SUBSCRIBER, figure="recv_per_s"), goal=1.0,
     ),
     LATENCY,
     Benchmark("mqtt-connections", _EACH_IN.format("1 to 5 000"), 120, partial(_curve, through=False)),
