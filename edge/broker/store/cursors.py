@@ -440,21 +440,24 @@ class CursorTable:
 
     # --- for a group ------------------------------------------------------------------------------------------
 
-    def claims_of(self, log: LogState) -> list[Claim]:
-        """What each cursor of a log may still ask of it."""
+    def claims_of(self, log: LogState, *, all_: bool = False) -> list[Claim]:
+        """Return what each cursor of a log may still ask of it. `all_`: also of idle cursors that have passed it."""
         claims = [Claim(state.name, state.progress, state.wants) for state in self.in_use(log)]
-        idle = self._idle_rows(log, log.next)
-        return claims + [Claim(row.name, self._idle.progress(row), self._wants_of(row.name)) for row in idle]
+        for row in self._idle_rows(log, POSITION_MAX if all_ else log.next):
+            wants = self._wants_of(row.name) if row.position < log.next else None
+            claims.append(Claim(row.name, self._idle.progress(row), wants))
+        return claims
 
-    def claims(self, log: LogState, group: Group) -> list[Claim]:
-        """What each cursor will have passed with this group: what its dead letters replace is not lost once more."""
+    def claims(self, log: LogState, group: Group, *, all_: bool = False) -> list[Claim]:
+        """Return what each cursor will have passed with this group, as `claims_of`: what its dead letters replace is
+        not lost once more."""
         given_up: dict[str, list[GivenUp]] = {}
         for given in group.given_up:
             state = self._states.get(given.cursor)
             if state is not None and state.log is log:
                 given_up.setdefault(state.name, []).append(given)
         claims = []
-        for claim in self.claims_of(log):
+        for claim in self.claims_of(log, all_=all_):
             progress = claim.progress.copy()
             for given in given_up.get(claim.name, ()):
                 progress.add(max(given.first, -1), given.last)

@@ -53,7 +53,7 @@ class Removals:
                 state.medium_end,
                 size,
                 self._limits.thin_bytes_max,
-                self._cursors.claims(state, group),
+                self._cursors.claims(state, group, all_=True),  # what any of them has passed stays as it is
                 now_ns,
                 group.at_most[log],
                 self._limits.thin_messages_max,

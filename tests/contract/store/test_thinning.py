@@ -128,6 +128,19 @@ def test_what_is_acknowledged_in_part_stays_as_it_is(rig: Rig) -> None:
     assert all("thinned" not in bodies[sequence] for sequence in (*range(5, 10), *range(28, 30)) if sequence in bodies)
 
 
+def test_what_an_idle_cursor_has_passed_stays_as_it_is(rig: Rig) -> None:
+    log = fill(rig, minutes=2)
+    rig.store.rest_cursor(rig.store.open_cursor("idle", log, 0))
+    rig.commit()
+    rig.store.pass_cursors(log, [rig.store.open_cursor("idle", log, 0)], 40)
+    rig.commit()
+    before = kept(rig, log)
+    rig.store.thin(log, 100)
+    rig.commit()
+    assert not any("thinned" in document for _, _, document in kept(rig, log))
+    assert kept(rig, log) == before[-len(kept(rig, log)) :], "the oldest went instead"
+
+
 def test_devices_are_told_apart_and_others_left_alone(rig: Rig) -> None:
     log = rig.store.log("a")
     rig.store.open_cursor("c", log, 0)
