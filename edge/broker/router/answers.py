@@ -16,11 +16,13 @@ from edge.broker.model.isolation import answered
 from edge.broker.router.batch import ColumnBatch
 from edge.broker.router.ordered_replies import OrderedReplies, Withdraw
 from edge.broker.store.errors import StoreError, StoreFull
-from edge.broker.store.ticket import Ticket
+from edge.broker.store.ticket import BothTickets, Ticket
 
 _ACCEPTED: Final = Acceptance.ACCEPTED
 
-_Waiting = tuple[Ticket, Origin, Sequence[int], Refusal | Acceptance | None, ColumnBatch | None]
+_Commits = Ticket | BothTickets
+
+_Waiting = tuple[_Commits, Origin, Sequence[int], Refusal | Acceptance | None, ColumnBatch | None]
 """Commit that an answer waits for, its origin, its tokens, and the answer (None: the outcome of the commit). The last
 entry is the origin where that is a batch: asking for the class of a `Protocol` takes 1 us."""
 
@@ -40,7 +42,7 @@ class Answers:
 
     # --- what becomes of messages -----------------------------------------------------------------------------
 
-    def accept_with(self, ticket: Ticket, origin: Origin, tokens: Sequence[int]) -> None:
+    def accept_with(self, ticket: _Commits, origin: Origin, tokens: Sequence[int]) -> None:
         """Accepted when the commit succeeds, refused when it fails."""
         if tokens:
             if self._replies:
@@ -141,7 +143,7 @@ class Answers:
             self._figures.refused += self.ordered.expire()
 
     def _with_following(
-        self, ticket: Ticket, origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance | None
+        self, ticket: _Commits, origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance | None
     ) -> tuple[Sequence[int], int]:
         """Return `tokens` with those of the next answers that are the same, and the number of those answers."""
         waiting, together = self._waiting, list(tokens)
@@ -155,7 +157,9 @@ class Answers:
             count += 1
         return (together, count) if count else (tokens, 0)
 
-    def _wait(self, ticket: Ticket, origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance | None) -> None:
+    def _wait(
+        self, ticket: _Commits, origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance | None
+    ) -> None:
         self._waiting.append((ticket, origin, tokens, answer, None))
         self.awaiting_commit[origin] = self.awaiting_commit.get(origin, 0) + 1
 

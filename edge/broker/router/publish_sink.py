@@ -12,7 +12,7 @@ from edge.broker.router.batch import ColumnBatch
 from edge.broker.router.retained import RetainedMessages
 from edge.broker.router.unrouted import UnroutedMessages
 from edge.broker.store.contract import Store
-from edge.broker.store.ticket import Ticket
+from edge.broker.store.ticket import BothTickets, Ticket
 
 
 class PublishSink:
@@ -39,13 +39,20 @@ class PublishSink:
 
     def keep(self, log: int, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         """Append to a log; `tokens` are answered when that is on disk, or at once where the log is kept in memory."""
+        ticket = self._append(log, run)
+        if ticket is None:
+            self.answers.accept(origin, tokens)
+        else:
+            self.answers.accept_with(ticket, origin, tokens)
+        self._flush_soon()
+
+    def _append(self, log: int, run: Run) -> Ticket | None:
+        """Append to a log. Return the ticket to wait for; None if the run is in memory and stays there."""
         joined = self._store.append(log, run)
         if isinstance(joined, Stored):
             self._feeds.took(log, joined)
-            self.answers.accept(origin, tokens)
-        else:
-            self.answers.accept_with(joined, origin, tokens)
-        self._flush_soon()
+            return None
+        return joined
 
     def takes_all(self, batch: ColumnBatch) -> bool:
         """False where the runs of a batch have to be taken one by one: room has to be counted or made, a log is kept in
@@ -80,9 +87,15 @@ class PublishSink:
         """`user` has room for it among the retained messages."""
         return self._retained.admits(run, user)
 
-    def retain(self, run: Run, user: str) -> Ticket | None:
-        """Make it the retained message of its address; the commit an answer waits for, None when nothing changes."""
-        ticket = self._retained.put(run, user)
-        if ticket is not None:
-            self._flush_soon()
-        return ticket
+    def retain(self, log: int | None, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        """Make the last message of a run the retained one of its address, and append the run to a log if there is one.
+        `tokens` are answered when both are on disk."""
+        kept = None if log is None else self._append(log, run)
+        retained = self._retained.put(run, origin.user)
+        if kept is not None and retained is not None and kept is not retained:
+            self.answers.accept_with(BothTickets(kept, retained), origin, tokens)
+        elif (ticket := kept or retained) is not None:
+            self.answers.accept_with(ticket, origin, tokens)
+        else:
+            self.answers.accept(origin, tokens)
+        self._flush_soon()

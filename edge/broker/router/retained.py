@@ -44,6 +44,8 @@ class RetainedMessages:
         self._store = store
         self._names = names
         self._tree = RetainedTree()
+        self._deleted: dict[str, Ticket] = {}
+        """Tickets of deletions by address, at least of those that are not on disk."""
         self._count = 0
         known: dict[str, str] = {}
         """Names of devices and users, each once."""
@@ -76,6 +78,7 @@ class RetainedMessages:
         if _clears(run, body):
             return self.discard(address)
         kept = Kept(address, run.device, run.flags | RETAIN, run.properties, [body], run.received_at, user)
+        self._deleted.pop(address, None)
         self._set(address, kept)
         self._remember_expiry(kept)
         return self._store.put(KIND, address, msgspec.msgpack.encode(kept))
@@ -117,13 +120,27 @@ class RetainedMessages:
         return self._tree.walk(pattern)
 
     def discard(self, address: str) -> Ticket | None:
-        """Forget the message of an address; None when there is none."""
+        """Delete the message of an address. Return the ticket of the deletion; None if there is no message, in memory
+        or on disk."""
         gone = self._tree.pop(address)
         if gone is None:
-            return None
+            return self._delete_again(address)
         self._names.gone(NameKind.RETAINED, gone.user, _size_of(address, gone.body_bytes))
         self._count -= 1
-        return self._store.delete(KIND, address)
+        return self._delete(address)
+
+    def _delete(self, address: str) -> Ticket:
+        if len(self._deleted) >= RETAINED_PURGED_MAX:
+            self._deleted = {each: ticket for each, ticket in self._deleted.items() if not _is_on_disk(ticket)}
+        ticket = self._deleted[address] = self._store.delete(KIND, address)
+        return ticket
+
+    def _delete_again(self, address: str) -> Ticket | None:
+        """Return the ticket of an earlier deletion that is not on disk; repeat the deletion if its commit failed."""
+        ticket = self._deleted.get(address)
+        if ticket is None or _is_on_disk(ticket):
+            return None
+        return self._delete(address) if ticket.decided else ticket
 
     def _set(self, address: str, kept: Kept) -> None:
         message = Message.of(kept, kept.user)
@@ -145,6 +162,10 @@ class RetainedMessages:
         due = [(run.received_at + ttl, run.address) for run in runs if (ttl := self._ttl_ns(run)) is not None]
         heapq.heapify(due)
         return due
+
+
+def _is_on_disk(ticket: Ticket) -> bool:
+    return ticket.decided and ticket.error is None
 
 
 def _clears(run: Run, body: bytes) -> bool:

@@ -110,11 +110,8 @@ class TopicRoute(Route):
                 return
             retains = False
         offer_live(self.live, origin, run)
-        ticket = sink.retain(run, origin.user) if retains else None
-        if ticket is not None:
-            if log is not None:
-                sink.keep(log, origin, run, ())
-            sink.answers.accept_with(ticket, origin, tokens)
+        if retains:
+            sink.retain(log, origin, run, tokens)
         elif log is not None:
             sink.keep(log, origin, run, tokens)
         else:

@@ -24,3 +24,23 @@ class Ticket:
         if self.decided:
             raise RuntimeError("the commit is over already")
         self.decided, self.error = True, error
+
+
+class BothTickets:
+    """Two commits that one answer waits for. It is decided with the later one, with the error of either."""
+
+    __slots__ = ("_one", "_other")
+
+    def __init__(self, one: Ticket, other: Ticket) -> None:
+        self._one = one
+        self._other = other
+
+    @property
+    def decided(self) -> bool:
+        """True once both commits are over."""
+        return self._one.decided and self._other.decided
+
+    @property
+    def error(self) -> StoreError | None:
+        """Why one of the commits failed; None once both are on disk."""
+        return self._one.error or self._other.error

@@ -18,6 +18,7 @@ from edge.broker.store.errors import StoreFull
 from edge.broker.store.limits import Limits
 from edge.broker.store.logs import LogState
 from edge.broker.store.medium import FAILED, ReadDone
+from edge.broker.store.ticket import Ticket
 from tests.unit.broker.test_promises import Consumer, Site
 
 MEMORY = AddressPolicy(durability=Durability(DurabilityMode.MEMORY))
@@ -113,6 +114,20 @@ def test_a_retained_message_is_answered_when_it_is_on_disk(site: Site, sender: S
     assert sender.answered[-1] == 2
     site.settle_down()
     assert sender.answered[-1] == 3
+
+
+def test_a_retained_message_is_answered_when_the_log_has_it_too(
+    site: Site, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.consumer("topic/t", options=DURABLE)
+    reserved = Ticket()
+    monkeypatch.setattr(site.store, "append", lambda _log, _run: reserved)
+    sender.send("topic/t", b"1", flags=1 | RETAIN)
+    site.settle_down()
+    assert sender.answered == [0], "only the retained message is on disk"
+    reserved.decide(StoreFull("no numbers can be reserved"))
+    site.router.flush()
+    assert (sender.answered, sender.why) == ([0, 1], Refusal.FULL)
 
 
 def test_many_addresses_and_turns_arrive_once_and_in_order(site: Site, sender: Sender) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections import deque
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_PURGED_MAX, RET
 from edge.broker.model.topics import matches, widened
 from edge.broker.retention.names import NameQuotas
 from edge.broker.router.retained import KIND, RetainedMessages
+from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
 from tests.support.memory_store import MemoryStore
 
@@ -36,14 +38,15 @@ def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
     store = MemoryStore(post=lambda call: call())
     retained = RetainedMessages(store, NameQuotas(Limits()))
     model: dict[str, bytes] = {}
+    deleted: set[str] = set()
     for i, (address, keep) in enumerate(changes):
         body = b"%d" % i if keep else b""
         changed = retained.put(run(address, body), "")
-        assert (changed is not None) is (keep or address in model)
+        assert (changed is not None) is (keep or address in model or address in deleted)
         if keep:
             model[address] = body
-        else:
-            model.pop(address, None)
+        elif model.pop(address, None) is not None:
+            deleted.add(address)
     store.flush()
     for each in (retained, RetainedMessages(store, NameQuotas(Limits()))):
         assert len(each) == len(model)
@@ -55,6 +58,34 @@ def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
         retained.discard(address)
     assert len(retained) == 0
     assert not retained._tree, "no branch is left"
+
+
+def test_a_message_that_is_deleted_again_waits_for_the_first_deletion() -> None:
+    posted: deque[Callable[[], None]] = deque()
+    store = MemoryStore(post=posted.append)
+    retained = RetainedMessages(store, NameQuotas(Limits()))
+
+    def commit(failure: StoreError | None = None) -> None:
+        store.failure = failure
+        store.flush()
+        while posted:
+            posted.popleft()()
+        store.failure = None
+
+    retained.put(run("a", b"1"), "")
+    commit()
+    first = retained.put(run("a", b""), "")
+    assert first is not None
+    assert retained.put(run("a", b""), "") is first
+    commit(StoreError("the medium failed"))
+    assert first.error is not None
+    second = retained.put(run("a", b""), "")
+    assert second is not None
+    assert second is not first
+    commit()
+    assert second.error is None
+    assert retained.put(run("a", b""), "") is None
+    assert len(RetainedMessages(store, NameQuotas(Limits()))) == 0
 
 
 def test_a_wildcard_looks_at_its_own_branch_only() -> None:
