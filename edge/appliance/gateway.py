@@ -275,7 +275,7 @@ class Gateway:
 
     def _room(self) -> int | None:
         """Bytes of bodies there is room for; None where there is no medium to ask."""
-        quotas, free = self.broker.router.quotas, self.store.free_bytes()
+        quotas, free = self.broker.router.quotas, self.store.retention.free_bytes()
         if free is None:
             return None
         left = free - quotas.floor_bytes
@@ -292,7 +292,7 @@ class Gateway:
         return {
             "gateway": self.configuration.gateway,
             "dev": self._development,
-            "epoch": self.store.epoch,
+            "epoch": self.store.lineage.epoch,
             "version": VERSION,
             "uptime_s": round(time.monotonic() - self._started_at, 3),
             "clients": {
@@ -332,7 +332,7 @@ class Gateway:
                 "repeated": log_lines.repeated,
                 "stuck_s": round(log_lines.stuck_s, 3),
             },
-            "ledger": dict(self.store.entered),
+            "ledger": dict(self.store.ledger.entered),
             "problems": msgspec.to_builtins(self._health.problems()),
             "first_boot": self._health.first_boot.told(),
             "configuration": msgspec.to_builtins(self._trials.report()) if self._trials is not None else {},
@@ -386,7 +386,7 @@ class Gateway:
     def _report_status(self) -> None:
         document = {
             "state": "running",
-            "epoch": self.store.epoch,
+            "epoch": self.store.lineage.epoch,
             "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
             "version": VERSION,
             "backlog_messages": self.uplinks.backlog,

@@ -196,7 +196,7 @@ class GatewayHealth:
         """What happened within the last minute, by counters that rise."""
         peers = {uplink.connector.name: _peer(uplink) for uplink in self._uplinks}
         counters = {f"rejected {uplink.connector.name}": uplink.figures.messages_rejected for uplink in self._uplinks}
-        counters |= {f"ledger {reason}": count for reason, count in self._store.entered.items()}
+        counters |= {f"ledger {reason}": count for reason, count in self._store.ledger.entered.items()}
         counters |= {f"not taken {name}": count for name, count in self._not_taken().items()}
         counters |= {"restarts": self._broker.router.feeds.restarts, "connections": self._broker.listeners.refused}
         lately = self._rising.lately({name: count for name, count in counters.items() if count})

@@ -36,7 +36,7 @@ from edge.broker.security.authenticator import Gate
 from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
 from edge.broker.space import Space
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import SmallState, Store
 from edge.broker.tracing.tracer import PacketTracer
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Broker:
         )
         self.router = self._space.router
         api = configuration.device_api
-        self.devices = _device_service(api, self.router, store) if api is not None else None
+        self.devices = _device_service(api, self.router, store.state) if api is not None else None
         """The device API; None where the space has none."""
         self.mqtt_sessions = SessionRegistry(
             self.router,
@@ -206,11 +206,11 @@ def _site(configuration: BrokerConfiguration) -> Site:
     )
 
 
-def _device_service(api: DeviceApi, router: Router, store: Store) -> DeviceService:
+def _device_service(api: DeviceApi, router: Router, state: SmallState) -> DeviceService:
     """The device API, loaded where a space has it."""
     from edge.broker.hono.service import DeviceService  # noqa: PLC0415
 
-    return DeviceService(api, router, store)
+    return DeviceService(api, router, state)
 
 
 def _mqtt_interception(devices: DeviceService | None) -> mqtt_interception.Interception:

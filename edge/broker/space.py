@@ -47,7 +47,7 @@ class Space:
         limits = limits or Limits()
         self._loop = asyncio.get_running_loop()
         self._turn = turn_of(self._loop)
-        self._store = store
+        self._commits = store.commits
         self._drivers = drivers
         self._flush_scheduled = False
         self._paused = False
@@ -67,7 +67,7 @@ class Space:
         self.router.quotas.keep_free(limits.free_floor_bytes)
         self.router.quotas.bound_space(quota_bytes)
         self.router.quotas.tick()
-        store.commit_listeners.append(self._committed)  # after the router
+        self._commits.listeners.append(self._committed)  # after the router
 
     def stop(self) -> None:
         """Start no more commits by itself."""
@@ -88,14 +88,14 @@ class Space:
             self._flush_scheduled = False
         self.router.start_commit()
         self._arm_batch_timer()
-        if not self._paused and self._store.pending_bytes > PENDING_BYTES_MAX:
+        if not self._paused and self._commits.pending_bytes > PENDING_BYTES_MAX:
             self._paused = True
             for driver in self._drivers():
                 driver.pause_reading(STORE_BUSY)
 
     def _arm_batch_timer(self) -> None:
         """Come back when messages that may wait (``durability: batch``) have waited."""
-        due_in = self._store.due_in()
+        due_in = self._commits.due_in()
         if due_in is None:
             return
         due_at = self._loop.time() + due_in
@@ -112,7 +112,7 @@ class Space:
     def _committed(self, commit: Committed) -> None:
         self._turn.write()  # the answers, before the loop reads what came meanwhile
         self._arm_batch_timer()
-        if self._paused and self._store.pending_bytes < PENDING_BYTES_LOW:
+        if self._paused and self._commits.pending_bytes < PENDING_BYTES_LOW:
             self._paused = False
             for driver in self._drivers():
                 driver.resume_reading(STORE_BUSY)

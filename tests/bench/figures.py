@@ -52,14 +52,14 @@ class Bench:
     def __init__(self, store: Store, posted: queue.SimpleQueue[Callable[[], object]]) -> None:
         self.store = store
         self._posted = posted
-        self.log = store.log("bench")
-        self.cursor = store.open_cursor("consumer", self.log, 0)
+        self.log = store.logs.open("bench")
+        self.cursor = store.cursors.open("consumer", self.log, 0)
         self.commit()
 
     def commit(self) -> float:
         """Seconds a commit of what is gathered takes, from sealing to being told."""
         begin = time.perf_counter()
-        if self.store.flush():
+        if self.store.commits.flush():
             self._posted.get(timeout=60)()
         return time.perf_counter() - begin
 
@@ -67,7 +67,7 @@ class Bench:
         for i in range(shape.runs):
             which = (number * shape.runs + i) % ADDRESSES
             bodies = [BODY] * shape.messages
-            self.store.append(self.log, Run(f"load/{which}", f"device-{which}", 1, b"", bodies, 1))
+            self.store.logs.append(self.log, Run(f"load/{which}", f"device-{which}", 1, b"", bodies, 1))
 
     def follow(self) -> None:
         """From now on a consumer acknowledges everything as soon as it is committed."""
@@ -75,9 +75,9 @@ class Bench:
         def committed(commit: Committed) -> None:
             if commit.appended:
                 first, last = commit.appended[0][1], commit.appended[-1][1]
-                self.store.acknowledge(self.cursor, first.position, last.position + len(last.run.bodies) - 1)
+                self.store.cursors.acknowledge(self.cursor, first.position, last.position + len(last.run.bodies) - 1)
 
-        self.store.commit_listeners.append(committed)
+        self.store.commits.listeners.append(committed)
 
     def read(self, position: int) -> tuple[int, int]:
         """(messages, position after them)."""
@@ -88,7 +88,7 @@ class Bench:
             end = runs[-1].position + len(runs[-1].run.bodies) if runs else position
             found.append((sum(len(each.run.bodies) for each in runs), end))
 
-        self.store.read(self.log, position, READ_BYTES, done)
+        self.store.logs.read(self.log, position, READ_BYTES, done)
         while not found:
             self._posted.get(timeout=60)()
         return found[0]
@@ -240,11 +240,11 @@ def deleting() -> Iterator[Result]:
     limits = Limits()
     with sqlite_bench() as bench:
         series(bench, Shape(1, 1), 3 * limits.reclaim_rows_max)
-        last = bench.store.bounds(bench.log)[1] - 1
-        bench.store.acknowledge(bench.cursor, 0, last)
+        last = bench.store.logs.bounds(bench.log)[1] - 1
+        bench.store.cursors.acknowledge(bench.cursor, 0, last)
         time.sleep(limits.moves_delay_s)
         times = []
-        while bench.store.bounds(bench.log)[0] <= last:
+        while bench.store.logs.bounds(bench.log)[0] <= last:
             times.append(bench.commit() * 1e3)
     yield Result("store-delete", f"a commit that deletes {limits.reclaim_rows_max} segments of one message", "ms",
                  max(times), details={"ms": times})  # fmt: skip
@@ -272,7 +272,7 @@ def _spinning(bench: Bench, seconds: float) -> Iterator[float]:
     while time.perf_counter() < end:
         bench.append(Shape(1, 20), 0)
         begin = time.perf_counter()
-        bench.store.flush()
+        bench.store.commits.flush()
         while bench._posted.empty():
             sum(range(200))
         bench._posted.get()()

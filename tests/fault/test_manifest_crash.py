@@ -63,10 +63,10 @@ def test_every_message_is_stated_once_whatever_commit_was_the_last(
             shutil.copy(file, copy)
         copies.append((copy, stated(bench)))
 
-    rig.store.commit_listeners.append(keep)
+    rig.store.commits.listeners.append(keep)
     live(bench)
     received += stated(bench)
-    everything = dict(rig.store.sequences())
+    everything = dict(rig.store.lineage.sequences())
     rig.store.close()
     assert held(received) == everything
     assert len(copies) > 20
@@ -76,7 +76,7 @@ def test_every_message_is_stated_once_whatever_commit_was_the_last(
         after.hours = bench.hours
         hour_ends(after)
         hour_ends(after)
-        assert held([*before, *after.taken()]) == dict(again.store.sequences()), copy.name
+        assert held([*before, *after.taken()]) == dict(again.store.lineage.sequences()), copy.name
         again.store.close()
 
 

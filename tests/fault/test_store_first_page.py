@@ -37,7 +37,9 @@ def add_large(data: Path, *, crash_to: Path | None = None) -> None:
     rig = sqlite_rig(data)
     dice = random.Random(1)
     for number, count in enumerate(LARGE):
-        rig.store.append(rig.store.log(QUEUE), Run("jobs", "d", 1, b"", [dice.randbytes(count)], AT + number))
+        rig.store.logs.append(
+            rig.store.logs.open(QUEUE), Run("jobs", "d", 1, b"", [dice.randbytes(count)], AT + number)
+        )
         rig.commit()
     if crash_to is not None:
         shutil.copytree(data, crash_to)
@@ -114,7 +116,7 @@ def test_nothing_is_lost(tmp_path: Path, size: int, way: Way) -> None:
     assert Lost(data).rows == []
     assert page_size_of(made.path) == size
     with contextlib.closing(open_store(data, post=lambda _: None)) as store:
-        assert {(cursor.name, cursor.position) for cursor in store.cursors()} >= {("queue", 55)}
+        assert {(cursor.name, cursor.position) for cursor in store.cursor_records()} >= {("queue", 55)}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -169,7 +171,7 @@ def test_a_store_of_an_older_schema(tmp_path: Path, size: int) -> None:
         connection.execute("INSERT INTO boot VALUES (1, 'b', 0)")
         connection.execute(segment.INSERT, segment.encode(key(1, 0), 1, 0, [run]))
     rig = sqlite_rig(data)
-    rig.store.open_cursor("queue", rig.store.log(QUEUE), 0)
+    rig.store.cursors.open("queue", rig.store.logs.open(QUEUE), 0)
     rig.settle()
     rig.store.close()
     add_large(data)
@@ -204,8 +206,8 @@ def test_what_was_acknowledged_does_not_come_back(tmp_path: Path, size: int) -> 
     """Free pages still hold it; a search through all pages must know."""
     made = stored(tmp_path / "data", size)
     rig = sqlite_rig(made.path.parent)
-    (cursor,) = (cursor for cursor in rig.store.cursors() if cursor.name == "queue")
-    rig.store.acknowledge(cursor.cursor, 0, 299)
+    (cursor,) = (cursor for cursor in rig.store.cursor_records() if cursor.name == "queue")
+    rig.store.cursors.acknowledge(cursor.cursor, 0, 299)
     rig.settle()
     rig.store.close()
     expected = messages(made.path.parent)

@@ -20,14 +20,14 @@ directory, how = Path(sys.argv[1]), sys.argv[2]
 posted = queue.SimpleQueue()
 commits = []
 store = open_store(directory, post=posted.put, limits=Limits(checkpoint_bytes=400_000))
-store.commit_listeners.append(commits.append)
-log = store.log("queue jobs")
-cursor = store.open_cursor("consumer", log, 0)
+store.commits.listeners.append(commits.append)
+log = store.logs.open("queue jobs")
+cursor = store.cursors.open("consumer", log, 0)
 
 def commit(*bodies):
-    store.append(log, Run("jobs", "device", 1, b"", list(bodies), 1))
-    store.flush()
-    while store.committing:
+    store.logs.append(log, Run("jobs", "device", 1, b"", list(bodies), 1))
+    store.commits.flush()
+    while store.commits.committing:
         posted.get(timeout=20)()
     return commits[-1].error
 
@@ -40,23 +40,23 @@ while (error := commit(b"x" * 30_000, b"y")) is None:
 print(type(error).__name__, error)
 for _ in range(20):
     assert commit(b"x" * 30_000) is not None
-    assert store.bounds(log) == (0, kept)
-store.acknowledge(cursor, 0, kept - 3)
+    assert store.logs.bounds(log) == (0, kept)
+store.cursors.acknowledge(cursor, 0, kept - 3)
 if how == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 else:
     (directory.parent / "ballast").unlink()
 assert commit(b"z") is None
-assert store.bounds(log)[1] == kept + 1
+assert store.logs.bounds(log)[1] == kept + 1
 store.close()
 store = open_store(directory, post=posted.put)
 answers = []
-store.read(log, kept - 2, 1 << 20, answers.append)
+store.logs.read(log, kept - 2, 1 << 20, answers.append)
 while not answers:
     posted.get(timeout=20)()
 assert [(s.position, s.sequence, [b[:1] for b in s.run.bodies]) for s in answers[0]] == [
     (kept - 2, kept - 2, [b"x", b"y"]), (kept, kept, [b"z"])]
-assert store.cursor(cursor).position == kept - 2
+assert store.cursors.record(cursor).position == kept - 2
 store.close()
 print("serves again")
 """

@@ -30,8 +30,8 @@ posted = queue.SimpleQueue()
 limits = Limits(counted_commits_max=7, checkpoint_bytes=300_000, segment_bytes_max=4_000, moves_delay_s=0.005)
 store = open_store(Path(sys.argv[1]), post=posted.put, limits=limits)
 dice = random.Random(int(sys.argv[2]))
-logs = [store.log(name) for name in sys.argv[3:]]
-cursors = [store.open_cursor("slow", log, 0) for log in logs]
+logs = [store.logs.open(name) for name in sys.argv[3:]]
+cursors = [store.cursors.open("slow", log, 0) for log in logs]
 
 def committed(commit):
     assert commit.error is None, commit.error
@@ -40,22 +40,22 @@ def committed(commit):
         sys.stdout.write(json.dumps(line) + "\\n")
     sys.stdout.flush()
 
-store.commit_listeners.append(committed)
+store.commits.listeners.append(committed)
 number = 0
 while True:
     for _ in range(dice.randrange(1, 20)):
         number += 1
         name, size, count = f"{sys.argv[2]}-{number}", dice.randrange(300), dice.randrange(1, 9)
         bodies = [f"{name}-{i}".encode().ljust(size, b".") for i in range(count)]
-        store.append(dice.choice(logs), Run(f"plant/{dice.randrange(30)}", "device", 1, b"", bodies, 1))
+        store.logs.append(dice.choice(logs), Run(f"plant/{dice.randrange(30)}", "device", 1, b"", bodies, 1))
     for cursor in cursors:
-        position = store.cursor(cursor).position
-        end = store.bounds(store.cursor(cursor).log)[1]
+        position = store.cursors.record(cursor).position
+        end = store.logs.bounds(store.cursors.record(cursor).log)[1]
         if end - position > 500:
-            store.acknowledge(cursor, position, position + 399)
-    store.put("number", sys.argv[2], str(number).encode())
-    store.flush()
-    while store.committing:
+            store.cursors.acknowledge(cursor, position, position + 399)
+    store.state.put("number", sys.argv[2], str(number).encode())
+    store.commits.flush()
+    while store.commits.committing:
         posted.get()()
 """
 
@@ -102,8 +102,8 @@ def check(directory: Path, messages: dict[int, dict[int, tuple[str, int, bytes]]
     """Everything reported is there unless its cursor passed it; what was committed but not reported joins."""
     rig = sqlite_rig(directory)
     for log, known in messages.items():
-        first, end = rig.store.bounds(log)
-        assert floors[log] <= first <= rig.store.cursors()[log - 1].position
+        first, end = rig.store.logs.bounds(log)
+        assert floors[log] <= first <= rig.store.cursor_records()[log - 1].position
         floors[log] = first
         found = {position: (address, sequence, body) for position, address, sequence, body in rig.read_all(log)}
         assert sorted(found) == list(range(first, end))

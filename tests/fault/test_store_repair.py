@@ -52,7 +52,7 @@ def owed(data: Path) -> set[tuple[str, int]]:
     """(address, sequence) of what some consumer group has not acknowledged."""
     rig = sqlite_rig(data)
     try:
-        records = [rig.store.cursor(cursor.cursor) for cursor in rig.store.info().cursors]
+        records = [rig.store.cursors.record(cursor.cursor) for cursor in rig.store.info().cursors]
         return {
             (address, sequence)
             for record in records
@@ -160,7 +160,7 @@ class TestKnown:
         names = messages(made.path.parent)
         assert max(sequence for address, sequence in names if address == "jobs") == 199
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
-            assert list(store.epochs.parts("jobs", 50, 215)) == [(made.epoch, 50, 209), (done.epoch, 210, 215)]
+            assert list(store.lineage.epochs.parts("jobs", 50, 215)) == [(made.epoch, 50, 209), (done.epoch, 210, 215)]
         assert ("jobs", 209) in Lost(made.path.parent)
 
     def test_the_newest_segment_without_its_names(self, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ class TestKnown:
         assert done.new_epoch
         assert Lost(made.path.parent).rows == [("queue", "$log/queue jobs", 200, 200, 1)]  # at least
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
-            assert list(store.epochs.parts("jobs", 50, 209)) == [(made.epoch, 50, 199), (done.epoch, 200, 209)]
+            assert list(store.lineage.epochs.parts("jobs", 50, 209)) == [(made.epoch, 50, 199), (done.epoch, 200, 209)]
 
     @pytest.mark.parametrize(
         ("statement", "new_epoch", "note"),
@@ -227,7 +227,10 @@ class TestTrees:
         assert "begins" in " ".join(done.notes) or "gets the kept messages again" in " ".join(done.notes)
         assert Lost(made.path.parent).rows == [("mqtt/s1", "plant/3/temp", 11, 21, 11)]
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
-            assert {(cursor.name, cursor.position) for cursor in store.cursors()} == {("mqtt/s1", 0), ("queue", 50)}
+            assert {(cursor.name, cursor.position) for cursor in store.cursor_records()} == {
+                ("mqtt/s1", 0),
+                ("queue", 50),
+            }
 
     def test_groups_are_known_from_the_index(self, made: Made) -> None:
         rot(made.path, 2, 110)
@@ -235,7 +238,10 @@ class TestTrees:
         repaired(made)
         assert Lost(made.path.parent).rows == [(FORWARDER, "plant/3/temp", 11, 21, 11)]
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
-            assert {(cursor.name, cursor.position) for cursor in store.cursors()} == {(FORWARDER, 0), ("queue", 50)}
+            assert {(cursor.name, cursor.position) for cursor in store.cursor_records()} == {
+                (FORWARDER, 0),
+                ("queue", 50),
+            }
 
     def test_nobody_knows_who_waited(self, made: Made) -> None:
         rot(made.path, 2, 110)
@@ -244,13 +250,13 @@ class TestTrees:
         repaired(made)
         assert Lost(made.path.parent).rows == [(RECOVERED, "plant/3/temp", 11, 21, 11)]
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
-            assert {cursor.name for cursor in store.cursors()} == {RECOVERED, "queue"}
+            assert {cursor.name for cursor in store.cursor_records()} == {RECOVERED, "queue"}
 
     def test_counters_are_known_from_the_messages(self, made: Made) -> None:
         tear(made.path, "address")
         assert repaired(made).new_epoch
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
-            assert dict(store.sequences())["jobs"] == 200
+            assert dict(store.lineage.sequences())["jobs"] == 200
 
     def test_every_message_s_tree_has_no_beginning(self, made: Made) -> None:
         before = messages(made.path.parent)

@@ -122,7 +122,7 @@ class RouterConsumer(RunConsumer):
         self._held.clear()
         self._credit = 10
         options = SubscribeOptions(durable_name=self._durable)
-        self._joined = self._gateway.broker.router.subscribe(self, self._address, options)
+        self._joined = self._gateway.broker.router.subscriptions.subscribe(self, self._address, options)
         self._joined.pump()
         self._later()
 
@@ -143,7 +143,7 @@ class RouterConsumer(RunConsumer):
 
     def _come_again(self) -> None:
         if self._joined is not None:
-            self._gateway.broker.router.unsubscribe(self, self._joined, forget=False)
+            self._gateway.broker.router.subscriptions.unsubscribe(self, self._joined, forget=False)
             self.join()
 
     def _later(self) -> None:
@@ -181,7 +181,7 @@ class LiveConsumer(RunConsumer):
         return 1_000_000
 
     def _join(self) -> None:
-        self._gateway.broker.router.subscribe(self, "plant/#", SubscribeOptions())
+        self._gateway.broker.router.subscriptions.subscribe(self, "plant/#", SubscribeOptions())
 
     def take(self, subscription: Subscription, stored: Stored) -> None:
         if self.faulty:

@@ -84,8 +84,8 @@ def _by_route(self: Router, commit: Committed) -> None:
 
 
 def _log_now(router: Router, address: str) -> int:
-    rule = router._addresses.table.rule(address)
-    return router._store.log(f"queue {address}" if rule.type.is_queue else f"topic {rule.pattern}")
+    rule = router.addresses.table.rule(address)
+    return router._store.logs.open(f"queue {address}" if rule.type.is_queue else f"topic {rule.pattern}")
 
 
 def _first_only(self: LogFeeds, appended: Sequence[tuple[int, Stored]]) -> None:
@@ -146,7 +146,7 @@ _refused = CommandReceipts.refused
 
 def _wait_in_memory(self: CommandReceipts, tokens: Sequence[int], why: Refusal) -> None:
     """As it was: the command leaves its queue with a later commit, and its receipt waits for the next tick."""
-    with mock.patch.object(self, "_store", SimpleNamespace(put=lambda *_: None)):
+    with mock.patch.object(self, "_state", SimpleNamespace(put=lambda *_: None)):
         _refused(self, tokens, why)
 
 
@@ -278,7 +278,7 @@ def _always_written(_self: Manifests) -> bool:
 def _all_was_stated(self: Manifests) -> dict[str, Stated]:
     """What a former process accepted is not stated."""
     if not hasattr(self, "since"):
-        self.since = {address: Stated(end) for address, end in self._store.sequences()}  # type: ignore[attr-defined]
+        self.since = {address: Stated(end) for address, end in self._lineage.sequences()}  # type: ignore[attr-defined]
     return {**self.since, **_all_stated(self)}  # type: ignore[attr-defined]
 
 

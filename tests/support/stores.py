@@ -35,27 +35,27 @@ def make(data: Path, commits: int = 20, *, limits: Limits | None = None, crashed
     home = data.with_name(data.name + "-open") if crashed else data
     rig = sqlite_rig(home, limits)
     store = rig.store
-    queue, topic = store.log(QUEUE), store.log(TOPIC)
-    consumer, forwarder = store.open_cursor("queue", queue, 0), store.open_cursor(FORWARDER, topic, 0)
+    queue, topic = store.logs.open(QUEUE), store.logs.open(TOPIC)
+    consumer, forwarder = store.cursors.open("queue", queue, 0), store.cursors.open(FORWARDER, topic, 0)
 
     def append(i: int) -> None:
         at = AT + i * SECOND
-        store.append(queue, Run("jobs", "press1", 1, b"", [b'{"n": %d}' % (i * 10 + j) for j in range(10)], at))
+        store.logs.append(queue, Run("jobs", "press1", 1, b"", [b'{"n": %d}' % (i * 10 + j) for j in range(10)], at))
         bodies = [b"%d" % (i * 10 + j) for j in range(10)]
-        store.append(topic, Run(f"plant/{i % 7}/temp", f"sensor{i % 7}", 33, b"", [*bodies, b"\xff\x00"], at))
+        store.logs.append(topic, Run(f"plant/{i % 7}/temp", f"sensor{i % 7}", 33, b"", [*bodies, b"\xff\x00"], at))
         rig.commit()
 
     for i in range(commits):
         append(i)
-    store.acknowledge(consumer, 0, 54)
-    store.acknowledge(forwarder, 30, 40)
-    store.put("session", "s", b"0123456789")
+    store.cursors.acknowledge(consumer, 0, 54)
+    store.cursors.acknowledge(forwarder, 30, 40)
+    store.state.put("session", "s", b"0123456789")
     rig.commit()
     if crashed:
         append(commits)
     else:
         rig.settle()
-    made = Made(data / FILE_NAME, store.epoch, store.info().messages)
+    made = Made(data / FILE_NAME, store.lineage.epoch, store.info().messages)
     if crashed:
         data.mkdir()
         for path in home.glob("store.sqlite*"):

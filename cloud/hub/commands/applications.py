@@ -144,7 +144,7 @@ class CommandEntry(Consumer):
         self._tenant = space.tenant
         self._send = send
         self._tasks: set[asyncio.Task[None]] = set()
-        self._joined = space.router.subscribe(self, f"{COMMANDS}/#", SubscribeOptions())
+        self._joined = space.router.subscriptions.subscribe(self, f"{COMMANDS}/#", SubscribeOptions())
 
     @property
     def credit(self) -> int:

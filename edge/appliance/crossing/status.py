@@ -107,7 +107,7 @@ class BridgeWatch:
         hours = self.autonomy_hours
         connectors = [self._connector(uplink, forwarders) for uplink in self._uplinks]
         left = self._uplinks.left
-        return BridgeStatus(gateway, self._store.epoch, public_key, self._room, taken, hours, connectors, left)
+        return BridgeStatus(gateway, self._store.lineage.epoch, public_key, self._room, taken, hours, connectors, left)
 
     @property
     def autonomy_hours(self) -> float | None:
@@ -149,9 +149,9 @@ class BridgeWatch:
 
     def _bytes(self, part: LogSubscription) -> int:
         """Of what waits of one log, in proportion to all it keeps."""
-        first, following = self._store.bounds(part.log)
+        first, following = self._store.logs.bounds(part.log)
         waiting = part.backlog + part.outstanding
-        return self._store.log_bytes(part.log) * min(waiting, following - first) // max(following - first, 1)
+        return self._store.retention.log_bytes(part.log) * min(waiting, following - first) // max(following - first, 1)
 
     def _ask_oldest(self, uplink: AnyConnector) -> None:
         """When the oldest message that waits came: one run of the log of which most waits is read, a second later it
@@ -161,13 +161,13 @@ class BridgeWatch:
         if part is None or not part.backlog + part.outstanding:
             self._oldest.pop(name, None)
             return
-        position = self._store.cursor(part.cursor).position
+        position = self._store.cursors.record(part.cursor).position
 
         def read(runs: Sequence[Stored]) -> None:
             for stored in runs[:1]:
                 self._oldest[name] = stored.run.received_at / 1e9
 
-        self._store.read(part.log, position, 1, read)
+        self._store.logs.read(part.log, position, 1, read)
 
 
 def _forwarders(uplink: AnyConnector, forwarders: Sequence[Forwarder]) -> Iterator[ForwarderStatus]:

@@ -223,7 +223,7 @@ def _check(wanted: FirstGateway, file: Path) -> tuple[str, list[Resource]]:
 def _store_made(data: Path) -> str:
     """Make the store, or open the one that is there; its epoch. Raises StoreError."""
     store = open_store(data, post=lambda _callback: None)  # no loop: `close` finishes what is under way
-    epoch = store.epoch
+    epoch = store.lineage.epoch
     store.close()
     return epoch
 

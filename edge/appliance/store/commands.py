@@ -224,8 +224,8 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
     if not yes:
         confirm("Begin a new epoch?")
     with explained(), offline(data) as opened:
-        opened.store.begin_epoch()
-        after = opened.store.epochs.current
+        opened.store.lineage.begin_epoch()
+        after = opened.store.lineage.epochs.current
     if as_json:
         say_json({"before": before, "after": after}, indent=0)
     else:

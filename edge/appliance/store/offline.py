@@ -31,13 +31,13 @@ class Offline:
         self.failure: StoreError | None = None
 
     def committed(self, commit: Committed) -> None:
-        """For the store's `commit_listeners`."""
+        """Listen to the end of a commit of the store."""
         self.failure = commit.error or self.failure
 
     def commit(self, flush: Callable[[], object] | None = None) -> None:
         """Make durable what was gathered. Raises StoreError when that fails."""
-        (flush or self.store.flush)()
-        while self.store.committing:
+        (flush or self.store.commits.flush)()
+        while self.store.commits.committing:
             self.turn()
         if self.failure is not None:
             raise self.failure
@@ -46,7 +46,7 @@ class Offline:
         """Commit through `flush` until nothing gathered is left, also where commits may wait for company."""
         until = time.monotonic() + COMMIT_S_MAX
         self.commit(flush)
-        while self.store.gathered:
+        while self.store.commits.gathered:
             if time.monotonic() > until:
                 raise StoreError(f"nothing was committed in {COMMIT_S_MAX:g} s")
             time.sleep(REST_S)
@@ -65,9 +65,9 @@ class Offline:
         while quiet < QUIET_LOOKS:
             self.commit()
             quiet += 1
-            if self.store.flush():
+            if self.store.commits.flush():
                 quiet = 0
-                while self.store.committing:
+                while self.store.commits.committing:
                     self.turn()
             time.sleep(REST_S)
 
@@ -80,7 +80,7 @@ def offline(data: Path) -> Iterator[Offline]:
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     store = open_store(data, post=posted.put)
     opened = Offline(store, posted)
-    store.commit_listeners.append(opened.committed)
+    store.commits.listeners.append(opened.committed)
     try:
         yield opened
     finally:

@@ -85,16 +85,16 @@ def purge(data: Path, selection: Selection, on_progress: Callable[[int], None], 
 def _end(opened: Offline, inspection: Inspection, name: str) -> None:
     """The durable subscription of this name ends, in the commit after what was given up."""
     opened.commit()
-    opened.store.delete(SUBSCRIPTIONS, name)
+    opened.store.state.delete(SUBSCRIPTIONS, name)
     for cursor in inspection.cursors():
         if cursor.name == name:
-            opened.store.drop_cursor(cursor.cursor)
+            opened.store.cursors.drop(cursor.cursor)
 
 
 def _give_up(opened: Offline, cursor: CursorFacts, part: Stored, now: int) -> None:
     count, size = len(part.run.bodies), sum(map(len, part.run.bodies))
     loss = Loss(cursor.name, part.run.address, part.sequence, part.sequence + count - 1, count, size, REASON, now)
-    opened.store.give_up(cursor.cursor, part.position, part.position + count - 1, [loss])
+    opened.store.cursors.give_up(cursor.cursor, part.position, part.position + count - 1, [loss])
 
 
 def _waiting(inspection: Inspection, selection: Selection) -> Iterator[tuple[Stored, list[Part]]]:

@@ -77,10 +77,10 @@ class _Progress:
     def __init__(self, store: SqliteStore, digest: str) -> None:
         self._store = store
         self._digest = digest
-        self._kept = dict(store.items(KIND)).get(digest)
+        self._kept = dict(store.state.items(KIND)).get(digest)
         self._reached = b""
         self._ticket: Ticket | None = None
-        store.commit_listeners.append(self._committed)
+        store.commits.listeners.append(self._committed)
 
     @property
     def line(self) -> int:
@@ -89,7 +89,7 @@ class _Progress:
     def reach(self, line: int) -> None:
         """The next commit has the messages up to this line."""
         self._reached = line.to_bytes(8, "big")
-        self._ticket = self._store.put(KIND, self._digest, self._reached)
+        self._ticket = self._store.state.put(KIND, self._digest, self._reached)
 
     def _committed(self, _commit: Committed) -> None:
         ticket = self._ticket
@@ -99,9 +99,9 @@ class _Progress:
         if ticket.error is None:
             self._kept = self._reached
         elif self._kept is None:
-            self._store.delete(KIND, self._digest)
+            self._store.state.delete(KIND, self._digest)
         else:
-            self._store.put(KIND, self._digest, self._kept)
+            self._store.state.put(KIND, self._digest, self._kept)
 
 
 class _Clock:
@@ -180,7 +180,7 @@ def _publish(
     line, full = 0, 0
     origins: list[_Origin] = []
     for first, last, run in _runs(group):
-        before = opened.store.gathered
+        before = opened.store.commits.gathered
         clock.at = run.received_at
         origin = _Origin()
         router.publish(Publication(origin, run, range(len(run.bodies))))
@@ -189,7 +189,7 @@ def _publish(
             break
         line = last
         origins.append(origin)
-        if opened.store.gathered > before:
+        if opened.store.commits.gathered > before:
             done.messages += len(run.bodies)
         else:
             done.unwanted += len(run.bodies)

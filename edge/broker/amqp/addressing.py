@@ -140,8 +140,8 @@ def check_to(address: str | None) -> str:
 
 
 def reception(link: Link, container_id: str, kind_of: KindOf, durable: Mapping[str, DurableSubscription]) -> Reception:
-    """What a receiver attached to. `kind_of` gives the type of an address (`Router.address_type`), `durable` the
-    durable subscriptions there are."""
+    """Return what a receiver attached to. `kind_of` gives the type of an address (`ConfiguredAddresses.type_of`),
+    `durable` the durable subscriptions there are."""
     source = link.source
     if source.kind is not TerminusKind.SOURCE:
         return _found(link, container_id, durable)

@@ -121,8 +121,8 @@ def _addresses(managed: Managed) -> Iterator[MakeEntry]:
             if link.address is not None and not link.is_service:
                 receivers[link.address] += link.is_sender
     for address, consumers in receivers.items():
-        if address not in router.queues and address not in router.table.patterns:
-            kind = router.address_type(address).value
+        if address not in router.queues and address not in router.addresses.table.patterns:
+            kind = router.addresses.type_of(address).value
             yield partial(_address, address, kind, consumers)
 
 

@@ -36,13 +36,13 @@ def entry_of(router: Router, name: str) -> dict[str, Any] | None:
 
 
 def _rules(router: Router) -> Iterator[MakeEntry]:
-    for rule in router.table.rules:
+    for rule in router.addresses.table.rules:
         if rule.pattern not in router.queues:
             yield partial(_entry, rule.pattern, rule.type, 0, 0, 0)
 
 
 def _of_queue(router: Router, address: str) -> dict[str, Any]:
-    kind, queue = router.address_type(address), router.queues.opened.get(address)
+    kind, queue = router.addresses.type_of(address), router.queues.opened.get(address)
     if queue is None:
         return _entry(address, kind, router.queues.backlog(address), 0, 0)
     return _entry(address, kind, queue.backlog, queue.outstanding, len(queue.group.consumers))

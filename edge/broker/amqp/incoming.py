@@ -126,7 +126,7 @@ class IncomingLink(Origin):
         self._router = router
         self._driver = driver
         self._grant = grant if address is None else None
-        self._direct = address is not None and router.address_type(address) in _DIRECT
+        self._direct = address is not None and router.addresses.type_of(address) in _DIRECT
         self._under_way = 0
         """Messages published and not answered yet."""
         self.delivered = 0
@@ -190,7 +190,7 @@ class IncomingLink(Origin):
         if link.credit * 2 > self._window - under_way or link.closed or self._held:
             return
         if self.address is not None:
-            self._window = self._router.sender_credit(self, self.address)
+            self._window = self._router.credit.of(self, self.address)
         window = self._window - under_way
         if window > 0 and link.credit * 2 <= window:
             self._engine.grant(link, window - link.credit)

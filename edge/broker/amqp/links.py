@@ -142,7 +142,7 @@ class SessionLinks:
             if attachment.configured is None:
                 continue
             address, before = attachment.configured
-            now = self._router.address_type(address)
+            now = self._router.addresses.type_of(address)
             if now is not before:
                 text = f"{address!r} was a {before.value}, and is a {now.value} now"
                 self._detach(link, Condition("amqp:resource-deleted", text))
@@ -164,7 +164,7 @@ class SessionLinks:
         if grant is not None and address is not None:
             peer.require(dynamic is not None or grant.may_send(address), "send to", address)
             allowed = partial(_may_send, address) if dynamic is None else None
-        if address is not None and router.address_type(address) is AddressType.SUBSCRIPTION:
+        if address is not None and router.addresses.type_of(address) is AddressType.SUBSCRIPTION:
             raise Unacceptable("amqp:not-allowed", f"{address!r} is a subscription: it gets what is sent to its topic")
         relay = peer.interceptor.relay(address)
         incoming = IncomingLink(
@@ -172,9 +172,9 @@ class SessionLinks:
         )
         configured = None
         if dynamic is not None and TEMPORARY_QUEUE in target.capabilities:
-            router.make_temporary_queue(dynamic, peer.user)
+            router.subscriptions.live.make_temporary_queue(dynamic, peer.user)
         elif dynamic is None and address is not None and relay is None:
-            configured = address, router.address_type(address)
+            configured = address, router.addresses.type_of(address)
         self._add(link, Attachment(incoming, address, allowed, configured, dynamic))
         self._engine.accept(link, target=target)
         incoming.top_up()
@@ -206,14 +206,14 @@ class SessionLinks:
         peer, router = self._peer, self._router
         if not peer.closing and self._intercept_receiver(link):
             return
-        wanted = reception(link, peer.subscriber, router.address_type, router.durable_subscriptions)
+        wanted = reception(link, peer.subscriber, router.addresses.type_of, router.durable_subscriptions)
         own = link.source.dynamic or any(each.dynamic == wanted.address for each in self._attached.values())
         configured = allowed = None
         if not (own or wanted.service):
             if peer.grant is not None:
                 allowed = partial(_may_receive, wanted.address, wanted.options.browse)
                 peer.require(allowed(peer.grant), "receive from", wanted.address)
-            configured = wanted.address, router.address_type(wanted.address)
+            configured = wanted.address, router.addresses.type_of(wanted.address)
         outgoing = OutgoingLink(
             self._engine,
             link,
@@ -251,20 +251,20 @@ class SessionLinks:
 
     def _competes(self, wanted: Reception) -> bool:
         """Others get what this receiver does not select."""
-        if wanted.address in self._router.temporary_queues:
+        if wanted.address in self._router.subscriptions.live.temporary_queues:
             return True
-        return self._router.address_type(wanted.address).is_queue and not wanted.options.browse
+        return self._router.addresses.type_of(wanted.address).is_queue and not wanted.options.browse
 
     def _feed_retained(self, outgoing: OutgoingLink, address: str) -> None:
         """A new receiver of a topic gets what was retained there (as MQTT 5 section 3.3.1.3 has it)."""
         router = self._router
-        if router.address_type(address) is AddressType.TOPIC:
+        if router.addresses.type_of(address) is AddressType.TOPIC:
             outgoing.feed(map(self._worthwhile, router.retained.walk(address)))
 
     def _worthwhile(self, run: Run | None) -> Run | None:
         """The run, unless its time to live has passed."""
         router = self._router
-        return None if run is None or router.deadletters.worthless(run, router.policy(run.address)) else run
+        return None if run is None or router.deadletters.worthless(run, router.addresses.policy(run.address)) else run
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -296,8 +296,8 @@ class SessionLinks:
             self._containers.release_link(*attachment.named)
         if link.is_sender:
             self._replies.pop(link.target.address or "", None)
-        if attachment.dynamic is not None and attachment.dynamic in self._router.temporary_queues:
-            self._router.end_temporary_queue(attachment.dynamic)
+        if attachment.dynamic is not None and attachment.dynamic in self._router.subscriptions.live.temporary_queues:
+            self._router.subscriptions.end_temporary_queue(attachment.dynamic)
         return attachment
 
 

@@ -136,7 +136,7 @@ class OutgoingLink(Consumer):
 
     def subscribe(self, address: str, options: SubscribeOptions) -> None:
         """Have the router deliver to this link. Raises AddressError."""
-        self._subscription = self._router.subscribe(self, address, options)
+        self._subscription = self._router.subscriptions.subscribe(self, address, options)
         self._link.leave_close_to_owner(answers=isinstance(self._subscription, DurableSubscription))
 
     def answer(self, source: Terminus) -> None:
@@ -240,7 +240,7 @@ class OutgoingLink(Consumer):
         subscription, self._subscription = self._subscription, None
         deleted = None
         if subscription is not None:
-            deleted = self._router.unsubscribe(self, subscription, forget=closed or not self._durable)
+            deleted = self._router.subscriptions.unsubscribe(self, subscription, forget=closed or not self._durable)
         if not self._link.answers_close:
             return
         if deleted is None:

@@ -269,11 +269,11 @@ class Attempts:
 class KeptAttempts:
     """The counts of one subscription as the store keeps them."""
 
-    __slots__ = ("_attempts", "_cursor", "_due_s", "_is_kept", "_log", "_store")
+    __slots__ = ("_attempts", "_cursor", "_due_s", "_is_kept", "_log", "_state")
 
-    def __init__(self, store: SmallState, log: int, cursor: str, attempts: Attempts) -> None:
+    def __init__(self, state: SmallState, log: int, cursor: str, attempts: Attempts) -> None:
         """`cursor`: the name of the subscription's in that log."""
-        self._store = store
+        self._state = state
         self._log, self._cursor = log, cursor
         self._attempts = attempts
         self._is_kept = False
@@ -291,7 +291,7 @@ class KeptAttempts:
         self._due_s = now_s + ATTEMPTS_WRITTEN_S
         packed = self._attempts.pack()
         if packed is not None and decide:
-            self._store.put(ATTEMPTS, attempts_key(self._log, self._cursor), packed)
+            self._state.put(ATTEMPTS, attempts_key(self._log, self._cursor), packed)
             self._is_kept = True
         else:
             self.drop()
@@ -299,5 +299,5 @@ class KeptAttempts:
     def drop(self) -> None:
         """Nothing is worth keeping."""
         if self._is_kept:
-            self._store.delete(ATTEMPTS, attempts_key(self._log, self._cursor))
+            self._state.delete(ATTEMPTS, attempts_key(self._log, self._cursor))
             self._is_kept = False

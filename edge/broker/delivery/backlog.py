@@ -19,7 +19,7 @@ from edge.broker.delivery.buffer import Buffer
 from edge.broker.limits import BACKLOG_CHUNK_POSITIONS, LANE_HOLES_MAX, READ_BYTES_MAX
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.contract import MessageLog
+from edge.broker.store.contract import Cursors, MessageLogs
 
 if TYPE_CHECKING:
     from edge.broker.delivery.log import LogSubscription
@@ -30,10 +30,11 @@ log = logging.getLogger(__name__)
 class Backlog:
     """See the module's docstring. A consumer pulls with `pump`, and settles with the log subscription."""
 
-    def __init__(self, store: MessageLog, live: LogSubscription, consumer: Consumer) -> None:
+    def __init__(self, logs: MessageLogs, cursors: Cursors, live: LogSubscription, consumer: Consumer) -> None:
         self.newest = False
         """From the newest to the oldest, `BACKLOG_CHUNK_POSITIONS` at a time, each of them in order."""
-        self._store: Final = store
+        self._logs: Final = logs
+        self._cursors: Final = cursors
         self._live: Final = live
         self._consumer: Final = consumer
         self._left = Ranges()
@@ -57,7 +58,7 @@ class Backlog:
         """
         live = self._live
         live.put_back()
-        holes = len(self._store.cursor(live.cursor).acknowledged)
+        holes = len(self._cursors.record(live.cursor).acknowledged)
         if holes >= LANE_HOLES_MAX:
             log.warning("%s: %d holes in what was sent: what comes waits for what was there", live.name, holes)
             return
@@ -105,7 +106,7 @@ class Backlog:
             highest = list(left)[-1][0]
             start = max(highest, last - BACKLOG_CHUNK_POSITIONS + 1)
         self._reading = True
-        self._store.read(self._live.log, start, READ_BYTES_MAX, partial(self._was_read, start, last))
+        self._logs.read(self._live.log, start, READ_BYTES_MAX, partial(self._was_read, start, last))
 
     def _was_read(self, start: int, last: int, runs: Sequence[Stored]) -> None:
         stale, self._reading, self._stale = self._stale, False, False

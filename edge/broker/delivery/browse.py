@@ -14,7 +14,7 @@ from edge.broker.limits import READ_BYTES_MAX
 from edge.broker.model.interfaces import Consumer, Outcome
 from edge.broker.model.isolation import delivered
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.contract import MessageLog
+from edge.broker.store.contract import Cursors, MessageLogs
 
 
 class BrowsingSubscription:
@@ -25,12 +25,13 @@ class BrowsingSubscription:
 
     attempts = 0
 
-    def __init__(self, store: MessageLog, feeds: LogFeeds, queue: LogSubscription) -> None:
+    def __init__(self, logs: MessageLogs, cursors: Cursors, feeds: LogFeeds, queue: LogSubscription) -> None:
         self.pattern = queue.pattern
         self.log = queue.log
         self.name = queue.name
         self.accepts: Callable[[Run], bool] | None = None
-        self._store = store
+        self._logs = logs
+        self._cursors = cursors
         self._feeds = feeds
         self._queue = queue
         self._consumer: Consumer | None = None
@@ -66,7 +67,7 @@ class BrowsingSubscription:
 
     @property
     def idle_now(self) -> bool:
-        return not (self._waiting or self._reading) and self._next >= self._store.bounds(self._queue.log)[1]
+        return not (self._waiting or self._reading) and self._next >= self._logs.bounds(self._queue.log)[1]
 
     def pump(self) -> None:
         waiting = self._waiting
@@ -80,15 +81,15 @@ class BrowsingSubscription:
                 self.leave(self._consumer, keep=False)
         if waiting or self._reading or self._consumer is None or self._consumer.credit <= 0:
             return
-        if self._next < self._store.bounds(self._queue.log)[1]:
+        if self._next < self._logs.bounds(self._queue.log)[1]:
             self._reading = True
-            self._store.read(self._queue.log, self._next, READ_BYTES_MAX, self._read)
+            self._logs.read(self._queue.log, self._next, READ_BYTES_MAX, self._read)
 
     def _read(self, runs: Sequence[Stored]) -> None:
         self._reading = False
         if self._consumer is None:
             return
-        record = self._store.cursor(self._queue.cursor)
+        record = self._cursors.record(self._queue.cursor)
         done = Ranges()
         if record.position > 0:
             done.add(0, record.position - 1)
@@ -102,7 +103,7 @@ class BrowsingSubscription:
                 first = high + 1
             self._next = end
         if not runs:
-            self._next = self._store.bounds(self._queue.log)[1]
+            self._next = self._logs.bounds(self._queue.log)[1]
         self.pump()
         if self._consumer is not None and self.idle_now:
             self._consumer.exhausted()

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.contract import MessageLog
+from edge.broker.store.contract import Cursors, MessageLogs
 from edge.broker.store.records import CursorRecord
 
 
 class CursorWindow:
     """See the module's docstring. It moves the cursor in the store; who has a message it does not know."""
 
-    __slots__ = ("_store", "cursor", "done", "log", "next", "returned")
+    __slots__ = ("_cursors", "_logs", "cursor", "done", "log", "next", "returned")
 
-    def __init__(self, store: MessageLog, record: CursorRecord) -> None:
+    def __init__(self, logs: MessageLogs, cursors: Cursors, record: CursorRecord) -> None:
         self.log = record.log
         self.cursor = record.cursor
-        self._store = store
+        self._logs = logs
+        self._cursors = cursors
         self.next = record.position
         self.done = Ranges()
         self.returned = Ranges()
@@ -29,7 +30,7 @@ class CursorWindow:
 
     def begin_anew(self, held: Iterable[tuple[int, int]]) -> None:
         """Go by what the store has: all that is not acknowledged is to be had, but for what is `held`."""
-        record = self._store.cursor(self.cursor)
+        record = self._cursors.record(self.cursor)
         self.next = record.position
         self.returned = Ranges()
         self.done = Ranges()
@@ -40,7 +41,7 @@ class CursorWindow:
     @property
     def end(self) -> int:
         """The next position the store gives in the log."""
-        return self._store.bounds(self.log)[1]
+        return self._logs.bounds(self.log)[1]
 
     @property
     def lowest(self) -> int:
@@ -102,9 +103,9 @@ class CursorWindow:
     def skip_to(self, position: int) -> None:
         """Nothing below `position` that was not looked at concerns the subscription."""
         if position > self.next:
-            self._store.acknowledge(self.cursor, self.next, position - 1)
+            self._cursors.acknowledge(self.cursor, self.next, position - 1)
             self.next = position
 
     def acknowledge(self, first: int, last: int) -> None:
         """These are done with."""
-        self._store.acknowledge(self.cursor, first, last)
+        self._cursors.acknowledge(self.cursor, first, last)

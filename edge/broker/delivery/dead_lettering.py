@@ -15,7 +15,7 @@ from edge.broker.delivery.dead_letters import DeadLetters, Reason
 from edge.broker.limits import GIVEN_UP_READ_BYTES, GIVING_UP_MAX, READ_BYTES_MAX
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.contract import MessageLog
+from edge.broker.store.contract import Cursors, MessageLogs
 from edge.broker.store.records import CursorRecord
 
 _NOTHING: Final[list[tuple[int, int, Reason]]] = []
@@ -46,19 +46,25 @@ class DeadLettering:
     """See the module's docstring. It is the `Owner` of what `DeadLetters` has under way."""
 
     __slots__ = (
-        "_again", "_closed", "_count", "_deadletters", "_leaving", "_log", "_reading", "_store", "_subscription",
-        "_unread", "cursor", "name", "policy",
+        "_again", "_closed", "_count", "_cursors", "_deadletters", "_leaving", "_log", "_logs", "_reading",
+        "_subscription", "_unread", "cursor", "name", "policy",
     )  # fmt: skip
 
     def __init__(
-        self, store: MessageLog, record: CursorRecord, deadletters: DeadLetters, subscription: Subscription
+        self,
+        logs: MessageLogs,
+        cursors: Cursors,
+        record: CursorRecord,
+        deadletters: DeadLetters,
+        subscription: Subscription,
     ) -> None:
         self.name = record.name
         self.cursor = record.cursor
         self.policy = AddressPolicy()
         """What the address promises of redelivery, time to live and dead letters."""
         self._log = record.log
-        self._store = store
+        self._logs = logs
+        self._cursors = cursors
         self._deadletters = deadletters
         self._subscription = subscription
         self._unread = self._again = _NOTHING
@@ -124,7 +130,7 @@ class DeadLettering:
             self._reading = True
             first, last, _ = self._unread[0]
             bytes_max = min(READ_BYTES_MAX, (last - first + 1) * GIVEN_UP_READ_BYTES)
-            self._store.read(self._log, first, bytes_max, self._was_read)
+            self._logs.read(self._log, first, bytes_max, self._was_read)
 
     def close(self) -> None:
         """The cursor is gone."""
@@ -139,7 +145,7 @@ class DeadLettering:
         self._leaving.remove(first, last)
         if self._closed:
             return
-        self._store.acknowledge(self.cursor, first, last)
+        self._cursors.acknowledge(self.cursor, first, last)
         self._subscription.forget_attempts(first, last)
         if was_full and self.has_room:
             self.read_on()

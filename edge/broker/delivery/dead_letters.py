@@ -27,7 +27,7 @@ from edge.broker.message.translation import DEAD_PREFIX, without_ttl
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.clock import Clock
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Commits, Cursors
 from edge.broker.store.records import Loss
 
 log = logging.getLogger(__name__)
@@ -101,14 +101,16 @@ class DeadLetters(Origin):
 
     def __init__(
         self,
-        store: Store,
+        cursors: Cursors,
+        commits: Commits,
         publish: Callable[[DeadLetters, Run, Sequence[int]], None],
         clock: Clock,
         monotonic_s: Callable[[], float],
     ) -> None:
         """`publish` is the router's; `monotonic_s` times redeliveries, and must not jump as `clock` (UTC) may."""
         self.now_s = monotonic_s
-        self._store = store
+        self._cursors = cursors
+        self._commits = commits
         self._logged: set[tuple[str, str, Reason]] = set()
         self._publish = publish
         self._clock = clock
@@ -146,7 +148,7 @@ class DeadLetters(Origin):
             return
         self._log(owner, run, reason)
         last = stored.position + len(run.bodies) - 1
-        self._store.give_up(owner.cursor, stored.position, last, [self._loss(owner, stored, reason.value)])
+        self._cursors.give_up(owner.cursor, stored.position, last, [self._loss(owner, stored, reason.value)])
         owner.given_up(stored.position, last)
 
     def _send(self, owner: Owner, stored: Stored, reason: Reason, address: str) -> None:
@@ -158,13 +160,13 @@ class DeadLetters(Origin):
             self._token += count
             for index, token in enumerate(tokens):
                 self._under_way[token] = _UnderWay(owner, part.position + index, reason, part)
-            gathered = self._store.gathered
+            gathered = self._commits.gathered
             self._publish(self, dead, tokens)
-            if self._store.gathered > gathered:  # it waits in the open group: one commit for both
+            if self._commits.gathered > gathered:  # it waits in the open group: one commit for both
                 for token in tokens:
                     self._under_way[token] = self._under_way[token]._replace(stored=None)
                 loss = self._loss(owner, part, DEAD_LETTERED + reason.value)
-                self._store.give_up(owner.cursor, part.position, part.position + count - 1, [loss], if_kept=True)
+                self._cursors.give_up(owner.cursor, part.position, part.position + count - 1, [loss], if_kept=True)
             done += count
 
     def _loss(self, owner: Owner, stored: Stored, reason: str) -> Loss:
@@ -202,7 +204,7 @@ class DeadLetters(Origin):
             if stored is not None:  # handed on without being stored: each message has an answer of its own
                 at = position - stored.position
                 loss = self._loss(owner, part_of(stored, at, at + 1), DEAD_LETTERED + reason.value)
-                self._store.give_up(owner.cursor, position, position, [loss])
+                self._cursors.give_up(owner.cursor, position, position, [loss])
             owner.given_up(position, position)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:

@@ -25,7 +25,7 @@ from edge.broker.limits import (
 )
 from edge.broker.model.isolation import report
 from edge.broker.model.topics import FilterTree
-from edge.broker.store.contract import MessageLog
+from edge.broker.store.contract import MessageLogs
 from edge.broker.store.loops import pass_over
 
 
@@ -108,8 +108,8 @@ class Feed:
 class LogFeeds:
     """The feeds of all logs that have subscriptions."""
 
-    def __init__(self, store: MessageLog) -> None:
-        self._store = store
+    def __init__(self, logs: MessageLogs) -> None:
+        self._logs = logs
         self._unattended: Callable[[int, Stored], bool] = lambda _log, _stored: True
         self.taken: list[tuple[int, Stored]] = []
         """(log, run) taken in memory, and not handed on yet."""
@@ -134,7 +134,7 @@ class LogFeeds:
         """Hand what comes to its log from now on to this subscription as well."""
         feed = self._feeds.get(follower.log)
         if feed is None:
-            feed = self._feeds[follower.log] = Feed(follower.log, self._store.bounds(follower.log)[1])
+            feed = self._feeds[follower.log] = Feed(follower.log, self._logs.bounds(follower.log)[1])
         feed.add(follower)
 
     def detach(self, follower: Follower) -> None:
@@ -252,7 +252,7 @@ class LogFeeds:
 
     def _catch_up(self, feed: Feed, touched: dict[Follower, None]) -> None:
         """Something below the end of the log was not handed on: its subscriptions read it."""
-        feed.watermark = self._store.bounds(feed.log)[1]
+        feed.watermark = self._logs.bounds(feed.log)[1]
         self._moved[feed] = None
         for follower in [each for each in feed.followers if each not in self._raised]:
             try:
@@ -281,7 +281,7 @@ class LogFeeds:
                 if began or not self._feeds:
                     break
                 self._looking, began = iter(list(self._feeds.values())), True
-            elif feed.followers and feed.watermark < self._store.bounds(feed.log)[1]:
+            elif feed.followers and feed.watermark < self._logs.bounds(feed.log)[1]:
                 self._catch_up(feed, touched)
         self._pump(touched)
 

@@ -93,16 +93,16 @@ class LogSubscription:
         self.watcher: Watcher | None = None
         self.lane: Lane | None = None
         """What was there is delivered by this one, to another consumer; None: all is delivered here."""
-        self.window = CursorWindow(store, record)
-        self.reader = LogReader(store, self.window, self)
+        self.window = CursorWindow(store.logs, store.cursors, record)
+        self.reader = LogReader(store.logs, self.window, self)
         self.failures, self._outstanding = Attempts(), Outstanding()
-        self.dead_lettering = DeadLettering(store, record, deadletters, self)
+        self.dead_lettering = DeadLettering(store.logs, store.cursors, record, deadletters, self)
         self.returns = Returns(self, deadletters)
         self.expiry = Expiry(self, self.window, self.dead_lettering, deadletters)
         self.behind = self.window.next < self.window.end
         self._counts = self.failures.counts  # empty nearly always: then nothing is looked at message by message
-        self._kept_attempts = KeptAttempts(store, self.log, self.name, self.failures)
-        self._store, self._deadletters, self._feeds = store, deadletters, feeds
+        self._kept_attempts = KeptAttempts(store.state, self.log, self.name, self.failures)
+        self._cursors, self._deadletters, self._feeds = store.cursors, deadletters, feeds
         self._closed = self._pumping = False
         self._address_matches = _NOT_ASKED
         feeds.attach(self)
@@ -331,7 +331,7 @@ class LogSubscription:
         self.dead_lettering.close()
         self.reader.close()
         self._kept_attempts.drop()
-        self._store.drop_cursor(self.cursor)
+        self._cursors.drop(self.cursor)
 
     def let_go(self) -> None:
         """Nobody has anything of it (`at_rest`), and another object may serve the cursor later. It is freed at once: as
@@ -381,7 +381,7 @@ class LogSubscription:
             self.watcher.settled(parts, accepted=outcome is Outcome.ACCEPTED)
         if outcome is Outcome.ACCEPTED:
             for low, high in parts:
-                self._store.acknowledge(self.cursor, low, high)
+                self._cursors.acknowledge(self.cursor, low, high)
                 if self._counts:
                     self.forget_attempts(low, high)
             return
@@ -393,7 +393,7 @@ class LogSubscription:
 
     def confirm(self) -> Ticket | None:
         """Return the ticket of the commit that writes what was accepted until now; None: it is on disk."""
-        return self._store.confirm(self.cursor)
+        return self._cursors.confirm(self.cursor)
 
     def annotate(self, consumer: Consumer, position: int, annotations: bytes) -> None:
         """Said before `settle`: what the consumer adds to the message it gives back (an encoded map)."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from bridge.message import Stored
 from edge.broker.delivery.cursor_window import CursorWindow
 from edge.broker.limits import READ_BYTES_MAX
-from edge.broker.store.contract import MessageLog
+from edge.broker.store.contract import MessageLogs
 
 
 class Subscription(Protocol):
@@ -35,12 +35,12 @@ class Subscription(Protocol):
 class LogReader:
     """See the module's docstring."""
 
-    __slots__ = ("_closed", "_stale", "_store", "_subscription", "_window", "reading")
+    __slots__ = ("_closed", "_logs", "_stale", "_subscription", "_window", "reading")
 
-    def __init__(self, store: MessageLog, window: CursorWindow, subscription: Subscription) -> None:
+    def __init__(self, logs: MessageLogs, window: CursorWindow, subscription: Subscription) -> None:
         self.reading = False
         """The store has been asked, and has not answered yet."""
-        self._store = store
+        self._logs = logs
         self._window = window
         self._subscription = subscription
         self._stale = False
@@ -54,7 +54,7 @@ class LogReader:
         window = self._window
         returned = bool(window.returned)
         start = window.returned.first if returned else window.next
-        self._store.read(window.log, start, READ_BYTES_MAX, partial(self._was_read, start, returned=returned))
+        self._logs.read(window.log, start, READ_BYTES_MAX, partial(self._was_read, start, returned=returned))
 
     def discard(self) -> None:
         """What is being read is of no use any more: who comes next begins with the oldest there is."""

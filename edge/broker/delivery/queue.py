@@ -28,7 +28,7 @@ from edge.broker.delivery.view import View, is_grouped
 from edge.broker.limits import SELECTIONS_REMEMBERED_MAX, TAKEN_RANGES_MAX
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.contract import MessageLog, Store
+from edge.broker.store.contract import MessageLogs, Store
 from edge.broker.store.records import CursorRecord
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def queue_subscription(
 ) -> LogSubscription:
     """The subscription of a queue's log; parameters as of `LogSubscription`."""
     queue = LogSubscription(store, record, pattern, deadletters=deadletters, feeds=feeds)
-    queue.order = QueueOrder(queue, store)
+    queue.order = QueueOrder(queue, store.logs)
     return queue
 
 
@@ -50,12 +50,12 @@ _NO_VIEWS: Final[deque[View]] = deque()
 class QueueOrder:
     """See the module's docstring. It is the `edge.broker.delivery.view.QueueState` of its views."""
 
-    def __init__(self, queue: LogSubscription, store: MessageLog) -> None:
+    def __init__(self, queue: LogSubscription, logs: MessageLogs) -> None:
         self.log = queue.log
         self.views = _NO_VIEWS
         """Of each consumer while they are served each in their own way, in turn; else none."""
         self._queue = queue
-        self._store = store
+        self._logs = logs
         self._window = queue.window
         self._priorities = Priorities()
         self._groups = MessageGroups()
@@ -270,7 +270,7 @@ class QueueOrder:
     def _view(self, consumer: Consumer) -> View:
         lowest, selection = self._window.lowest, consumer.selection
         position = lowest if selection is None else self._looked.get(selection.text, lowest)
-        return View(self, self._store, consumer, max(position, lowest))
+        return View(self, self._logs, consumer, max(position, lowest))
 
     def _close_views(self) -> None:
         for view in self.views:

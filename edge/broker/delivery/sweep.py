@@ -110,21 +110,21 @@ class Sweeper:
         """Keep what was found of the clock, when it is new."""
         if self._clock.steady != self._remembered:
             self._remembered = self._clock.steady
-            self._store.put(*STEADY, msgspec.msgpack.encode(self._remembered))
+            self._store.state.put(*STEADY, msgspec.msgpack.encode(self._remembered))
 
     def _recall(self) -> Steady | None:
         """What a former process found of the clock."""
         kind, key = STEADY
-        value = dict(self._store.items(kind)).get(key)
+        value = dict(self._store.state.items(kind)).get(key)
         return None if value is None else msgspec.msgpack.decode(value, type=Steady)
 
     def _go_on(self) -> None:
         """Read of the next subscription that is due, if this tick's work is not done yet."""
-        if self._bytes_left <= 0 or self._runs_left <= 0 or self._store.pending_bytes > PENDING_BYTES_LOW:
+        if self._bytes_left <= 0 or self._runs_left <= 0 or self._store.commits.pending_bytes > PENDING_BYTES_LOW:
             return
         if self._short:
             short, self._short = self._short, set()
-            meter_of = self._store.meter_of
+            meter_of = self._store.retention.meter_of
             self._round = iter(sorted(self._subscriptions(), key=lambda one: meter_of(one.log) not in short))
         began = False
         for _ in range(SWEEP_VISITS_MAX):
@@ -148,7 +148,7 @@ class Sweeper:
         self._reading = True
         start = subscription.lowest
         done = partial(self._have_read, subscription, start)
-        self._store.read(subscription.log, start, SWEEP_READ_BYTES_MAX, done)
+        self._store.logs.read(subscription.log, start, SWEEP_READ_BYTES_MAX, done)
 
     def _have_read(self, subscription: Swept, start: int, runs: Iterable[Stored]) -> None:
         self._reading = False

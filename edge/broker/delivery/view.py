@@ -20,7 +20,7 @@ from edge.broker.delivery.priorities import NORMAL, priority_of
 from edge.broker.limits import VIEW_READ_BYTES_MAX
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.contract import MessageLog
+from edge.broker.store.contract import MessageLogs
 
 _SCAN = -1
 """The band that is no set of positions but the rest of the log."""
@@ -82,12 +82,12 @@ class QueueState(Protocol):
 class View:
     """See the module's docstring."""
 
-    def __init__(self, queue: QueueState, store: MessageLog, consumer: Consumer, position: int) -> None:
+    def __init__(self, queue: QueueState, logs: MessageLogs, consumer: Consumer, position: int) -> None:
         """`position`: where the scan begins; everything below is known not to be for this consumer."""
         self.consumer = consumer
         self.selection = consumer.selection
         self._queue = queue
-        self._store = store
+        self._logs = logs
         self._round = 0
         self._begin(position)
 
@@ -205,7 +205,7 @@ class View:
             return high
         if scan:
             self.position = self._queue.free_from(self.position)
-            if self.position < self._store.bounds(self._queue.log)[1]:
+            if self.position < self._logs.bounds(self._queue.log)[1]:
                 return _SCAN
         return None if high == _SCAN else high
 
@@ -223,7 +223,7 @@ class View:
                 start = parts[0][0]
             self._reading = True
             done = partial(self._read, self._round, band, start)
-            self._store.read(self._queue.log, start, VIEW_READ_BYTES_MAX, done)
+            self._logs.read(self._queue.log, start, VIEW_READ_BYTES_MAX, done)
             return
 
     def _read(self, of: int, band: int, start: int, runs: Sequence[Stored]) -> None:
@@ -247,7 +247,7 @@ class View:
             self._fetched(self._bands[band], band, start, runs)
 
     def _scanned(self, start: int, runs: Sequence[Stored]) -> None:
-        end = self._store.bounds(self._queue.log)[1]
+        end = self._logs.bounds(self._queue.log)[1]
         at = start
         for stored in runs:
             if stored.position > at:
@@ -273,7 +273,7 @@ class View:
                     self._unsifted.append(part)
                     self._waiting_bytes += part.run.size
         if not runs:
-            end = self._store.bounds(self._queue.log)[1]
+            end = self._logs.bounds(self._queue.log)[1]
             self._missing(band, start, end - 1)
         band.remove(start, end - 1)
         if priority == NORMAL:

@@ -124,9 +124,9 @@ class CommandRouter:
         queue.pump()
 
     def _join(self, subscription: CommandSubscription, address: str) -> None:
-        subscription.joined[address] = self._router.subscribe(subscription.consumer, address, _OPTIONS)
+        subscription.joined[address] = self._router.subscriptions.subscribe(subscription.consumer, address, _OPTIONS)
 
     def _leave(self, subscription: CommandSubscription) -> None:
         joined, subscription.joined = subscription.joined, {}
         for each in joined.values():
-            self._router.unsubscribe(subscription.consumer, each, forget=False)
+            self._router.subscriptions.unsubscribe(subscription.consumer, each, forget=False)

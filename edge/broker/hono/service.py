@@ -30,17 +30,17 @@ _KIND, _NAME = "hono", "request key"
 class DeviceService:
     """Tenant, addresses, requests and commands."""
 
-    def __init__(self, configuration: DeviceApi, router: Router, store: SmallState) -> None:
+    def __init__(self, configuration: DeviceApi, router: Router, state: SmallState) -> None:
         """The key of request identifiers is made once and kept in the store."""
         self.tenant = Tenant(configuration)
         self.cors_origins = configuration.cors_origins
         self.addresses = Addresses(configuration.tenant)
         self.router = router
         self.commands = CommandRouter(router, self.addresses)
-        key = dict(store.items(_KIND)).get(_NAME)
+        key = dict(state.items(_KIND)).get(_NAME)
         if key is None:
             key = secrets.token_bytes(KEY_BYTES)
-            store.put(_KIND, _NAME, key)
+            state.put(_KIND, _NAME, key)
         self.requests = Requests(key)
         router.deadletters.listeners.append(self._given_up)
 

@@ -244,7 +244,7 @@ class DeviceApi:
             return refused.response()
 
     def _fetch(self, receiver: SingleReceiver, address: str) -> Fetch:
-        kind = self._router.address_type(address)
+        kind = self._router.addresses.type_of(address)
         if not (kind.is_queue or kind is AddressType.ANYCAST):
             raise Refused(409, f"{address[:100]} is a {kind.value}; messages are fetched from queues")
         try:

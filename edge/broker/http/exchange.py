@@ -101,7 +101,7 @@ class Fetch:
         """Raises AddressError."""
         self.receiver = receiver
         self._router = router
-        self._subscription: Joinable = router.subscribe(receiver, address, SubscribeOptions())
+        self._subscription: Joinable = router.subscriptions.subscribe(receiver, address, SubscribeOptions())
         self._settled = False
 
     def pump(self) -> None:
@@ -113,7 +113,7 @@ class Fetch:
         if not self._settled:
             self._settled = True
             self.receiver.settle(outcome)
-            self._router.unsubscribe(self.receiver, self._subscription, forget=False)
+            self._router.subscriptions.unsubscribe(self.receiver, self._subscription, forget=False)
 
     async def confirmed(self) -> Refusal | None:
         """Wait until the acceptance of the message is on disk. Return why the commit failed; None: it succeeded."""

@@ -158,7 +158,7 @@ class Origin(Protocol):
         return False
 
     def credit_changed(self, address: str) -> None:
-        """What `Router.sender_credit` says of an address may differ from what it said to this origin."""
+        """What `SenderCredit.of` says of an address may differ from what it said to this origin."""
         return
 
     def hold_back(self) -> None:

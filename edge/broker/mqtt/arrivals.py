@@ -224,7 +224,7 @@ class Arrivals:
     def _prefix(self, address: str, grant: Grant | None) -> Any:
         """Of all topics that the client may send to and whose messages go where those of this one go; None where there
         is none."""
-        found = self._router.prefix(address)
+        found = self._router.routes.prefix(address)
         end = len(found)
         while found and grant is not None and not grant.may_send_below(found):
             end = address.find("/", end) + 1
@@ -278,7 +278,7 @@ class Arrivals:
             begins = native.mqtt_direct(self._turn, topic, self._column(run.address, run.qos))
             if begins is not None:
                 prefix, name = begins
-                now = self._router.prefix(run.address)
+                now = self._router.routes.prefix(run.address)
                 if now and name.startswith(now):
                     self._direct_all(prefix, run.address)
 

@@ -196,7 +196,7 @@ class ConnectionHandler(Origin):
     def _publish_once(self, run: Run, packet_ids: Sequence[int]) -> None:
         """QoS 2: the packet identifiers are written in the group that stores their messages."""
         session = self._attached
-        if self._common.router.address_type(run.address) is AddressType.ANYCAST:
+        if self._common.router.addresses.type_of(run.address) is AddressType.ANYCAST:
             session.state.unstored.update(packet_ids)
         else:
             session.state.answered(packet_ids)
@@ -422,7 +422,7 @@ class ConnectionHandler(Origin):
         elif event.run.qos == 2:
             self._attached.state.unstored.update(packet_ids)
             packet_ids = qos2_tokens(packet_ids)
-        self._common.router.refuse(self, packet_ids, why)
+        self._common.router.answers.refuse(self, packet_ids, why)
 
     def _revoked(self, why: Ended) -> None:
         """Close. A will was allowed until now when a token has expired; else by rules that are no more."""

@@ -66,7 +66,7 @@ class Qos2Journal:
         self._state = state
         self._changed = changed
         self._done: deque[tuple[int | None, int, int]] = deque()
-        """What is DONE: `Store.moves_kept` when the record with it was first written, log and position."""
+        """What is DONE: `Commits.moves_kept` when the record with it was first written, log and position."""
         self._recovered: dict[tuple[int, int], Entry] = {}
         """What a restart found and no subscription has delivered again yet."""
 

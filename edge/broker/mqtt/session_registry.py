@@ -67,7 +67,7 @@ class SessionRegistry:
         self.legacy_dollar_topics = legacy_dollar_topics
         self.figures = BrokerFigures(router, self._figures, store.totals, network)
         self.lifetime = Lifetime(router.clock)
-        self.wills = Wills(router, store)
+        self.wills = Wills(router, store.state)
         self.now = 0.0
         """Monotonic seconds at the last `tick`."""
         self._router = router
@@ -80,7 +80,7 @@ class SessionRegistry:
         """How long clients have been away is not counted yet, since the start."""
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
-        self._on_disk = SessionStore(store, router.flush_soon)
+        self._on_disk = SessionStore(store.state, store.commits, router.flush_soon)
         self._common = Common(translator, self.lifetime, router.figures, self._on_disk.journal_changed)
         self._table = SessionTable(router.names, self._new, self._on_disk)
         self._restore_all()
@@ -208,9 +208,9 @@ class SessionRegistry:
             if subscriber.owes_nothing:
                 self._unjoin_durable(subscriber)
             if subscriber.durable is not None:
-                self._router.leave_for_now(subscriber, subscriber.durable)
+                self._router.subscriptions.leave_for_now(subscriber, subscriber.durable, self._router.now_ns())
             if subscriber.live is not None:
-                self._router.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
+                self._router.subscriptions.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
                 subscriber.live = None
 
     def _leave_will(self, session: Session, will: Will | None, now: float) -> None:
@@ -337,7 +337,7 @@ class SessionRegistry:
     def _restore_all(self) -> None:
         """Enter the sessions the store has; those with deliveries under way are objects."""
         incoming, journals = dict(self._on_disk.incoming()), dict(self._on_disk.journals())
-        cursors = {(each.name, each.log): each for each in self._store.cursors()} if journals else {}
+        cursors = {(each.name, each.log): each for each in self._store.cursor_records()} if journals else {}
         for client_id, record in self._on_disk.records():
             received, journal = incoming.pop(client_id, b""), journals.pop(client_id, b"")
             session = self._table.restore(client_id, record, received, in_flight=bool(journal))
@@ -348,13 +348,13 @@ class SessionRegistry:
         durable = self._router.durable_subscriptions
         for name in [name for name in durable if name.startswith(GROUP_PREFIX) and name not in self._groups]:
             if not durable[name].declaration.lapses:  # else it is one of AMQP, ``share/topic::name``
-                self._router.forget(name)  # its members had no sessions that outlive the broker
+                self._router.subscriptions.forget(name)  # its members had no sessions that outlive the broker
 
     def _join(self, subscriber: Subscriber) -> None:
         """Join what the request asks for: a durable subscription where messages are kept, a live one for the rest."""
         session, request = subscriber.session, subscriber.request
         share, pattern = _split_share(request.filter)
-        subscriber.kind = self._router.address_type(pattern)
+        subscriber.kind = self._router.addresses.type_of(pattern)
         pattern = pattern if share is not None else subscriber.joined_filter
         is_topic = subscriber.kind is AddressType.TOPIC
         subscriber.competes = share is not None or not is_topic
@@ -367,27 +367,27 @@ class SessionRegistry:
         if share is None and name in self._router.durable_subscriptions:
             subscriber.kept = True  # of a higher QoS before: it goes on until what that was owed is delivered
         if not subscriber.kept:
-            subscriber.live = self._router.subscribe(subscriber, pattern, options)
+            subscriber.live = self._router.subscriptions.subscribe(subscriber, pattern, options)
             return
         options = msgspec.structs.replace(options, durable_name=name)
-        subscriber.durable = self._router.subscribe(subscriber, pattern, options)
+        subscriber.durable = self._router.subscriptions.subscribe(subscriber, pattern, options)
         if not is_topic:
-            older = self._router.join_remainder(subscriber, name, shared=share is not None)
+            older = self._router.durable_subscriptions.join_remainder(subscriber, name, shared=share is not None)
             if older is not None:  # what it has comes first
                 subscriber.durable, subscriber.live = older, subscriber.durable
         else:
             live = SubscribeOptions(qos=0, no_local=request.no_local, qos0_only=True)
-            subscriber.live = self._router.subscribe(subscriber, pattern, live)
+            subscriber.live = self._router.subscriptions.subscribe(subscriber, pattern, live)
 
     def _unjoin(self, subscriber: Subscriber, *, forget: bool, keep: bool) -> None:
         for joined in (subscriber.durable, subscriber.live):
             if joined is not None:
-                self._router.unsubscribe(subscriber, joined, forget=forget, keep=keep)
+                self._router.subscriptions.unsubscribe(subscriber, joined, forget=forget, keep=keep)
 
     def _unjoin_durable(self, subscriber: Subscriber) -> None:
         """Messages wait for it no longer while its client is away."""
         if subscriber.durable is not None:
-            self._router.unsubscribe(subscriber, subscriber.durable, forget=True)
+            self._router.subscriptions.unsubscribe(subscriber, subscriber.durable, forget=True)
         subscriber.durable, subscriber.kept = None, False
 
     def _join_again(self, subscriber: Subscriber) -> None:
@@ -416,7 +416,7 @@ class SessionRegistry:
     def _readdress_one(self, session: Session) -> None:
         changed = False
         for subscriber in list(session.all_subscribers):
-            kind = self._router.address_type(_split_share(subscriber.request.filter)[1])
+            kind = self._router.addresses.type_of(_split_share(subscriber.request.filter)[1])
             if kind is not subscriber.kind:
                 changed = True
                 self._unjoin(subscriber, forget=False, keep=True)
@@ -431,9 +431,9 @@ class SessionRegistry:
         name = _group_name(share, pattern)
         qos = subscriber.request.qos
         options = SubscribeOptions(qos=qos, durable_name=name, shared=True, share_name=name)
-        subscriber.durable = self._router.subscribe(subscriber, pattern, options)
+        subscriber.durable = self._router.subscriptions.subscribe(subscriber, pattern, options)
         live = SubscribeOptions(qos=0, share_name=name, qos0_only=True)
-        subscriber.live = self._router.subscribe(subscriber, pattern, live)
+        subscriber.live = self._router.subscriptions.subscribe(subscriber, pattern, live)
         if subscriber.session.subscribers.get(subscriber.request.filter) is not subscriber:
             self._enter_group(subscriber.request.filter)
 
@@ -464,7 +464,7 @@ class SessionRegistry:
             # restored and never connected since: the durable subscription may be there without being joined
             name = _durable_name(subscriber.session, *_split_share(subscriber.request.filter))
             if name in self._router.durable_subscriptions:
-                self._router.forget(name)
+                self._router.subscriptions.forget(name)
 
     def _end(self, session: Session, *, lost: bool = False) -> None:
         """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2). `lost`: as

@@ -23,7 +23,7 @@ import msgspec
 from edge.broker.model.isolation import report
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.session import Session
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Commits, SmallState
 from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
 
@@ -55,9 +55,10 @@ class _Waiting(NamedTuple):
 class SessionStore:
     """The sessions of one broker in its store."""
 
-    def __init__(self, store: Store, save_soon: Callable[[], None]) -> None:
+    def __init__(self, state: SmallState, commits: Commits, save_soon: Callable[[], None]) -> None:
         """`save_soon`: something is there for `prepare`, or waits for a commit."""
-        self._store = store
+        self._state = state
+        self._commits = commits
         self._save_soon = save_soon
         self._changed: dict[Session, None] = {}
         """Their journals have to be written."""
@@ -71,25 +72,25 @@ class SessionStore:
 
     def records(self) -> Iterator[tuple[str, Record]]:
         """Every session, by client identifier."""
-        for client_id, value in self._store.items(_SESSION):
+        for client_id, value in self._state.items(_SESSION):
             yield client_id, msgspec.msgpack.decode(value, type=Record)
 
     def record(self, client_id: str) -> Record | None:
         """Return the record of one session; None if it is not found. Raises StoreError."""
-        value = self._store.get(_SESSION, client_id)
+        value = self._state.get(_SESSION, client_id)
         return None if value is None else msgspec.msgpack.decode(value, type=Record)
 
     def incoming_of(self, client_id: str) -> bytes:
         """Return what `incoming` has of one session. Raises StoreError."""
-        return self._store.get(_INCOMING, client_id) or b""
+        return self._state.get(_INCOMING, client_id) or b""
 
     def incoming(self) -> Iterator[tuple[str, bytes]]:
         """The packet identifiers of messages that came in and were not released, two bytes each."""
-        return ((client_id, value) for client_id, value in self._store.items(_INCOMING) if value)
+        return ((client_id, value) for client_id, value in self._state.items(_INCOMING) if value)
 
     def journals(self) -> Iterator[tuple[str, bytes]]:
         """Journals that hold something."""
-        return ((client_id, value) for client_id, value in self._store.items(_OUTGOING) if value)
+        return ((client_id, value) for client_id, value in self._state.items(_OUTGOING) if value)
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ class SessionStore:
         if not (session.durable or session.recorded):
             return self._forget_again(session.client_id)
         session.recorded = True
-        return self._store.put(_SESSION, session.client_id, _record(session))
+        return self._state.put(_SESSION, session.client_id, _record(session))
 
     def save_and_tell(self, session: Session, tell: Callable[[], None]) -> None:
         """Write the record, and call `tell` once it is on disk; at once for a session that ends with its connection."""
@@ -116,7 +117,7 @@ class SessionStore:
         that ends with its connection."""
         if not session.recorded:
             return None
-        return self._store.put(_INCOMING, session.client_id, _incoming(session))
+        return self._state.put(_INCOMING, session.client_id, _incoming(session))
 
     def release(self, session: Session, packet_ids: Sequence[int]) -> None:
         """PUBREL came for these. PUBCOMP follows once that is on disk: the client may use them again from then on, and
@@ -144,8 +145,8 @@ class SessionStore:
 
     def _delete(self, client_id: str) -> Ticket:
         for kind in (_OUTGOING, _INCOMING):
-            self._store.delete(kind, client_id)
-        return self._store.delete(_SESSION, client_id)
+            self._state.delete(kind, client_id)
+        return self._state.delete(_SESSION, client_id)
 
     def _forget_again(self, client_id: str) -> Ticket | None:
         """What deletes the session that has ended; None: it is on disk that there is none."""
@@ -162,7 +163,7 @@ class SessionStore:
         if session in self._changed:
             return False
         if not session.at_rest:
-            if session.attachment is None and session.journal.is_done(self._store.moves_kept):
+            if session.attachment is None and session.journal.is_done(self._commits.moves_kept):
                 self.journal_changed(session)
             return False
         try:
@@ -176,8 +177,8 @@ class SessionStore:
         """Write what the rows lack: subscriptions of a client that left before SUBACK, identifiers of anycast messages
         a consumer has. Raises StoreError."""
         for kind, value in ((_SESSION, _record(session)), (_INCOMING, _incoming(session))):
-            if (self._store.get(kind, session.client_id) or b"") != value:
-                self._store.put(kind, session.client_id, value)
+            if (self._state.get(kind, session.client_id) or b"") != value:
+                self._state.put(kind, session.client_id, value)
                 self._save_soon()
 
     # --- commits (`edge.broker.router.router.CommitParticipant`) ------------------------------------------------
@@ -192,11 +193,11 @@ class SessionStore:
                 _end(session, error)
 
     def _write_journal(self, session: Session) -> None:
-        record = session.journal.encode(self._store.moves_kept)
+        record = session.journal.encode(self._commits.moves_kept)
         if record:
-            ticket = self._store.put(_OUTGOING, session.client_id, record)
+            ticket = self._state.put(_OUTGOING, session.client_id, record)
         else:
-            ticket = self._store.delete(_OUTGOING, session.client_id)
+            ticket = self._state.delete(_OUTGOING, session.client_id)
         unwritten = session.journal.take_unwritten()
         if unwritten:
             send, again = partial(_send_committed, session, unwritten), partial(session.journal.write_again, unwritten)

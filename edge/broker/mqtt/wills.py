@@ -72,17 +72,17 @@ class _GoneClient(WillOrigin):
 class Wills:
     """The wills there are, by client id, and those of clients that were there when the gateway went down."""
 
-    def __init__(self, router: Router, store: SmallState) -> None:
+    def __init__(self, router: Router, state: SmallState) -> None:
         self._router = router
-        self._store = store
+        self._state = state
         self._started_at: float | None = None
-        self._left = dict(_read(store, _KIND, Kept))
+        self._left = dict(_read(state, _KIND, Kept))
         """Of clients that have not come back since the start."""
         self._kept = set(self._left)
         self._gone: dict[str, list[_GoneClient]] = {}
         """By client, those that are due, and not stored yet."""
         self._next_number = 0
-        for key, owed in sorted(_read(store, _OWED, Owed), key=lambda item: int(item[0])):
+        for key, owed in sorted(_read(state, _OWED, Owed), key=lambda item: int(item[0])):
             self._next_number = int(key) + 1
             origin = _GoneClient(self, owed, int(key))
             self._gone.setdefault(owed.client_id, []).append(origin)
@@ -98,14 +98,14 @@ class Wills:
             return self.drop(client_id)
         self._kept.add(client_id)
         kept = Kept(will.run, min(will.delay_s, expiry_s), user)
-        return self._store.put(_KIND, client_id, msgspec.msgpack.encode(kept))
+        return self._state.put(_KIND, client_id, msgspec.msgpack.encode(kept))
 
     def drop(self, client_id: str) -> Ticket | None:
         """The client has said good-bye: its will is not wanted any more [MQTT-3.1.2-10]. The ticket as of `keep`."""
         if client_id not in self._kept:
             return None
         self._kept.discard(client_id)
-        return self._store.delete(_KIND, client_id)
+        return self._state.delete(_KIND, client_id)
 
     def publish(self, client_id: str, will: Will, user: str = "") -> None:
         """The client is gone: publish its will, which is kept no longer, in one commit where it is stored."""
@@ -144,12 +144,12 @@ class Wills:
         """Keep one that could not be stored, under the number it has or a new one."""
         if number is None:
             number, self._next_number = self._next_number, self._next_number + 1
-        self._store.put(_OWED, str(number), msgspec.msgpack.encode(owed))
+        self._state.put(_OWED, str(number), msgspec.msgpack.encode(owed))
         return number
 
     def settle(self, number: int) -> None:
         """It is kept no longer."""
-        self._store.delete(_OWED, str(number))
+        self._state.delete(_OWED, str(number))
 
     def is_owed(self, origin: _GoneClient) -> bool:
         """Its client is not back."""
@@ -167,8 +167,8 @@ class Wills:
                 del self._gone[origin.name]
 
 
-def _read(store: SmallState, kind: str, what: type[T]) -> Iterator[tuple[str, T]]:
-    for key, value in store.items(kind):
+def _read(state: SmallState, kind: str, what: type[T]) -> Iterator[tuple[str, T]]:
+    for key, value in state.items(kind):
         try:
             yield key, msgspec.msgpack.decode(value, type=what)
         except msgspec.MsgspecError as error:

@@ -34,7 +34,7 @@ from edge.broker.limits import (
     CLOCK_STEP_S_MAX,
 )
 from edge.broker.model.clock import ClockReading, WallClock
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Lineage, SmallState
 from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
 
@@ -111,10 +111,18 @@ class ClockOffsets:
     """Made with a connector's reports, before messages are taken; `look` is called every few seconds."""
 
     def __init__(
-        self, store: Store, reports: Reports, connector: str, *, clock: WallClock, sends: Callable[[str], bool]
+        self,
+        state: SmallState,
+        lineage: Lineage,
+        reports: Reports,
+        connector: str,
+        *,
+        clock: WallClock,
+        sends: Callable[[str], bool],
     ) -> None:
         """`sends`: messages of this address go to the peer."""
-        self._store = store
+        self._state = state
+        self._lineage = lineage
         self._reports = reports
         self._connector = connector
         self._clock = clock
@@ -198,11 +206,11 @@ class ClockOffsets:
         self._part()
         if open_ is None:
             if not after.good:
-                self._begin(dict(self._store.sequences()), after)
+                self._begin(dict(self._lineage.sequences()), after)
                 if before.good:
                     self._put_head(right_at=before.wall_ns)
         elif not self._head.mixed and self._head.ranges < CLOCK_RANGES_KEPT_MAX:
-            self._end(open_, dict(self._store.sequences()), before, after)
+            self._end(open_, dict(self._lineage.sequences()), before, after)
         else:
             self._put_head(mixed=True)
         if after.good:
@@ -252,7 +260,7 @@ class ClockOffsets:
         between = self._head.between
         if between is None:
             return
-        counters = dict(self._store.sequences())
+        counters = dict(self._lineage.sequences())
         waited = list(_received(self._counters, counters))
         if between.again or not between.after:
             self._write_ranges(between.before, waited)
@@ -270,7 +278,7 @@ class ClockOffsets:
 
     def _end_mixed(self, open_: Kept) -> None:
         """There is room again. Raises StoreError; then nothing has happened."""
-        counters, now = dict(self._store.sequences()), self._clock.reading()
+        counters, now = dict(self._lineage.sequences()), self._clock.reading()
         self._keep(msgspec.structs.replace(open_, known=Known.NEVER, reason=SET_TOO_OFTEN))
         self._write_ranges(open_.number, _received(self._counters, counters))
         self._drop_counters()
@@ -295,7 +303,7 @@ class ClockOffsets:
 
     def _load(self) -> None:
         """Raises StoreError."""
-        head = dict(self._store.items(HEADS)).get(self._connector)
+        head = dict(self._state.items(HEADS)).get(self._connector)
         if head is None:
             return
         self._head = msgspec.msgpack.decode(head, type=Head)
@@ -307,33 +315,33 @@ class ClockOffsets:
                 self._counters |= counters.decode(page)
 
     def _values(self, part: str) -> Iterator[bytes]:
-        return (value for _, value in self._store.items(self._kinds[part]))
+        return (value for _, value in self._state.items(self._kinds[part]))
 
     def _keep(self, stretch: Kept) -> None:
         if stretch.number not in self._ended:
             self._put_head(ranges=self._head.ranges + 1)
         self._ended[stretch.number] = stretch
-        self._store.put(self._kinds["stretch"], f"{stretch.number:016}", msgspec.msgpack.encode(stretch))
+        self._state.put(self._kinds["stretch"], f"{stretch.number:016}", msgspec.msgpack.encode(stretch))
 
     def _write_ranges(self, number: int, received: Iterable[Received]) -> None:
         for page in _pages(list(received)):
             self._put_head(pages=self._head.pages + 1, ranges=self._head.ranges + len(page))
             key = f"{number:016}/{self._head.pages:016}"
-            self._store.put(self._kinds["ranges"], key, msgspec.msgpack.encode(page))
+            self._state.put(self._kinds["ranges"], key, msgspec.msgpack.encode(page))
 
     def _write_counters(self) -> None:
         for place, page in enumerate(_pages(list(self._counters.items()))):
-            self._store.put(self._kinds["counters"], f"{place:016}", msgspec.msgpack.encode(dict(page)))
+            self._state.put(self._kinds["counters"], f"{place:016}", msgspec.msgpack.encode(dict(page)))
 
     def _drop_counters(self) -> None:
         for place, _ in enumerate(_pages(list(self._counters))):
-            self._store.delete(self._kinds["counters"], f"{place:016}")
+            self._state.delete(self._kinds["counters"], f"{place:016}")
         self._counters = {}
 
     def _put_head(self, **changes: Any) -> None:
         """In the commit of all that was put before it."""
         self._head = msgspec.structs.replace(self._head, **changes)
-        self._ticket = self._store.put(HEADS, self._connector, msgspec.msgpack.encode(self._head))
+        self._ticket = self._state.put(HEADS, self._connector, msgspec.msgpack.encode(self._head))
 
     def _written(self) -> bool:
         """What was put is on disk, and can be read. What a failed commit held is in the next one."""
@@ -381,7 +389,7 @@ class ClockOffsets:
         if first is None or first.known is Known.NOT_YET or head.between is not None:
             return
         prefix, told = f"{first.number:016}/", list[StampedRange]()
-        pages = self._store.items(self._kinds["ranges"])
+        pages = self._state.items(self._kinds["ranges"])
         for key, page in ((key, page) for key, page in pages if key > self._sent and key.startswith(prefix)):
             received = msgspec.msgpack.decode(page, type=list[Received])
             told = list(self._named(received))
@@ -395,7 +403,7 @@ class ClockOffsets:
         """By the names messages have now; those that go to this peer."""
         for address, first, last, after, until in received:
             if self._sends(address):
-                for epoch, low, high in self._store.epochs.parts(address, first, last):
+                for epoch, low, high in self._lineage.epochs.parts(address, first, last):
                     yield StampedRange(epoch, address, low, high, after, until)
 
     def _tell(self, stretches: Sequence[Stretch], told: Callable[[], None]) -> None:
@@ -412,11 +420,11 @@ class ClockOffsets:
 
     def _page_told(self, key: str, ranges: int) -> None:
         self._sent = key
-        self._store.delete(self._kinds["ranges"], key)
+        self._state.delete(self._kinds["ranges"], key)
         self._put_head(ranges=max(0, self._head.ranges - ranges))
 
     def _stretch_told(self, number: int) -> None:
-        self._store.delete(self._kinds["stretch"], f"{number:016}")
+        self._state.delete(self._kinds["stretch"], f"{number:016}")
         del self._ended[number]
         self._put_head(ranges=max(0, self._head.ranges - 1))
         log.info("connector %s: the peer knows how far the clock was off in stretch %d", self._connector, number)

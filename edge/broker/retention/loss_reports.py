@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Lineage, LossLedger, SmallState
 from edge.broker.store.errors import StoreError
 from edge.broker.store.records import LedgerEntry
 
@@ -33,15 +33,19 @@ LEDGER_RANGES: Final = 500
 class LossReports:
     """The ledger of one store towards the peer of one connector."""
 
-    def __init__(self, store: Store, reports: Reports, connector: str) -> None:
-        self._store = store
+    def __init__(
+        self, state: SmallState, lineage: Lineage, ledger: LossLedger, reports: Reports, connector: str
+    ) -> None:
+        self._ledger = ledger
+        self._state = state
+        self._lineage = lineage
         self._reports = reports
         self._connector = connector
         self._subscriptions = (f"forwarder/{connector}/", INBOUND_PREFIX)
         self._under_way = False
         self._unread = False
         """The store could not say what is new."""
-        self._confirmed = int.from_bytes(dict(store.items(KIND)).get(connector, b""), "big")
+        self._confirmed = int.from_bytes(dict(state.items(KIND)).get(connector, b""), "big")
 
     def feed(self) -> None:
         """Send what is new, unless something is under way: its end comes back here."""
@@ -61,7 +65,7 @@ class LossReports:
     def _newest(self) -> Sequence[LedgerEntry]:
         """Return the oldest entries that the peer has not confirmed, in the order of their numbers. Raises
         StoreError."""
-        found = [self._store.losses(self._confirmed, LEDGER_RANGES, each) for each in self._subscriptions]
+        found = [self._ledger.entries(self._confirmed, LEDGER_RANGES, each) for each in self._subscriptions]
         return sorted(chain.from_iterable(found))[:LEDGER_RANGES]
 
     def look(self) -> None:
@@ -79,7 +83,7 @@ class LossReports:
         if kept:
             log.info("connector %s: losses up to entry %d are known at the peer", self._connector, last)
         self._confirmed = last
-        self._store.put(KIND, self._connector, last.to_bytes(8, "big"))
+        self._state.put(KIND, self._connector, last.to_bytes(8, "big"))
         self.feed()
 
     def _document(self, entries: Sequence[LedgerEntry]) -> dict[str, Any]:
@@ -96,6 +100,6 @@ class LossReports:
                     "decided_at": entry.decided_at,
                 }
                 for entry in entries
-                for epoch, first, last in self._store.epochs.parts(entry.address, entry.first, entry.last)
+                for epoch, first, last in self._lineage.epochs.parts(entry.address, entry.first, entry.last)
             ]
         }

@@ -27,7 +27,7 @@ import msgspec
 from bridge.manifest import GENESIS, HOUR_NS, Statement
 from bridge.reports import Reports
 from edge.broker.limits import ADDRESSES_STATED_TOGETHER, STATEMENTS_A_DOCUMENT, STATEMENTS_KEPT_MAX
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Lineage, LossLedger, SmallState
 from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
 
@@ -99,7 +99,9 @@ class Manifests:
 
     def __init__(
         self,
-        store: Store,
+        state: SmallState,
+        lineage: Lineage,
+        ledger: LossLedger,
         reports: Reports,
         connector: str,
         *,
@@ -108,7 +110,9 @@ class Manifests:
         signer: Signer,
     ) -> None:
         """`covers`: every message of this address is to be at the peer."""
-        self._store = store
+        self._small_state = state
+        self._lineage = lineage
+        self._ledger = ledger
         self._reports = reports
         self._connector = connector
         self._gateway = gateway
@@ -117,7 +121,7 @@ class Manifests:
         self._subscriptions = f"forwarder/{connector}/"
         self._stated = f"manifest stated/{connector}"
         self._kind = f"manifest waiting/{connector}"
-        value = dict(store.items(HEADS)).get(connector)
+        value = dict(state.items(HEADS)).get(connector)
         self._head = None if value is None else msgspec.msgpack.decode(value, type=Head)
         self._due = self._head is not None
         """What a former process accepted is stated, whatever hour it is."""
@@ -172,7 +176,7 @@ class Manifests:
         head = self._head
         if head is None:
             if self._taken:
-                self._open(Head(self._gateway, self._store.epoch, _hour(now_ns), clock_good, 0, 0, 0), clock_good)
+                self._open(Head(self._gateway, self._lineage.epoch, _hour(now_ns), clock_good, 0, 0, 0), clock_good)
         elif self._stale or head.gateway != self._gateway:
             self._take_back(head)
         elif self._due or _hour(now_ns) != head.hour:
@@ -191,7 +195,7 @@ class Manifests:
         if self._head is None:
             return
         if not self._pages and self._head.waiting and self._written():
-            waiting = (page for page in self._store.items(self._kind) if page[0] > self._sent)
+            waiting = (page for page in self._small_state.items(self._kind) if page[0] > self._sent)
             self._pages.extend(islice(waiting, PAGES_LOADED))
         if not self._pages:
             return
@@ -211,7 +215,7 @@ class Manifests:
     def _take_back(self, head: Head) -> None:
         """What waits goes back into the open hour. Raises StoreError; then nothing has happened."""
         self._changed = []
-        pages = list(self._store.items(self._kind))
+        pages = list(self._small_state.items(self._kind))
         first: dict[str, Statement] = {}
         given: dict[str, dict[str, int]] = {}
         for key, page in pages:
@@ -225,7 +229,7 @@ class Manifests:
                 _add(lost, given[address], -1)
                 self._state(address, Stated(was.first_sequence, (head.gateway, was.epoch), was.previous, lost))
         for key, _ in pages:
-            self._store.delete(self._kind, key)
+            self._small_state.delete(self._kind, key)
         earliest = min(first.values(), key=lambda one: one.closing, default=None)
         same = head.gateway == self._gateway
         closing = 0 if not same else head.closing if earliest is None else earliest.closing - 1
@@ -245,29 +249,29 @@ class Manifests:
             self._changed = list(self._changes())
         changes, left = self._changed[:ADDRESSES_STATED_TOGETHER], self._changed[ADDRESSES_STATED_TOGETHER:]
         total = sum(len(change.parts) for change in changes)
-        number = (head.closing if head.store_epoch == self._store.epoch else 0) + bool(changes)
+        number = (head.closing if head.store_epoch == self._lineage.epoch else 0) + bool(changes)
         pages = head.pages
         statements = self._statements(changes, head, now_ns, number, total)
         while page := list(islice(statements, STATEMENTS_A_DOCUMENT)):
             pages += 1
-            self._store.put(self._kind, f"{pages:016}", msgspec.msgpack.encode(page))
+            self._small_state.put(self._kind, f"{pages:016}", msgspec.msgpack.encode(page))
         self._changed, self._due = left, bool(left)
         hour, good = (head.hour, head.good) if left else (_hour(now_ns), clock_good)
         waiting = head.waiting + total
-        following = Head(self._gateway, self._store.epoch, hour, good, number, waiting, pages)
+        following = Head(self._gateway, self._lineage.epoch, hour, good, number, waiting, pages)
         self._open(following, self._good if left else clock_good)
 
     def _changes(self) -> Iterator[Change]:
         """Addresses of which something was accepted or given up since they were stated."""
-        stated, lost = self._all_stated(), self._store.lost(self._subscriptions)
-        for address, following in self._store.sequences():
+        stated, lost = self._all_stated(), self._ledger.lost(self._subscriptions)
+        for address, following in self._lineage.sequences():
             before, gone = stated.get(address, Stated()), lost.get(address, {})
             if (following <= before.next and gone == before.lost) or not self._covers(address):
                 continue
             if following > before.next:
-                parts = list(self._store.epochs.parts(address, before.next, following - 1))
+                parts = list(self._lineage.epochs.parts(address, before.next, following - 1))
             else:
-                parts = [(self._store.epochs.of(address, following), following, following - 1)]
+                parts = [(self._lineage.epochs.of(address, following), following, following - 1)]
             yield Change(address, before, following, gone, parts)
 
     def _statements(
@@ -290,7 +294,7 @@ class Manifests:
                     last + 1 - first,
                     given,
                     quality,
-                    self._store.epoch,
+                    self._lineage.epoch,
                     number,
                     total,
                     digest if chain == (self._gateway, epoch) else GENESIS,
@@ -301,12 +305,12 @@ class Manifests:
 
     def _all_stated(self) -> dict[str, Stated]:
         decode = msgspec.msgpack.Decoder(Stated).decode
-        return {address: decode(value) for address, value in self._store.items(self._stated)}
+        return {address: decode(value) for address, value in self._small_state.items(self._stated)}
 
     # --- what is written --------------------------------------------------------------------------------------
 
     def _state(self, address: str, stated: Stated) -> None:
-        self._store.put(self._stated, address, msgspec.msgpack.encode(stated))
+        self._small_state.put(self._stated, address, msgspec.msgpack.encode(stated))
 
     def _open(self, head: Head, clock_good: bool) -> None:
         """In the commit of all that was put before it."""
@@ -315,7 +319,7 @@ class Manifests:
 
     def _put(self, head: Head) -> Ticket:
         self._head = head
-        return self._store.put(HEADS, self._connector, msgspec.msgpack.encode(head))
+        return self._small_state.put(HEADS, self._connector, msgspec.msgpack.encode(head))
 
     def _written(self) -> bool:
         """What was put is on disk, and can be read. What a failed commit held is in the next one."""
@@ -340,7 +344,7 @@ class Manifests:
             return
         self._pages.popleft()
         self._sent = key
-        self._store.delete(self._kind, key)
+        self._small_state.delete(self._kind, key)
         waiting = max(0, self._head.waiting - statements)
         if not waiting and kept:
             log.info("connector %s: the manifest is at the peer", self._connector)

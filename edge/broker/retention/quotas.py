@@ -27,7 +27,7 @@ from edge.broker.limits import (
     YIELDING_LOGS_MAX,
 )
 from edge.broker.model.address_policy import AddressPolicy, DurabilityMode, WhenFull
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import MessageLogs, Retention
 from edge.broker.store.meter import Meter
 
 logger = logging.getLogger(__name__)
@@ -120,14 +120,16 @@ class Quotas:
 
     def __init__(
         self,
-        store: Store,
+        logs: MessageLogs,
+        retention: Retention,
         free_bytes: Callable[[], int | None] | None = None,
         short: Callable[[Meter], None] = lambda _meter: None,
     ) -> None:
         """`free_bytes`: room left on the medium, None where it has no bound; the store's own when not given. `short`
         hears the meter of logs that have no room for what comes."""
-        self._store = store
-        self._free_bytes = free_bytes or store.free_bytes
+        self._logs = logs
+        self._retention = retention
+        self._free_bytes = free_bytes or retention.free_bytes
         self._accounts: dict[str, Account] = {}
         self.space_bytes: int | None = None
         """What the whole space may keep; None: as much as the card holds."""
@@ -163,16 +165,16 @@ class Quotas:
         if account is None:
             account = self._accounts[pattern] = Account(self, policy)
             self._limit(account)
-        if self._store.meter(log, account.meter):  # it was nobody's, or another rule's: its bytes count once
+        if self._retention.meter(log, account.meter):  # it was nobody's, or another rule's: its bytes count once
             account.room = 0
             self._hurry(log, policy)
         return account
 
     def forget(self, log: int) -> None:
         """The log is nobody's any more."""
-        if self._store.meter(log, None):
-            self._store.delay(log, 0)
-            self._store.keep_in_memory(log, keep=False)
+        if self._retention.meter(log, None):
+            self._logs.delay(log, 0)
+            self._logs.keep_in_memory(log, keep=False)
 
     def configure(self, policies: Mapping[str, AddressPolicy]) -> None:
         """The promises of every rule that has some, by its pattern. What is reserved is set aside from now on."""
@@ -181,7 +183,7 @@ class Quotas:
             if DurabilityMode.MEMORY in (before.durability.mode, account.policy.durability.mode) or (
                 before.durability != account.policy.durability
             ):
-                for log in self._store.metered(account.meter):
+                for log in self._retention.metered(account.meter):
                     self._hurry(log, account.policy)
         for pattern, policy in policies.items():
             if policy.reserve_bytes and pattern not in self._accounts:
@@ -227,7 +229,7 @@ class Quotas:
     # --- for accounts -----------------------------------------------------------------------------------------
 
     def used(self, account: Account) -> int:
-        return self._store.metered_bytes(account.meter)
+        return self._retention.metered_bytes(account.meter)
 
     def has_room(self, account: Account) -> bool:
         """One byte more would be admitted without the account giving way itself."""
@@ -258,8 +260,8 @@ class Quotas:
 
     def _hurry(self, log: int, policy: AddressPolicy) -> None:
         """How soon what is appended to a log is to be on disk."""
-        self._store.delay(log, policy.durability.delay_s)
-        self._store.keep_in_memory(log, keep=policy.durability.mode is DurabilityMode.MEMORY)
+        self._logs.delay(log, policy.durability.delay_s)
+        self._logs.keep_in_memory(log, keep=policy.durability.mode is DurabilityMode.MEMORY)
 
     def _missing(self, account: Account, size: int) -> tuple[int, int]:
         """Bytes that would have to go before `size` more fit: of the account's own quota, of what all share."""
@@ -307,10 +309,10 @@ class Quotas:
         quota = account.policy.quota_bytes
         if account.policy.when_full is WhenFull.REJECT or (quota is not None and size > quota):
             return None
-        there = self._store.log_bytes(log)
+        there = self._retention.log_bytes(log)
         if there < missing:
-            log = next(iter(self._store.largest(account.meter, 1)), log)
-            there = self._store.log_bytes(log)
+            log = next(iter(self._retention.largest(account.meter, 1)), log)
+            there = self._retention.log_bytes(log)
         if there < missing:
             return None
         ahead = min((quota or there) // EVICT_AHEAD_SHARE, EVICT_AHEAD_BYTES_MAX)
@@ -318,7 +320,7 @@ class Quotas:
 
     def _give_way(self, part: Yield) -> None:
         account = part.account
-        give_way = self._store.thin if account.policy.when_full is WhenFull.THIN else self._store.evict
+        give_way = self._retention.thin if account.policy.when_full is WhenFull.THIN else self._retention.evict
         give_way(part.log, part.bytes, part.at_most)
         if self.closed:
             self._ahead += part.bytes
@@ -339,8 +341,8 @@ class Quotas:
     def _parts(self, account: Account, missing: int) -> Iterator[Yield]:
         """The account's largest logs, as far as they are needed, and no more than it can spare."""
         spare = account.spare
-        for log in self._store.largest(account.meter, YIELDING_LOGS_MAX) if missing > 0 else ():
-            there = min(self._store.log_bytes(log), spare)
+        for log in self._retention.largest(account.meter, YIELDING_LOGS_MAX) if missing > 0 else ():
+            there = min(self._retention.log_bytes(log), spare)
             size = min(there, missing + min(there // EVICT_AHEAD_SHARE, EVICT_AHEAD_BYTES_MAX))
             if size <= 0:
                 return

@@ -31,7 +31,7 @@ from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.topics import EVERY_NAME, is_filter, matches
 from edge.broker.router.filter_table import FilterTable
-from edge.broker.store.contract import MessageLog
+from edge.broker.store.contract import Cursors
 
 LOOK: Final = 1
 """Time of expiry (UTC nanoseconds) of a place that was not looked at yet: now."""
@@ -91,7 +91,7 @@ class AbsentSubscriptions:
 
     def __init__(
         self,
-        store: MessageLog,
+        cursors: Cursors,
         feeds: LogFeeds,
         declaration: Callable[[str], Declaration],
         policy: Callable[[str, int], AddressPolicy],
@@ -99,7 +99,7 @@ class AbsentSubscriptions:
     ) -> None:
         """`declaration` reads one by name; `policy` of a subscription's name in a log; `expiring`: some address says
         how long messages live."""
-        self._store = store
+        self._cursors = cursors
         self._feeds = feeds
         self._declaration = declaration
         self._policy = policy
@@ -235,7 +235,7 @@ class AbsentSubscriptions:
         if found is None:
             if len(self._declarations) >= ABSENT_DECLARATIONS_MAX:
                 self._declarations.clear()
-            found = self._declarations[cursor] = self._declaration(self._store.cursor_name(cursor))
+            found = self._declarations[cursor] = self._declaration(self._cursors.name(cursor))
         return found
 
     def leave(self, log: int, run: Run) -> None:
@@ -246,7 +246,7 @@ class AbsentSubscriptions:
             if not place.behind:
                 self._leave_behind(place)
             named = place.options & _NAMED
-            ttl = ttl_ns(run, self._policy(self._store.cursor_name(place.cursor) if named else "", log))
+            ttl = ttl_ns(run, self._policy(self._cursors.name(place.cursor) if named else "", log))
             if ttl is not None:
                 due_s = _seconds(run.received_at + min(ttl, SWEEP_AGAIN_NS))
                 if place.due_s is None or due_s < place.due_s:
@@ -275,7 +275,7 @@ class AbsentSubscriptions:
         bounds = (now_ns // _NS_PER_S, -(-(now_ns + 2 * SWEEP_AGAIN_NS) // _NS_PER_S))
         text = "SELECT cursor FROM place WHERE due_s <= ? OR due_s >= ? LIMIT ?"
         due = self._execute(text, (*bounds, SUBSCRIPTIONS_OPENED_MAX)).fetchall()
-        return list(dict.fromkeys(self._store.cursor_name(cursor) for (cursor,) in due))
+        return list(dict.fromkeys(self._cursors.name(cursor) for (cursor,) in due))
 
     def _pass_level(self, now_s: float) -> None:
         left = CURSORS_MOVED_MAX
@@ -285,7 +285,7 @@ class AbsentSubscriptions:
         while left and self._round:
             log, passed = self._round[0]
             cursors = [cursor for (cursor,) in self._execute(text, (log, self._round_after, left))]
-            self._store.pass_cursors(log, cursors, passed)
+            self._cursors.pass_all(log, cursors, passed)
             if len(cursors) < left:
                 del self._round[0]
                 self._round_after = 0

@@ -46,7 +46,7 @@ from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.peer_connector import dialed
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_context, peer_stamps
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import SmallState, Store
 
 log = logging.getLogger(__name__)
 
@@ -124,29 +124,37 @@ class ConnectorUplink:
         self._commands = commands
         self._carried = tuple(carried)
         self.reports = Reports(self._lineage, fork)
-        self._losses = LossReports(store, self.reports, connector.name)
+        state, lineage, ledger = store.state, store.lineage, store.ledger
+        self._losses = LossReports(state, lineage, ledger, self.reports, connector.name)
         router.loss_listeners.add(self._losses.feed)
         router.tick_listeners.add(self._tick)
         self.manifests = Manifests(
-            store, self.reports, connector.name, gateway=hop.gateway, covers=self._covers, signer=signer
+            state,
+            lineage,
+            ledger,
+            self.reports,
+            connector.name,
+            gateway=hop.gateway,
+            covers=self._covers,
+            signer=signer,
         )
         self.clock_offsets = (
             None
             if clock is None
-            else ClockOffsets(store, self.reports, connector.name, clock=clock, sends=self._forwards)
+            else ClockOffsets(state, lineage, self.reports, connector.name, clock=clock, sends=self._forwards)
         )
         self.uplink = Uplink(
             f"uplink {connector.name}",
             hop,
             space=space,
             outcomes=OUTCOMES,
-            bases=router.bases,
-            epochs=store.epochs,
+            bases=router.durable_subscriptions.bases,
+            epochs=lineage.epochs,
             log_of=_log_of,
-            reached=lambda: store.reached,
+            reached=lambda: lineage.reached,
             clock=router.now_s,
             limits=UPLINK_LIMITS,
-            pacer=_pacer(connector, hop.gateway, router, store),
+            pacer=_pacer(connector, hop.gateway, router, state),
             begin=self._part_lanes,
         )
         self._instance = secrets.token_hex(8)
@@ -200,7 +208,7 @@ class ConnectorUplink:
         """The link is up: what is in the store by now is backlog, what comes is live."""
         for forwarding in self._forwardings.values():
             before = forwarding.lanes
-            forwarding.part_lanes(self._store, self.uplink.backlog)
+            forwarding.part_lanes(self._store.logs, self._store.cursors, self.uplink.backlog)
             for lane in before:
                 if lane not in forwarding.lanes:
                     self.uplink.backlog.remove(lane)
@@ -210,10 +218,10 @@ class ConnectorUplink:
     def explain(self) -> None:
         """Tell the peer's ledger where its addresses begin. It knows repeated ranges, so this is said at each start."""
         patterns = [forwarding.pattern for forwarding in self._forwardings.values()]
-        epochs = self._store.epochs
+        epochs = self._store.lineage.epochs
         names = [
             (*part, address, BEFORE_FORWARDER)
-            for address, base in self._router.bases.items()
+            for address, base in self._router.durable_subscriptions.bases.items()
             for part in epochs.parts(address, 0, base - 1)
         ]
         names += [(epoch, 0, last, address, BEFORE_EPOCH) for epoch, address, last in epochs.before()]
@@ -237,21 +245,21 @@ class ConnectorUplink:
 
     def _covers(self, address: str) -> bool:
         """Every message of this address is this peer's: other consumers of a queue may have taken some."""
-        return self._forwards(address) and self._router.address_type(address) is not AddressType.QUEUE
+        return self._forwards(address) and self._router.addresses.type_of(address) is not AddressType.QUEUE
 
     def _forwards(self, address: str) -> bool:
         return any(matches(forwarding.pattern, address) for forwarding in self._forwardings.values())
 
     def _lineage(self) -> dict[str, Any]:
         """As `cloud.hub.documents.Lineage` reads it."""
-        store, told = self._store, list[list[int] | None]()
+        lineage, told = self._store.lineage, list[list[int] | None]()
         size = 0
-        for ends in store.opening_ends():
+        for ends in lineage.opening_ends():
             size += 0 if ends is None else len(ends)
             if told and size > LINEAGE_LOGS_MAX:
                 break
             told.append(None if ends is None else [number for pair in ends.items() for number in pair])
-        return {"epoch": store.epoch, "openings": list(store.openings), "ends": told[::-1]}
+        return {"epoch": lineage.epoch, "openings": list(lineage.openings), "ends": told[::-1]}
 
     @property
     def figures(self) -> UplinkFigures:
@@ -276,7 +284,7 @@ class ConnectorUplink:
         pacer = self.uplink.pacer
         if pacer is not None and pacer.spent.bytes != self._spent_kept:
             self._spent_kept = pacer.spent.bytes
-            self._store.put(BUDGET, self.connector.name, msgspec.json.encode(pacer.spent))
+            self._store.state.put(BUDGET, self.connector.name, msgspec.json.encode(pacer.spent))
 
     def progress(self) -> Progress:
         """How far it is with what is kept for the peer."""
@@ -356,12 +364,12 @@ class ConnectorUplink:
         )
 
 
-def _pacer(connector: Connector, gateway: str, router: Router, store: Store) -> Pacer | None:
+def _pacer(connector: Connector, gateway: str, router: Router, state: SmallState) -> Pacer | None:
     """None where the connector has no pace."""
     if connector.pace is None:
         return None
     spent = Spent()
-    for name, kept in store.items(BUDGET):
+    for name, kept in state.items(BUDGET):
         if name == connector.name:
             spent = msgspec.json.decode(kept, type=Spent)
     return Pacer(connector.pace, gateway, utc_s=lambda: router.now_ns() / 1e9, spent=spent)

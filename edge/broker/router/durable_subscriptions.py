@@ -80,13 +80,15 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._matches_changed = matches_changed
         self._tree: FilterTree[DurableSubscription] = FilterTree()
         """Of those that are open."""
-        self._absent = AbsentSubscriptions(store, feeds, self._declared, self._policy, lambda: addresses.expires)
-        self._running = RunningTime(store)
+        self._absent = AbsentSubscriptions(
+            store.cursors, feeds, self._declared, self._policy, lambda: addresses.expires
+        )
+        self._running = RunningTime(store.state)
         self._unused = UnusedSubscriptions(self._running, addresses, unused_s, write=self._put, end=self._forget)
         self._idle: dict[str, float] = {}
         """Open ones nobody holds, and since when (monotonic seconds)."""
         self._looking: Iterator[str] = iter(())
-        store.set_filters(self._wants_of)
+        store.cursors.set_filters(self._wants_of)
         self._restore()
 
     def __getitem__(self, name: str) -> DurableSubscription:
@@ -94,11 +96,11 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return self._reopen(name) if found is None else found
 
     def __contains__(self, name: object) -> bool:
-        return name in self.opened or (isinstance(name, str) and self._store.get(KIND, name) is not None)
+        return name in self.opened or (isinstance(name, str) and self._store.state.get(KIND, name) is not None)
 
     def __iter__(self) -> Iterator[str]:
         """Read them one by one, as there may be very many; one that is made or removed concurrently may be missed."""
-        return (name for name, _ in self._store.items(KIND))
+        return (name for name, _ in self._store.state.items(KIND))
 
     def __len__(self) -> int:
         return len(self.opened) + len(self._absent)
@@ -133,13 +135,13 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _absent_declarations(self) -> Iterator[Declaration]:
         """Yield those that no client holds, one after the other."""
-        for name, value in self._store.items(KIND):
+        for name, value in self._store.state.items(KIND):
             if name not in self.opened:
                 yield msgspec.msgpack.decode(value, type=Declaration)
 
     def _declared(self, name: str) -> Declaration:
         """Read the declaration of one that no client holds. Raises KeyError, StoreError."""
-        value = self._store.get(KIND, name)
+        value = self._store.state.get(KIND, name)
         if value is None or name in self.opened:
             raise KeyError(name)
         return msgspec.msgpack.decode(value, type=Declaration)
@@ -180,9 +182,10 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return subscription
 
     def join_remainder(
-        self, consumer: Consumer, name: str, *, pattern: str | None, shared: bool
+        self, consumer: Consumer, name: str, *, pattern: str | None = None, shared: bool = False
     ) -> DurableSubscription | None:
-        """As `Router.join_remainder`."""
+        """Let `consumer` receive what the durable subscription `name` kept while its address was a topic. None when it
+        does not exist. `pattern`: the filter it has from now on; `shared`: others may join it too."""
         found = self.get(name)
         if found is not None:
             if pattern is not None:
@@ -251,12 +254,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             return self._forget(found)
         if name not in self:
             return None
-        declaration, cursors = self._declared(name), self._store.cursors_named(name)
+        declaration, cursors = self._declared(name), self._store.cursors.named(name)
         self._absent.take(declaration, [each.cursor for each in cursors])
         for each in cursors:
             self._logs.forget_part(name, each.log, each.cursor)
         self._is_gone(declaration)
-        return self._store.delete(KIND, name)
+        return self._store.state.delete(KIND, name)
 
     def follow_configuration(self) -> None:
         """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""
@@ -272,7 +275,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def _is_changed(self, declaration: Declaration) -> bool:
         """An absent one reaches other logs than before, or whether it ends by itself is another matter now."""
         reached, name = set(self._reached(declaration.pattern)), declaration.name
-        if not reached <= {each.log for each in self._store.cursors_named(name)}:
+        if not reached <= {each.log for each in self._store.cursors.named(name)}:
             return True
         return self._absent.is_looked_at(name) == (self._unused.kept_s(declaration) is None)
 
@@ -329,7 +332,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         """Drop the object, unless the rows of the store do not say all of it yet."""
         declaration, places = subscription.declaration, list[Place]()
         for part in subscription.parts:
-            if not self._store.rest_cursor(part.cursor):
+            if not self._store.cursors.rest(part.cursor):
                 return
             due_ns = part.expiry.due_ns
             soon = None if due_ns is None else min(due_ns, now_ns + SWEEP_AGAIN_NS)
@@ -352,7 +355,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def _reopen(self, name: str) -> DurableSubscription:
         """Make an object of its rows. Raises KeyError for an unknown one, StoreError."""
         declaration, left_at = self._declared(name), self._absent.left_at(name)
-        cursors = self._store.cursors_named(name)
+        cursors = self._store.cursors.named(name)
         self._absent.take(declaration, [each.cursor for each in cursors])
         subscription = self.opened[name] = DurableSubscription(declaration, left_at)
         self._tree.add(declaration.pattern, subscription)
@@ -364,9 +367,9 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _left_in(self, declaration: Declaration) -> int:
         """Messages after the cursors of an absent one; 0 where none of them concerns it."""
-        cursors = [each.cursor for each in self._store.cursors_named(declaration.name)]
+        cursors = [each.cursor for each in self._store.cursors.named(declaration.name)]
         behind = (cursor for cursor in cursors if self._absent.is_behind(declaration.pattern, cursor))
-        return sum(self._store.backlog(cursor) for cursor in behind)
+        return sum(self._store.cursors.backlog(cursor) for cursor in behind)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -393,14 +396,14 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _put(self, subscription: DurableSubscription) -> Ticket:
         declaration = subscription.declaration
-        return self._store.put(KIND, declaration.name, msgspec.msgpack.encode(declaration))
+        return self._store.state.put(KIND, declaration.name, msgspec.msgpack.encode(declaration))
 
     def _wants_of(self, name: str) -> Callable[[Run], bool] | None:
         """Return the filter of an idle cursor of this name; that of an open subscription may be idle as well."""
         found = self.opened.get(name)
         if found is not None:
             return found.declaration.owes
-        value = None if name == QUEUE_CURSOR else self._store.get(KIND, name)
+        value = None if name == QUEUE_CURSOR else self._store.state.get(KIND, name)
         return None if value is None else msgspec.msgpack.decode(value, type=Declaration).owes
 
     def _has_room(self, declaration: Declaration) -> bool:
@@ -431,10 +434,10 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _formers(self, subscription: DurableSubscription) -> tuple[Former, ...]:
         """What it is owed by filters that count no more: the one it has, and those before of which something waits."""
-        ends = {part.log: self._store.bounds(part.log)[1] for part in subscription.parts}
+        ends = {part.log: self._store.logs.bounds(part.log)[1] for part in subscription.parts}
         declaration = subscription.declaration
         formers = (Former(declaration.pattern, ends), *declaration.former)
-        waiting = {part.log: self._store.cursor(part.cursor).position for part in subscription.parts}
+        waiting = {part.log: self._store.cursors.record(part.cursor).position for part in subscription.parts}
         left = (
             Former(each.pattern, {log: end for log, end in each.ends.items() if waiting.get(log, end) < end})
             for each in formers
@@ -442,7 +445,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return tuple(each for each in left if each.ends)
 
     def _configure(self, part: LogSubscription, declaration: Declaration) -> None:
-        begins = self._store.cursor(part.cursor).position if declaration.former else 0
+        begins = self._store.cursors.record(part.cursor).position if declaration.former else 0
         ends = [(each.pattern, each.ends.get(part.log, 0)) for each in declaration.former]
         part.follow_policy(self._policy(declaration.name, part.log))
         part.select(
@@ -474,16 +477,16 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def _note_bases(self, new: Declaration) -> None:
         """A new forwarder owes nothing of what came before it: keep where it begins, for addresses no other one has."""
         others = [each.declaration for each in self.opened.values() if not _is_clients(each.declaration)]
-        for address, following in self._store.sequences():
+        for address, following in self._store.lineage.sequences():
             if following and matches(new.pattern, address) and not any(matches(d.pattern, address) for d in others):
                 self.bases[address] = following
-                self._store.put("base", address, following.to_bytes(8, "big"))
+                self._store.state.put("base", address, following.to_bytes(8, "big"))
 
     def _forget(self, subscription: DurableSubscription) -> Ticket:
         self._is_known_no_more(subscription)
         for part in subscription.parts:
             part.close()
-        return self._store.delete(KIND, subscription.declaration.name)
+        return self._store.state.delete(KIND, subscription.declaration.name)
 
     def _is_known_no_more(self, subscription: DurableSubscription) -> None:
         declaration = subscription.declaration
@@ -501,24 +504,24 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _restore(self) -> None:
         """Bring back what the store kept, as no client is there yet."""
-        self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.items("base"))
-        for _, value in self._store.items(KIND):
+        self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.state.items("base"))
+        for _, value in self._store.state.items(KIND):
             self._restore_one(msgspec.msgpack.decode(value, type=Declaration))
         self._matches_changed()
 
     def _restore_one(self, declaration: Declaration) -> None:
         """Leave it to its rows, or open it where they do not say all: it may have cursors in logs that its filter does
         not reach by the rules of now."""
-        left_at, cursors = self._unused.restored(declaration), self._store.cursors_named(declaration.name)
+        left_at, cursors = self._unused.restored(declaration), self._store.cursors.named(declaration.name)
         reached = set(self._reached(declaration.pattern))
         absent = bool(cursors) and _is_clients(declaration) and reached <= {each.log for each in cursors}
-        if not (absent and all(not each.acknowledged and self._store.rest_cursor(each.cursor) for each in cursors)):
+        if not (absent and all(not each.acknowledged and self._store.cursors.rest(each.cursor) for each in cursors)):
             self._open(declaration, [each.log for each in cursors], left_at)
             return
         self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
         places = list[Place]()
         for each in cursors:
-            behind = each.position < self._store.bounds(each.log)[1]
+            behind = each.position < self._store.logs.bounds(each.log)[1]
             # nobody knows of what is left in it whether it expires
             places.append(Place(each.log, each.cursor, behind, LOOK if behind else None))
         self._absent.put(declaration, places, self._left(declaration, left_at))

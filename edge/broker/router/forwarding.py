@@ -18,7 +18,7 @@ from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import AddressError, Consumer, SubscribeOptions
 from edge.broker.router.router import Router
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Cursors, MessageLogs
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Forwarding:
         """The backlog lanes of the places in the logs."""
         return list(self._lanes.values())
 
-    def part_lanes(self, store: Store, consumer: Consumer) -> None:
+    def part_lanes(self, logs: MessageLogs, cursors: Cursors, consumer: Consumer) -> None:
         """What is in the store by now is for this consumer; to be called at each link-up, and after `follow`."""
         parts = list(
             chain.from_iterable(one.parts for one in self.subscriptions if isinstance(one, DurableSubscription))
@@ -75,7 +75,7 @@ class Forwarding:
         for part in parts:
             lane = self._lanes.get(part)
             if lane is None:
-                lane = self._lanes[part] = Backlog(store, part, consumer)
+                lane = self._lanes[part] = Backlog(logs, cursors, part, consumer)
             lane.newest = self.newest
             lane.take_over()
 
@@ -86,8 +86,8 @@ class Forwarding:
         former = router.subscriptions.competing.former_queues(self.pattern)
         for address, queue in self._former_queues.items():
             if address not in former:
-                router.unsubscribe(consumer, queue, forget=False)
-        kind = router.address_type(self.pattern)
+                router.subscriptions.unsubscribe(consumer, queue, forget=False)
+        kind = router.addresses.type_of(self.pattern)
         if kind is not self._kind:
             self._join(kind)
         for queue in former.values():
@@ -97,7 +97,7 @@ class Forwarding:
     def end(self) -> None:
         """Take nothing more. The durable subscription stays: configuration never touches messages."""
         for subscription in self.subscriptions:
-            self._router.unsubscribe(self._consumer, subscription, forget=False)
+            self._router.subscriptions.unsubscribe(self._consumer, subscription, forget=False)
         for lane in self._lanes.values():
             lane.end()
         self._lanes.clear()
@@ -107,14 +107,20 @@ class Forwarding:
     def _join(self, kind: AddressType) -> None:
         router, consumer, before = self._router, self._consumer, self._current
         if before is not None and not isinstance(before, DurableSubscription):
-            router.unsubscribe(consumer, before, forget=False)
+            router.subscriptions.unsubscribe(consumer, before, forget=False)
         options = SubscribeOptions(durable_name=self._name, all_qos=True)
         try:
-            self._current, self._kind, fault = router.subscribe(consumer, self.pattern, options), kind, None
+            self._current, self._kind, fault = (
+                router.subscriptions.subscribe(consumer, self.pattern, options),
+                kind,
+                None,
+            )
         except AddressError as error:
             self._current, self._kind, fault = None, None, str(error)
         if fault is not None and fault != self.fault:
             log.warning("%s takes nothing from %s, and tries again: %s", self._name, self.pattern, fault)
         self.fault = fault
         durable = isinstance(self._current, DurableSubscription)
-        self._earlier = None if durable else router.join_remainder(consumer, self._name, pattern=self.pattern)
+        self._earlier = (
+            None if durable else router.durable_subscriptions.join_remainder(consumer, self._name, pattern=self.pattern)
+        )

@@ -366,7 +366,7 @@ class Inbound(Origin):
     def _watch(self) -> None:
         """Hear of it when there is room again, where the router knows."""
         if self._waiting and not self._given_back:
-            self._router.sender_credit(self, self._waiting[0].run.address)
+            self._router.credit.of(self, self._waiting[0].run.address)
 
     def _answer(self, entries: Sequence[_Entry], outcome: Outcome, why: str = "") -> None:
         tokens = [entry.token for entry in entries if entry.token is not None]

@@ -13,7 +13,7 @@ from typing import Final
 
 from edge.broker.retention.loss_reports import INBOUND_PREFIX
 from edge.broker.router.router import Router
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import LossLedger, SmallState
 from edge.broker.store.records import Loss
 
 KIND: Final = "inbound-rejected"
@@ -24,10 +24,11 @@ _NUMBER_BYTES: Final = 8
 class InboundLosses:
     """Rejections of all incoming forwarders; takes part in the commits (`router.CommitParticipant`)."""
 
-    def __init__(self, store: Store, router: Router) -> None:
-        self._store = store
+    def __init__(self, state: SmallState, ledger: LossLedger, router: Router) -> None:
+        self._ledger = ledger
+        self._state = state
         self._router = router
-        self._next = {key: int.from_bytes(value) for key, value in store.items(KIND)}
+        self._next = {key: int.from_bytes(value) for key, value in state.items(KIND)}
         self._open: list[Callable[[], None]] = []
         self._sealed: list[Callable[[], None]] = []
 
@@ -43,8 +44,8 @@ class InboundLosses:
         loss = Loss(
             subscription, f"${subscription}", first, end - 1, messages, size, f"inbound-{reason}", self._router.now_ns()
         )
-        self._store.put(KIND, key, end.to_bytes(_NUMBER_BYTES))
-        self._store.record_losses([loss])
+        self._state.put(KIND, key, end.to_bytes(_NUMBER_BYTES))
+        self._ledger.record([loss])
         self._open.append(recorded)
         self._router.flush_soon()
 

@@ -124,10 +124,10 @@ class KnownNames:
 class NamesByForwarder:
     """Of all incoming forwarders of a space; takes part in the commits (`router.CommitParticipant`)."""
 
-    def __init__(self, store: SmallState) -> None:
-        self._store = store
+    def __init__(self, state: SmallState) -> None:
+        self._state = state
         self._slots: dict[str, dict[int, bytes]] = {}
-        for key, value in store.items(KIND):
+        for key, value in state.items(KIND):
             forwarder, _, slot = key.rpartition("/")
             self._slots.setdefault(forwarder, {})[int(slot)] = value
         self._by_forwarder: dict[str, KnownNames] = {}
@@ -147,13 +147,13 @@ class NamesByForwarder:
             self._slots.pop(forwarder, None)
             self._by_forwarder.pop(forwarder, None)
             for slot in range(SLOTS):
-                self._store.delete(KIND, f"{forwarder}/{slot}")
+                self._state.delete(KIND, f"{forwarder}/{slot}")
 
     def prepare(self) -> None:
         """Write what is new into the group that is about to be sealed."""
         for forwarder, names in self._by_forwarder.items():
             for slot, value in names.changed().items():
-                self._store.put(KIND, f"{forwarder}/{slot}", value)
+                self._state.put(KIND, f"{forwarder}/{slot}", value)
 
     def committed(self, *, kept: bool) -> None:
         """What was put joins the next group where one fails."""

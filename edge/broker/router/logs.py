@@ -31,18 +31,18 @@ class Logs:
         self._deadletters = deadletters
         self._feeds = feeds
         self._rules: dict[int, str] = {}
-        self._attempts = dict(store.items(ATTEMPTS))
+        self._attempts = dict(store.state.items(ATTEMPTS))
         """How often messages failed before the start, of cursors that are not open yet."""
 
     def of_topics(self, rule: AddressRule) -> int:
         """The log of all topics of a rule; made when it is new."""
-        log = self._store.log(f"topic {rule.pattern}")
+        log = self._store.logs.open(f"topic {rule.pattern}")
         self._rules[log] = rule.pattern
         return log
 
     def patterns(self, table: AddressTable) -> Iterator[tuple[int, str]]:
         """The logs that keep messages, and by which rule of `table` their addresses go; some are of none any more."""
-        for log, name in self._store.holding():
+        for log, name in self._store.retention.holding():
             kind, _, address = name.partition(" ")
             if kind == "queue":
                 rule = table.rule_of_filter(address)
@@ -57,28 +57,32 @@ class Logs:
 
     def of_queue(self, address: str) -> int:
         """The log of a queue, with its cursor; made when it is new."""
-        log = self._store.log(f"{QUEUE_LOG}{address}")
-        self._store.rest_cursor(self._store.open_cursor(QUEUE_CURSOR, log, 0))
+        log = self._store.logs.open(f"{QUEUE_LOG}{address}")
+        self._store.cursors.rest(self._store.cursors.open(QUEUE_CURSOR, log, 0))
         return log
 
     def find_queue(self, address: str) -> int | None:
         """The log of a queue; None when there is none."""
-        return self._store.find_log(f"{QUEUE_LOG}{address}")
+        return self._store.logs.find(f"{QUEUE_LOG}{address}")
 
     def queue_of(self, log: int) -> str | None:
         """Return the address of the queue a log is for; None where it is not a queue's."""
-        name = self._store.log_name(log)
+        name = self._store.logs.name(log)
         return name[len(QUEUE_LOG) :] if name.startswith(QUEUE_LOG) else None
+
+    def make_idle(self, queue: LogSubscription) -> None:
+        """Keep the cursor of a queue that is not open any more as its row only."""
+        self._store.cursors.rest(queue.cursor)
 
     def backlog(self, address: str) -> int:
         """Messages of a queue that are not acknowledged."""
-        log = self._store.log(f"{QUEUE_LOG}{address}")
-        return self._store.backlog(self._store.open_cursor(QUEUE_CURSOR, log, 0))
+        log = self._store.logs.open(f"{QUEUE_LOG}{address}")
+        return self._store.cursors.backlog(self._store.cursors.open(QUEUE_CURSOR, log, 0))
 
     def forget_queue(self, address: str) -> bool:
         """Give the log of a queue back. False when something is in it, on its way to it, or reads it."""
-        log = self._store.log(f"{QUEUE_LOG}{address}")
-        return not self._feeds.serves(log) and self._store.free_log(log)
+        log = self._store.logs.open(f"{QUEUE_LOG}{address}")
+        return not self._feeds.serves(log) and self._store.logs.free(log)
 
     def is_alone(self, queue: LogSubscription) -> bool:
         """Nobody else reads its log: it is not browsed."""
@@ -86,31 +90,31 @@ class Logs:
 
     def open_queue(self, address: str) -> LogSubscription:
         """The queue of an address; made when it is new."""
-        log = self._store.log(f"{QUEUE_LOG}{address}")
-        record = self._store.cursor(self._store.open_cursor(QUEUE_CURSOR, log, 0))
+        log = self._store.logs.open(f"{QUEUE_LOG}{address}")
+        record = self._store.cursors.record(self._store.cursors.open(QUEUE_CURSOR, log, 0))
         queue = queue_subscription(self._store, record, address, deadletters=self._deadletters, feeds=self._feeds)
         self._recall_attempts(queue)
         return queue
 
     def open_part(self, pattern: str, name: str, log: int) -> LogSubscription:
         """The place of a durable subscription in a log of topics; a new one begins with what comes next."""
-        record = self._store.cursor(self._store.open_cursor(name, log, self._store.bounds(log)[1]))
+        record = self._store.cursors.record(self._store.cursors.open(name, log, self._store.logs.bounds(log)[1]))
         return self._part(record, pattern)
 
     def reopen_part(self, pattern: str, cursor: int) -> LogSubscription:
         """As `open_part`, of one that is at rest."""
-        return self._part(self._store.cursor(cursor), pattern)
+        return self._part(self._store.cursors.record(cursor), pattern)
 
     def forget_part(self, name: str, log: int, cursor: int) -> None:
         """The place of a durable subscription that is at rest: its cursor goes."""
         key = attempts_key(log, name)
         if self._attempts.pop(key, None) is not None:
-            self._store.delete(ATTEMPTS, key)
-        self._store.drop_cursor(cursor)
+            self._store.state.delete(ATTEMPTS, key)
+        self._store.cursors.drop(cursor)
 
     def _part(self, record: CursorRecord, pattern: str) -> LogSubscription:
         part = LogSubscription(self._store, record, pattern, deadletters=self._deadletters, feeds=self._feeds)
-        self._store.set_filter(part.cursor, part.owed)
+        self._store.cursors.set_filter(part.cursor, part.owed)
         self._recall_attempts(part)
         return part
 

@@ -31,7 +31,7 @@ from edge.broker.router.inbound_losses import InboundLosses
 from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_stamps
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Cursors, Lineage
 
 log = logging.getLogger(__name__)
 
@@ -77,19 +77,20 @@ class PeerConnector:
         *,
         gateway: str,
         router: Router,
-        store: Store,
+        lineage: Lineage,
+        cursors: Cursors,
     ) -> None:
         """`start` of its dialer begins to dial."""
         self.connector = connector
         self.outbox = Outbox(
             gateway,
             Outcomes(Outcome.ACCEPTED, Outcome.REJECTED),
-            epoch_of=store.epochs.of,
+            epoch_of=lineage.epochs.of,
             now_ns=router.now_ns,
         )
         self.inboxes: list[Inbound] = []
         self._router, self.now_ns = router, router.now_ns
-        self._store = store
+        self._cursors = cursors
         self._names = names
         self._losses = losses
         self.gateway = gateway
@@ -201,7 +202,7 @@ class PeerConnector:
         for subscription in forwarding.subscriptions:
             flow.add(subscription)
         for part in forwarding.parts:
-            self._store.move_with_each_commit(part.cursor)
+            self._cursors.move_with_each_commit(part.cursor)
 
     def _unbind(self, name: str) -> None:
         outgoing = self._outgoing.pop(name)

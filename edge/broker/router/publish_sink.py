@@ -11,18 +11,18 @@ from edge.broker.router.answers import Answers
 from edge.broker.router.batch import ColumnBatch
 from edge.broker.router.retained import RetainedMessages
 from edge.broker.router.unrouted import UnroutedMessages
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import MessageLogs
 from edge.broker.store.ticket import BothTickets, Ticket
 
 
 class PublishSink:
     """Joins the store's open group with what is to be kept, and has the origins answered (`Answers`)."""
 
-    __slots__ = ("_feeds", "_flush_soon", "_retained", "_store", "_unrouted", "answers")
+    __slots__ = ("_feeds", "_flush_soon", "_logs", "_retained", "_unrouted", "answers")
 
     def __init__(
         self,
-        store: Store,
+        logs: MessageLogs,
         feeds: LogFeeds,
         retained: RetainedMessages,
         answers: Answers,
@@ -32,7 +32,7 @@ class PublishSink:
         """`flush_soon` is called when something joined the open group."""
         self.answers = answers
         self._unrouted = unrouted
-        self._store = store
+        self._logs = logs
         self._feeds = feeds
         self._retained = retained
         self._flush_soon = flush_soon
@@ -48,7 +48,7 @@ class PublishSink:
 
     def _append(self, log: int, run: Run) -> Ticket | None:
         """Append to a log. Return the ticket to wait for; None if the run is in memory and stays there."""
-        joined = self._store.append(log, run)
+        joined = self._logs.append(log, run)
         if isinstance(joined, Stored):
             self._feeds.took(log, joined)
             return None
@@ -59,9 +59,9 @@ class PublishSink:
         memory, or some origin waits for a consumer."""
         if self.answers.ordered.waiting:
             return False
-        store = self._store
+        logs = self._logs
         return not any(
-            store.in_memory(log) or (account.limited and not account.takes(size))
+            logs.in_memory(log) or (account.limited and not account.takes(size))
             for (log, account), _, size, _ in batch.logs
         )
 
@@ -69,7 +69,7 @@ class PublishSink:
         """As `keep`, for all of a batch; the commit its answer waits for, None where nothing of it is kept."""
         ticket = None
         for (log, _), runs, size, _ in batch.logs:
-            ticket = self._store.append_all(log, runs, size)
+            ticket = self._logs.append_all(log, runs, size)
         return ticket
 
     def answer_all(self, batch: ColumnBatch, ticket: Ticket | None) -> None:

@@ -27,7 +27,7 @@ from edge.broker.model.topics import FilterTree
 from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.logs import Logs
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import MessageLogs, SmallState
 from edge.broker.store.errors import StoreError
 
 KIND = "queue"
@@ -39,7 +39,8 @@ class Queues(Mapping[str, LogSubscription]):
 
     def __init__(
         self,
-        store: Store,
+        state: SmallState,
+        message_logs: MessageLogs,
         addresses: ConfiguredAddresses,
         logs: Logs,
         names: NameQuotas,
@@ -49,7 +50,8 @@ class Queues(Mapping[str, LogSubscription]):
     ) -> None:
         """`unused_s`: how long an empty one that nobody uses is kept; `forgotten` hears the address and the log of one
         that is about to be no more."""
-        self._store = store
+        self._state = state
+        self._message_logs = message_logs
         self._addresses = addresses
         self._logs = logs
         self._names = names
@@ -86,11 +88,11 @@ class Queues(Mapping[str, LogSubscription]):
         return queue
 
     def __contains__(self, address: object) -> bool:
-        return isinstance(address, str) and (address in self.opened or self._store.get(KIND, address) is not None)
+        return isinstance(address, str) and (address in self.opened or self._state.get(KIND, address) is not None)
 
     def __iter__(self) -> Iterator[str]:
         """Read the addresses one by one, as there may be very many."""
-        return (address for address, _ in self._store.items(KIND))
+        return (address for address, _ in self._state.items(KIND))
 
     def __len__(self) -> int:
         return self._count
@@ -119,7 +121,7 @@ class Queues(Mapping[str, LogSubscription]):
                 raise AddressError(Refusal.NAMES, self._names.why(NameKind.QUEUE, user))
             log = self._logs.of_queue(address)
             self._enter(address, user)
-            self._store.put(KIND, address, user.encode())
+            self._state.put(KIND, address, user.encode())
             self._note_unused(log)  # as what is about to be stored in it may not be
             return log
         return self._logs.of_queue(address)
@@ -134,7 +136,7 @@ class Queues(Mapping[str, LogSubscription]):
 
     def received(self, address: str) -> int:
         """Return the number of messages ever committed to a queue. Raises KeyError for an unknown queue."""
-        return self._store.bounds(self._log(address))[1]
+        return self._message_logs.bounds(self._log(address))[1]
 
     def follow_configuration(self) -> None:
         """Rules or policies have changed."""
@@ -243,7 +245,7 @@ class Queues(Mapping[str, LogSubscription]):
         self._idle.pop(address, None)
         due_ns = queue.expiry.due_ns
         queue.let_go()
-        self._store.rest_cursor(queue.cursor)
+        self._logs.make_idle(queue)
         if not self._logs.backlog(address):
             self._note_unused(queue.log)
         elif due_ns is not None:
@@ -253,9 +255,9 @@ class Queues(Mapping[str, LogSubscription]):
 
     def _restore(self) -> None:
         """Bring back what the store kept."""
-        for address, user in self._store.items(KIND):
+        for address, user in self._state.items(KIND):
             if self._logs.find_queue(address) is None:
-                self._store.delete(KIND, address)  # there was no room for its log
+                self._state.delete(KIND, address)  # there was no room for its log
             else:
                 self._enter(address, user.decode())
 
@@ -277,7 +279,7 @@ class Queues(Mapping[str, LogSubscription]):
             address = self._logs.queue_of(log)
             if address is None or address in self.opened or address in self._configured:
                 continue
-            user = self._store.get(KIND, address)
+            user = self._state.get(KIND, address)
             if user is not None and not self._is_configured(address):
                 self._forget(address, log, user.decode())
 
@@ -293,7 +295,7 @@ class Queues(Mapping[str, LogSubscription]):
         if self._logs.forget_queue(address):
             self._count -= 1
             self._names.gone(NameKind.QUEUE, user, len(address))
-            self._store.delete(KIND, address)
+            self._state.delete(KIND, address)
         else:
             self._note_unused(log)  # something is on its way to it, or it is browsed
 

@@ -33,7 +33,7 @@ class RetainedMessages:
     """Held in memory and kept in the store; what `put` changes is on disk with the open group."""
 
     def __init__(
-        self, store: SmallState, names: NameQuotas, ttl_ns: Callable[[Run], int | None] = lambda _run: None
+        self, state: SmallState, names: NameQuotas, ttl_ns: Callable[[Run], int | None] = lambda _run: None
     ) -> None:
         """`ttl_ns`: nanoseconds for which a run is worth delivering, None for ever."""
         self.expired = 0
@@ -41,7 +41,7 @@ class RetainedMessages:
         self._ttl_ns = ttl_ns
         self._due: list[tuple[int, str]] = []
         """Heap of (when to look whether it has expired, address); what was replaced meanwhile is found out then."""
-        self._store = store
+        self._state = state
         self._names = names
         self._tree = RetainedTree()
         self._deleted: dict[str, Ticket] = {}
@@ -49,7 +49,7 @@ class RetainedMessages:
         self._count = 0
         known: dict[str, str] = {}
         """Names of devices and users, each once."""
-        for address, value in store.items(KIND):
+        for address, value in state.items(KIND):
             kept = msgspec.msgpack.decode(value, type=Kept)
             kept.device, kept.user = known.setdefault(kept.device, kept.device), known.setdefault(kept.user, kept.user)
             self._set(address, kept)
@@ -81,7 +81,7 @@ class RetainedMessages:
         self._deleted.pop(address, None)
         self._set(address, kept)
         self._remember_expiry(kept)
-        return self._store.put(KIND, address, msgspec.msgpack.encode(kept))
+        return self._state.put(KIND, address, msgspec.msgpack.encode(kept))
 
     def purge(self, now_ns: int, is_over: Callable[[Run, int], bool]) -> None:
         """Take away messages that have expired, from the store too: so many a call, those due first.
@@ -132,7 +132,7 @@ class RetainedMessages:
     def _delete(self, address: str) -> Ticket:
         if len(self._deleted) >= RETAINED_PURGED_MAX:
             self._deleted = {each: ticket for each, ticket in self._deleted.items() if not _is_on_disk(ticket)}
-        ticket = self._deleted[address] = self._store.delete(KIND, address)
+        ticket = self._deleted[address] = self._state.delete(KIND, address)
         return ticket
 
     def _delete_again(self, address: str) -> Ticket | None:

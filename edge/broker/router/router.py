@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from bridge.message import CLOCK_GOOD, Run
-from edge.broker.delivery import LogSubscription, SharedSubscription, WaitingPool
+from edge.broker.delivery import LogSubscription, WaitingPool
 from edge.broker.delivery.batches import offer_of
 from edge.broker.delivery.dead_letters import DeadLetters
-from edge.broker.delivery.durable import Declaration, DurableSubscription
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.pattern import Joinable, Slices
 from edge.broker.delivery.sweep import Sweeper
@@ -36,7 +35,7 @@ from edge.broker.model.interfaces import (
 from edge.broker.model.isolation import Listeners, guarded, origin_called
 from edge.broker.model.tracing import Destination
 from edge.broker.retention.names import NameQuotas
-from edge.broker.retention.quotas import Account, Quotas
+from edge.broker.retention.quotas import Quotas
 from edge.broker.router.answers import Answers
 from edge.broker.router.batch import AnycastBatch, Column, ColumnBatch, Publication, PublishBatch
 from edge.broker.router.commit_waits import CommitWaits
@@ -58,7 +57,6 @@ from edge.broker.router.subscriptions import SubscriptionRegistry
 from edge.broker.router.unrouted import UnroutedMessages
 from edge.broker.store.contract import Store
 from edge.broker.store.records import Committed
-from edge.broker.store.ticket import Ticket
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
 
@@ -74,7 +72,7 @@ class PublishSource(Protocol):
         ...
 
     def forget_routes(self) -> None:
-        """Drop every answer of `Router.column` and `Router.prefix`."""
+        """Drop every answer of `Router.column` and `RouteTable.prefix`."""
         ...
 
 
@@ -126,43 +124,58 @@ class Router:
         """Called at each tick, before the commit."""
         self._participants: list[CommitParticipant] = []
         self._sources: list[PublishSource] = []
-        self._addresses = ConfiguredAddresses(table, policies or {})
-        self.deadletters = DeadLetters(store, self._publish, self.clock, now_s)
+        self.addresses = ConfiguredAddresses(table, policies or {})
+        self.deadletters = DeadLetters(store.cursors, store.commits, self._publish, self.clock, now_s)
         self.pool = WaitingPool(self._worthless, flush_soon)
-        self.feeds = LogFeeds(store)
+        self.feeds = LogFeeds(store.logs)
         self.names = NameQuotas(limits := limits or Limits())
-        self.retained = RetainedMessages(store, self.names, lambda run: ttl_ns(run, self.policy(run.address)))
+        self.retained = RetainedMessages(
+            store.state, self.names, lambda run: ttl_ns(run, self.addresses.policy(run.address))
+        )
         self._sweeper = Sweeper(store, self.clock, self._of_logs, flush_soon)
-        self.quotas = Quotas(store, short=self._sweeper.first)
+        self.quotas = Quotas(store.logs, store.retention, short=self._sweeper.first)
         self.answers = Answers(self.figures, now_s)
         self.waits, self.wills = CommitWaits(), DueWills(self.publish, soon)
         self.unrouted, self.connection_states = UnroutedMessages(self.figures, now_s), ConnectionStates()
-        self._sink = PublishSink(store, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
+        self._sink = PublishSink(store.logs, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
         self._configure_policies()
         self._made = routes = RoutesMade(self._forget_columns)
-        self._watchers = watchers = CreditWatchers()
-        logs, slices = Logs(store, self.deadletters, self.feeds), Slices(soon, now_s)
-        queues = Queues(
-            store, self._addresses, logs, self.names, unused_s=limits.queue_unused_s, forgotten=self._forget_queue
+        logs, self._watchers = Logs(store, self.deadletters, self.feeds), CreditWatchers()
+        self.queues = Queues(
+            store.state,
+            store.logs,
+            self.addresses,
+            logs,
+            self.names,
+            unused_s=limits.queue_unused_s,
+            forgotten=self._forget_queue,
         )
-        self.feeds.call_when_unattended(queues.unattended)
-        self.subscriptions = SubscriptionRegistry(
-            store,
-            self.feeds,
-            self._addresses,
-            competing=CompetingConsumers(queues, self._addresses, self.figures, watchers, routes.clear, now_s, slices),
-            durable=DurableSubscriptions(
-                store, self.feeds, self._addresses, logs, self.names, routes.clear, limits.subscription_unused_s
-            ),
-            live=LiveSubscriptions(self.pool, merge_live, self.names, routes.clear),
-            watchers=watchers,
-            flush_soon=flush_soon,
+        self.feeds.call_when_unattended(self.queues.unattended)
+        self.durable_subscriptions = DurableSubscriptions(
+            store, self.feeds, self.addresses, logs, self.names, routes.clear, limits.subscription_unused_s
         )
-        self.routes = RouteTable(routes, self._addresses, self.subscriptions, logs, self.quotas, self.connection_states)
-        self._credit = SenderCredit(self._addresses, self.subscriptions, watchers, self.routes.account)
+        self.subscriptions = self._make_subscriptions(store, merge_live, Slices(soon, now_s))
+        self.routes = RouteTable(routes, self.addresses, self.subscriptions, logs, self.quotas, self.connection_states)
+        self.credit = SenderCredit(self.addresses, self.subscriptions, self._watchers, self.routes.account)
         self.housekeeping = Housekeeping(self._parts())
-        store.commit_listeners.append(self.committed)
+        store.commits.listeners.append(self.committed)
         self._count_kept(logs)
+
+    def _make_subscriptions(self, store: Store, merge_live: MergeLive, slices: Slices) -> SubscriptionRegistry:
+        watchers, clear = self._watchers, self._made.clear
+        return SubscriptionRegistry(
+            store.logs,
+            store.cursors,
+            self.feeds,
+            self.addresses,
+            competing=CompetingConsumers(
+                self.queues, self.addresses, self.figures, watchers, clear, self.now_s, slices
+            ),
+            durable=self.durable_subscriptions,
+            live=LiveSubscriptions(self.pool, merge_live, self.names, clear),
+            watchers=watchers,
+            flush_soon=self.flush_soon,
+        )
 
     # --- runs -------------------------------------------------------------------------------------------------
 
@@ -213,13 +226,13 @@ class Router:
         """Return where messages of this QoS to an address go, for a packet trace to say."""
         route = self._made.get(address)
         if route is None:
-            return Destination(self.address_type(address).value)
+            return Destination(self.addresses.type_of(address).value)
         found = route.destination(qos)
         if found.log is None:
             return found
         store = self._store
         return found._replace(
-            log_name=store.log_name(found.log), epoch=store.epoch, in_memory=store.in_memory(found.log)
+            log_name=store.logs.name(found.log), epoch=store.lineage.epoch, in_memory=store.logs.in_memory(found.log)
         )
 
     def _publish_to_consumers(self, batch: AnycastBatch) -> None:
@@ -235,14 +248,6 @@ class Router:
         """Route each of these; what one of them raises ends its origin alone."""
         for origin, run, tokens in members:
             origin_called(origin, self._publish, origin, run, tokens)
-
-    def prefix(self, address: str) -> str:
-        """As `RouteTable.prefix`: what `column` says of the address it says of all that begin so."""
-        return self.routes.prefix(address)
-
-    def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
-        """What an origin does not even publish: refused, behind what it sent before [MQTT-4.6.0-2]."""
-        self.answers.refuse(origin, tokens, why)
 
     def publish_live(self, run: Run) -> None:
         """Hand a run of the broker's own to live subscribers; it is neither stored nor counted, and nobody is held back
@@ -268,15 +273,15 @@ class Router:
             self.feeds.committed(())
         if self.pool.pressure.unfinished:
             self.pool.pressure.go_on()
-        if self._store.committing:
+        if self._store.commits.committing:
             return
         for participant in self._participants:
             guarded("a commit's participant", participant.prepare)
-        self._store.flush()
+        self._store.commits.flush()
 
     def committed(self, commit: Committed) -> None:
         """The store finished a commit: release the acknowledgements, then deliver what it made durable."""
-        self._credit.failing = commit.error is not None
+        self.credit.failing = commit.error is not None
         if commit.error is not None:
             self.quotas.commit_failed()
         if self.commit_listeners:
@@ -316,13 +321,13 @@ class Router:
             ("queues nobody uses", self._tick_queues),
             ("durable subscriptions nobody holds", self._tick_durable),
             ("sweeping of what has expired", self._sweep),
-            ("credit of senders", self._credit.tick),
+            ("credit of senders", self.credit.tick),
             ("those who look again at each tick", self.tick_listeners.tell),
             ("commits", self.flush),
         )
 
     def _tick_wills(self) -> None:
-        self.wills.tick(self.now_s(), failing=self._credit.failing)
+        self.wills.tick(self.now_s(), failing=self.credit.failing)
 
     def _purge(self) -> None:
         self.retained.purge(self.now_ns(), self.deadletters.expired)
@@ -334,8 +339,8 @@ class Router:
         self.subscriptions.durable.tick(self.now_s(), self.now_ns())
 
     def _sweep(self) -> None:
-        if self._credit.failing:
-            self._store.put(*PROBE)  # with nobody sending, who else would find out that it works again?
+        if self.credit.failing:
+            self._store.state.put(*PROBE)  # with nobody sending, who else would find out that it works again?
         else:
             self._sweeper.tick()
 
@@ -343,40 +348,19 @@ class Router:
 
     def reconfigure(self, table: AddressTable, policies: Mapping[str, AddressPolicy] | None = None) -> None:
         """Follow new rules from the next run on. What is stored stays where it is, and is delivered from there."""
-        self._addresses.configure(table, policies or {})
+        self.addresses.configure(table, policies or {})
         self._configure_policies()
         self.subscriptions.follow_configuration()
         self._made.clear()
         self.flush_soon()
         self.address_listeners.tell()
 
-    @property
-    def table(self) -> AddressTable:
-        """The rules of now."""
-        return self._addresses.table
-
     def is_unrouted(self, address: str) -> bool:
         """Return True for a topic that no subscription, forwarder or connected client receives from."""
-        if self.address_type(address) is not AddressType.TOPIC:
+        if self.addresses.type_of(address) is not AddressType.TOPIC:
             return False
         subscriptions = self.subscriptions
         return subscriptions.durable.lowest_qos(address) is None and not subscriptions.live.match(address)
-
-    def address_type(self, address: str) -> AddressType:
-        """The type of an address, or of every name a filter covers."""
-        return self._addresses.type_of(address)
-
-    def policy(self, address: str) -> AddressPolicy:
-        """What is promised of an address beyond its type."""
-        return self._addresses.policy(address)
-
-    def account(self, address: str) -> Account | None:
-        """What a stored address may keep; None where nothing is kept of it."""
-        return self.routes.account(address)
-
-    def sender_credit(self, origin: Origin, address: str) -> int:
-        """Messages a sender to `address` may have under way (`SenderCredit.of`)."""
-        return self._credit.of(origin, address)
 
     def forget_origin(self, origin: Origin) -> None:
         """The origin is gone: it asks for no credit any more. What it sent is answered all the same, as the packet
@@ -385,16 +369,6 @@ class Router:
         self.pool.pressure.forget(origin)
 
     # --- subscriptions ----------------------------------------------------------------------------------------
-
-    def subscribe(self, consumer: Consumer, address: str, options: SubscribeOptions) -> Joinable:
-        """As `SubscriptionRegistry.subscribe`."""
-        return self.subscriptions.subscribe(consumer, address, options)
-
-    def unsubscribe(
-        self, consumer: Consumer, subscription: Joinable, *, forget: bool, keep: bool = False
-    ) -> Ticket | None:
-        """As `SubscriptionRegistry.unsubscribe`."""
-        return self.subscriptions.unsubscribe(consumer, subscription, forget=forget, keep=keep)
 
     def when_settled(self, consumer: Consumer, subscription: Joinable, tell: Callable[[Refusal | None], None]) -> None:
         """Call `tell` with None once what was accepted of `subscription` is on disk, or with why the commit failed."""
@@ -405,70 +379,22 @@ class Router:
             self.waits.add(ticket, consumer, tell)
             self.flush_soon()
 
-    def leave_for_now(self, consumer: Consumer, subscription: Joinable) -> None:
-        """As `SubscriptionRegistry.leave_for_now`."""
-        self.subscriptions.leave_for_now(consumer, subscription, self.now_ns())
-
-    def declare(self, declaration: Declaration) -> DurableSubscription:
-        """As `DurableSubscriptions.declare`."""
-        return self.subscriptions.declare(declaration)
-
-    def forget(self, name: str) -> None:
-        """Delete a durable subscription with its backlog; nothing happens when there is none."""
-        self.subscriptions.forget(name)
-
-    def join_remainder(
-        self, consumer: Consumer, name: str, *, pattern: str | None = None, shared: bool = False
-    ) -> Joinable | None:
-        """Let `consumer` receive what the durable subscription `name` kept while its address was a topic, which it may
-        not be any more; None when there is no such subscription. `pattern`: the filter it has from now on; `shared`:
-        others may join it too."""
-        return self.subscriptions.durable.join_remainder(consumer, name, pattern=pattern, shared=shared)
-
-    def make_temporary_queue(self, address: str, user: str = "") -> None:
-        """As `LiveSubscriptions.make_temporary_queue`."""
-        self.subscriptions.live.make_temporary_queue(address, user)
-
-    def end_temporary_queue(self, address: str) -> None:
-        """Delete it with what is in it; its consumers get nothing more."""
-        self.subscriptions.end_temporary_queue(address)
-
     def forget_routes(self) -> None:
         """Subscriptions have changed in how they belong together."""
         self._made.clear()
 
-    @property
-    def queues(self) -> Queues:
-        """Queues by address."""
-        return self.subscriptions.competing.queues
-
-    @property
-    def durable_subscriptions(self) -> DurableSubscriptions:
-        """Durable subscriptions by name."""
-        return self.subscriptions.durable
-
-    @property
-    def temporary_queues(self) -> Mapping[str, SharedSubscription]:
-        """Temporary queues by address."""
-        return self.subscriptions.live.temporary_queues
-
-    @property
-    def bases(self) -> dict[str, int]:
-        """First sequence the forwarders owe of an address that had messages before there was a forwarder for it."""
-        return self.subscriptions.durable.bases
-
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _count_stored(self, commit: Committed) -> None:
-        in_memory = self._store.in_memory
+        in_memory = self._store.logs.in_memory
         self.figures.stored += sum(len(stored.run.bodies) for log, stored in commit.appended if not in_memory(log))
 
     def _count_kept(self, logs: Logs) -> None:
         """Whatever a former process left, and lost, counts before anybody sends."""
         self.subscriptions.competing.report_former_queues()
-        self._store.account_for_lost()
-        for log, pattern in logs.patterns(self._addresses.table):
-            self.quotas.open(pattern, self._addresses.policy_of_rule(pattern), log)
+        self._store.ledger.account_for_crash()
+        for log, pattern in logs.patterns(self.addresses.table):
+            self.quotas.open(pattern, self.addresses.policy_of_rule(pattern), log)
 
     def _forget_queue(self, address: str, log: int) -> None:
         """The queue is about to be no more."""
@@ -485,9 +411,9 @@ class Router:
         return self.subscriptions.of_logs()
 
     def _configure_policies(self) -> None:
-        self.quotas.configure(self._addresses.rule_policies)
-        self.pool.expect_expiry(expiring=self._addresses.expires)
+        self.quotas.configure(self.addresses.rule_policies)
+        self.pool.expect_expiry(expiring=self.addresses.expires)
 
     def _worthless(self, run: Run) -> bool:
         """It is stored nowhere, and has waited too long."""
-        return self.deadletters.worthless(run, self.policy(run.address))
+        return self.deadletters.worthless(run, self.addresses.policy(run.address))

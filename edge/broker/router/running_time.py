@@ -17,11 +17,11 @@ KEPT: Final = ("clock", "running")
 class RunningTime:
     """Whole seconds. A crash takes those since they were last written, `RUNNING_TIME_KEPT_S` at most."""
 
-    def __init__(self, store: SmallState) -> None:
+    def __init__(self, state: SmallState) -> None:
         kind, key = KEPT
-        kept = dict(store.items(kind)).get(key)
+        kept = dict(state.items(kind)).get(key)
         self.now = self._kept = 0 if kept is None else int.from_bytes(kept, "big")
-        self._store = store
+        self._state = state
         self._began_s: float | None = None
         """What the monotonic clock would have shown at 0."""
 
@@ -37,4 +37,4 @@ class RunningTime:
         """Write it with the open group: whoever writes a time does, so that no time lies ahead after a crash."""
         if self._kept != self.now:
             self._kept = self.now
-            self._store.put(*KEPT, self.now.to_bytes(8, "big"))
+            self._state.put(*KEPT, self.now.to_bytes(8, "big"))

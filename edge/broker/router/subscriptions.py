@@ -16,7 +16,7 @@ from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
 from edge.broker.router.durable_subscriptions import DurableSubscriptions
 from edge.broker.router.live_subscriptions import LiveSubscriptions
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Cursors, MessageLogs
 from edge.broker.store.ticket import Ticket
 
 
@@ -25,7 +25,8 @@ class SubscriptionRegistry:
 
     def __init__(
         self,
-        store: Store,
+        logs: MessageLogs,
+        cursors: Cursors,
         feeds: LogFeeds,
         addresses: ConfiguredAddresses,
         *,
@@ -39,7 +40,7 @@ class SubscriptionRegistry:
         self.competing = competing
         self.durable = durable
         self.live = live
-        self._store = store
+        self._logs, self._cursors = logs, cursors
         self._feeds = feeds
         self._addresses = addresses
         self._watchers = watchers
@@ -63,7 +64,9 @@ class SubscriptionRegistry:
             subscription = self.live.temporary_queues[address]
             subscription.join(consumer)
         elif options.browse and kind.is_queue:
-            subscription = BrowsingSubscription(self._store, self._feeds, self.competing.queue(address, consumer.user))
+            subscription = BrowsingSubscription(
+                self._logs, self._cursors, self._feeds, self.competing.queue(address, consumer.user)
+            )
             subscription.join(consumer)
         elif kind.is_queue or kind is AddressType.ANYCAST:
             subscription = self.competing.join(consumer, address, stored=kind.is_queue)

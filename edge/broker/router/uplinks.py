@@ -65,7 +65,7 @@ class Uplinks:
         self._commands = commands
         self._knows = knows
         self._made = made
-        self.receipts = CommandReceipts(router, store, commands)
+        self.receipts = CommandReceipts(router, store.state, store.cursors, commands)
         """What became of commands."""
         self._router = router
         self._store = store
@@ -73,9 +73,9 @@ class Uplinks:
         self._leaving: dict[str, Dialer] = {}
         """Of the connectors that were configured before, the newest by name: the next of that name dials after it."""
         self._dialling = False
-        self._names = NamesByForwarder(store)
+        self._names = NamesByForwarder(store.state)
         router.participate(self._names)
-        self._losses = InboundLosses(store, router)
+        self._losses = InboundLosses(store.state, store.ledger, router)
         router.participate(self._losses)
 
     def __iter__(self) -> Iterator[AnyConnector]:
@@ -146,7 +146,14 @@ class Uplinks:
 
             make = ATTEMPTS[connector.type]
             return PeerConnector(
-                connector, make, self._names, self._losses, gateway=gateway, router=self._router, store=self._store
+                connector,
+                make,
+                self._names,
+                self._losses,
+                gateway=gateway,
+                router=self._router,
+                lineage=self._store.lineage,
+                cursors=self._store.cursors,
             )
         from bridge.plain import Hop  # noqa: PLC0415
         from edge.broker.router.commands.inbox import CommandInbox  # noqa: PLC0415
@@ -163,7 +170,7 @@ class Uplinks:
         made = ConnectorUplink(
             connector,
             space=configuration.space,
-            hop=Hop(gateway, self._store.epoch),
+            hop=Hop(gateway, self._store.lineage.epoch),
             router=self._router,
             store=self._store,
             signer=self._signer,
@@ -178,7 +185,7 @@ class Uplinks:
     def _fork(self, shared: str) -> bool:
         """The hub has seen a later life of this store: go on under a new epoch; False when the store cannot."""
         try:
-            self._store.fork(shared)
+            self._store.lineage.fork(shared)
         except StoreError as error:
             log.error("%s; nothing is sent to the hub until it can", error)  # noqa: TRY400
             return False

@@ -65,6 +65,18 @@ class GroupCommits:
         """Since when something waits for company."""
         self._retry_at_s = 0.0
 
+    @property
+    def committing(self) -> bool:
+        return self._gatherer.sealed is not None
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._gatherer.pending_bytes + self._rings.waiting_bytes
+
+    @property
+    def gathered(self) -> int:
+        return len(self._gatherer.open.runs)
+
     def due_in(self) -> float | None:
         due_at_s = self._gatherer.open.due_at_s
         if due_at_s is None or self._gatherer.sealed is not None:

@@ -1,4 +1,14 @@
-"""What the broker asks of a store, by who asks: message logs, small state, retention, lineage, and the commits.
+"""The interfaces of a store: seven parts, each with what its users need, and the whole.
+
+```
+Store ─┬─ logs        MessageLogs   append and read messages; how each log is kept
+       ├─ cursors     Cursors       places of consumer groups in logs
+       ├─ state       SmallState    durable values by kind and key
+       ├─ retention   Retention     bytes that logs keep, and dropping what is too much
+       ├─ ledger      LossLedger    dropped messages, with reasons
+       ├─ lineage     Lineage       epochs and openings: which store this is
+       └─ commits     Commits       the group commit, and its listeners
+```
 
 Words: a *log* is an append-only sequence of messages (one for each queue; one for each `Address` resource of type
 topic, whatever number of topic names it covers). A *position* is a message's place in its log, dense from 0. A
@@ -8,15 +18,15 @@ log: everything below its position is acknowledged, plus ranges above it. A *gro
 Nothing is durable until the group it joined is committed. Positions and sequences are given when a group is sealed, so
 a group that fails to commit leaves no hole. What a failed group had appended is given up (its senders are told);
 everything else it held (new logs and cursors, acknowledgements, dropped cursors, small state) is kept and joins the
-next group, so that no number handed out ever becomes invalid. One class has all of it, `engine.StoreEngine`, on a
-medium that is a file or, in tests, memory; one contract suite runs over both.
+next group, so that no number handed out ever becomes invalid. `engine.StoreEngine` makes the parts over a medium that
+is a file or, in tests, memory; one contract suite runs over both.
 
 A log may be *kept in memory*, in a bounded ring: its messages are named and handed on at once, and never written. What
 a full ring drops, and what the store loses when it is closed, is in the ledger. A crash takes what is in the ring;
 which messages they may have been is in the ledger then.
 
-All methods are called from the event loop's thread only and return at once, unless they say otherwise. Whoever needs a
-part of it takes that part's type.
+All methods are called from the event loop's thread only and return at once, unless they say otherwise. A class is given
+the parts that it needs; only its owner has the whole store.
 """
 
 from __future__ import annotations
@@ -31,38 +41,30 @@ from edge.broker.store.records import Committed, CursorRecord, LedgerEntry, Loss
 from edge.broker.store.ticket import Ticket
 
 
-class MessageLog(Protocol):
-    """Logs, and the cursors of consumer groups in them.
+class MessageLogs(Protocol):
+    """The logs, by number: how each is kept, and the messages in it."""
 
-    Cursor moves (`acknowledge`) are lazy, because losing one only delivers a message again: they are written by the
-    first group sealed `moves_delay_s` (50 ms) or more after they were remembered.
-    """
-
-    def log(self, name: str) -> int:
+    def open(self, name: str) -> int:
         """The number of the log called `name`; made (in the open group) when it is new, of a free one if it can be.
 
         Raises StoreError when there are 524 287 logs.
         """
         ...
 
-    def find_log(self, name: str) -> int | None:
+    def find(self, name: str) -> int | None:
         """The number of the log called `name`; None when there is none."""
         ...
 
-    def log_name(self, log: int) -> str:
+    def name(self, log: int) -> str:
         """What a log is called. Raises IndexError when there is none of this number."""
         ...
 
-    def free_log(self, log: int) -> bool:
+    def free(self, log: int) -> bool:
         """Drop the cursors of an empty log and give its number to the next log that is made; positions go on there, so
         none comes twice. False, and nothing happens, while something is in it or on its way to it.
 
         Its name is free at once. Nobody may go on using the number.
         """
-        ...
-
-    def backlog(self, cursor: int) -> int:
-        """Committed positions the cursor is not done with. Raises KeyError when there is no such cursor."""
         ...
 
     def delay(self, log: int, delay_s: float) -> None:
@@ -78,6 +80,10 @@ class MessageLog(Protocol):
         `Limits.memory_total_bytes_max` of all, the oldest go (reason ``evicted``). What is in the ring when it is not
         `keep` any more is lost (reason ``memory``). What is on the medium is delivered first either way.
         """
+        ...
+
+    def in_memory(self, log: int) -> bool:
+        """The log is kept in memory: `append` may return what it took."""
         ...
 
     def bounds(self, log: int) -> tuple[int, int]:
@@ -101,10 +107,6 @@ class MessageLog(Protocol):
         """As `append`, for runs to a log that is written (`in_memory`); `size`: bytes of their bodies."""
         ...
 
-    def in_memory(self, log: int) -> bool:
-        """The log is kept in memory: `append` may return what it took."""
-        ...
-
     def read(self, log: int, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
         """Read committed runs from `position` on: at least one when there is one, then up to `bytes_max` of bodies.
 
@@ -117,7 +119,15 @@ class MessageLog(Protocol):
         """
         ...
 
-    def open_cursor(self, name: str, log: int, position: int) -> int:
+
+class Cursors(Protocol):
+    """The cursors of consumer groups in the logs.
+
+    Cursor moves (`acknowledge`) are lazy, because losing one only delivers a message again: they are written by the
+    first group sealed `moves_delay_s` (50 ms) or more after they were remembered.
+    """
+
+    def open(self, name: str, log: int, position: int) -> int:
         """The number of the cursor (name, log); made when it is new, else left as it stands.
 
         It is made at `position`, or at the first position kept when that is later, or at the end of what is committed
@@ -125,38 +135,31 @@ class MessageLog(Protocol):
         """
         ...
 
-    def cursor(self, cursor: int) -> CursorRecord:
+    def record(self, cursor: int) -> CursorRecord:
         """One cursor as remembered, with what is not committed yet. Raises KeyError when there is none."""
         ...
 
-    def cursor_name(self, cursor: int) -> str:
+    def name(self, cursor: int) -> str:
         """Return the name of a cursor. Raises KeyError, StoreError."""
         ...
 
-    def cursors(self, but: str = "") -> Sequence[CursorRecord]:
-        """Every cursor, as of the last commit, less those of one name."""
-        ...
-
-    def cursors_named(self, name: str) -> Sequence[CursorRecord]:
+    def named(self, name: str) -> Sequence[CursorRecord]:
         """Return the cursors of one name as remembered, one for each log at most. Idle ones stay so.
 
         Blocks for a short read of the medium. Raises StoreError.
         """
         ...
 
-    def rest_cursor(self, cursor: int) -> bool:
+    def drop(self, cursor: int) -> None:
+        """The consumer group is gone; a log without cursors keeps nothing."""
+        ...
+
+    def rest(self, cursor: int) -> bool:
         """Make a cursor idle, which is not used for now: it is its row and takes no memory. `set_filters` gives its
         filter. It is used like any other one, and its row is read for that.
 
         False, and nothing happens, while its row does not say all: it is not on disk yet, something above its position
         is acknowledged, or its log is kept in memory.
-        """
-        ...
-
-    def pass_cursors(self, log: int, cursors: Iterable[int], position: int) -> None:
-        """Acknowledge everything below a position, for several cursors of one log. Idle ones stay idle.
-
-        Raises ValueError when what is below is not committed yet.
         """
         ...
 
@@ -168,11 +171,22 @@ class MessageLog(Protocol):
         """Who says what a cursor at rest is owed, by its name: as `set_filter`; None: everything."""
         ...
 
+    def backlog(self, cursor: int) -> int:
+        """Committed positions the cursor is not done with. Raises KeyError when there is no such cursor."""
+        ...
+
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
         """Positions ``first <= p <= last`` are done with for this cursor. Idempotent, any order.
 
         Segments wholly below every cursor of their log are deleted by a later commit. Nothing happens when the cursor
         was dropped. Raises ValueError when `last` is not committed yet.
+        """
+        ...
+
+    def pass_all(self, log: int, cursors: Iterable[int], position: int) -> None:
+        """Acknowledge everything below a position, for several cursors of one log. Idle ones stay idle.
+
+        Raises ValueError when what is below is not committed yet.
         """
         ...
 
@@ -194,10 +208,6 @@ class MessageLog(Protocol):
         Idempotent like `acknowledge`, but for the losses. Nothing waits when the cursor was dropped: its ticket is
         decided then. Raises ValueError when `last` is not committed yet.
         """
-        ...
-
-    def drop_cursor(self, cursor: int) -> None:
-        """The consumer group is gone; a log without cursors keeps nothing."""
         ...
 
 
@@ -232,7 +242,7 @@ class SmallState(Protocol):
 
 
 class Retention(Protocol):
-    """What is kept and what is given up, with the loss ledger."""
+    """Bytes that logs keep, counted by meters, and dropping what is too much."""
 
     def log_bytes(self, log: int) -> int:
         """Bytes of bodies the log keeps, with those on their way to the medium, as far as deleting has come."""
@@ -241,28 +251,6 @@ class Retention(Protocol):
     def holding(self) -> Iterator[tuple[int, str]]:
         """Logs that keep bytes of messages, as committed, and their names; O(logs). There may be very many: one after
         the other, and one that comes into use meanwhile may come twice."""
-        ...
-
-    def meter(self, log: int, meter: Meter | None) -> bool:
-        """What the log keeps counts in this meter from now on, and in no other one; False when it does already.
-
-        Raises KeyError."""
-        ...
-
-    def meter_of(self, log: int) -> Meter | None:
-        """The meter of a log; None when it has none."""
-        ...
-
-    def metered_bytes(self, meter: Meter) -> int:
-        """`log_bytes` of every log that has the meter, added up; O(logs that messages are on their way to)."""
-        ...
-
-    def metered(self, meter: Meter) -> Iterator[int]:
-        """The logs that have the meter; O(logs)."""
-        ...
-
-    def largest(self, meter: Meter, count: int) -> Sequence[int]:
-        """Those of them that keep the most bytes as committed, the largest first; O(logs)."""
         ...
 
     def free_bytes(self) -> int | None:
@@ -293,12 +281,43 @@ class Retention(Protocol):
         """
         ...
 
-    def record_losses(self, losses: Sequence[Loss]) -> Ticket:
+    def meter(self, log: int, meter: Meter | None) -> bool:
+        """What the log keeps counts in this meter from now on, and in no other one; False when it does already.
+
+        Raises KeyError."""
+        ...
+
+    def meter_of(self, log: int) -> Meter | None:
+        """The meter of a log; None when it has none."""
+        ...
+
+    def metered_bytes(self, meter: Meter) -> int:
+        """`log_bytes` of every log that has the meter, added up; O(logs that messages are on their way to)."""
+        ...
+
+    def metered(self, meter: Meter) -> Iterator[int]:
+        """The logs that have the meter; O(logs)."""
+        ...
+
+    def largest(self, meter: Meter, count: int) -> Sequence[int]:
+        """Those of them that keep the most bytes as committed, the largest first; O(logs)."""
+        ...
+
+
+class LossLedger(Protocol):
+    """The loss ledger: ranges of dropped messages, each with its reason."""
+
+    @property
+    def entered(self) -> Mapping[str, int]:
+        """Count of entries since the start, by reason."""
+        ...
+
+    def record(self, losses: Sequence[Loss]) -> Ticket:
         """Enter losses of messages that never were in the store: they are in the ledger with the open group, or with
         the next one that succeeds. What is put together with them is in the same commit."""
         ...
 
-    def losses(self, after: int, entries_max: int, subscriptions: str = "") -> Sequence[LedgerEntry]:
+    def entries(self, after: int, entries_max: int, subscriptions: str = "") -> Sequence[LedgerEntry]:
         """Committed ledger entries numbered above `after`, of subscriptions whose name begins with `subscriptions`,
         oldest first; what was read here does not change any more.
 
@@ -313,7 +332,7 @@ class Retention(Protocol):
         """
         ...
 
-    def account_for_lost(self) -> None:
+    def account_for_crash(self) -> None:
         """Write into the ledger, with reason ``memory``, the sequences that may have been given to messages that were
         in memory only when the store was last closed by a crash. To be called once, when every cursor has its
         filter."""
@@ -361,12 +380,16 @@ class Lineage(Protocol):
         """
         ...
 
+    def begin_epoch(self) -> None:
+        """Name new messages in a new epoch, as the operator knows that this is an older copy. Raises StoreError."""
+        ...
+
 
 class Commits(Protocol):
     """The group commit: what joined the open group, and when it goes to the medium.
 
     `flush` seals the open group and hands it to the medium, unless a commit is running (then the group stays open and
-    grows) or nothing is in it. When a commit ends, the `commit_listeners` are called on the loop's thread, and then the
+    grows) or nothing is in it. When a commit ends, the `listeners` are called on the loop's thread, and then the
     next `flush` may seal. Callbacks reach that thread through the `post` function given at construction
     (``loop.call_soon_threadsafe`` in the product, a list in tests).
 
@@ -375,7 +398,7 @@ class Commits(Protocol):
     `flush` by a listener drives it.
     """
 
-    commit_listeners: list[Callable[[Committed], None]]
+    listeners: list[Callable[[Committed], None]]
     """Told of the end of each commit, in the order they were added."""
 
     def flush(self) -> bool:
@@ -408,8 +431,47 @@ class Commits(Protocol):
         ...
 
 
-class Store(MessageLog, SmallState, Retention, Lineage, Commits, Protocol):
+class Store(Protocol):
     """The whole store, as its owner has it."""
+
+    @property
+    def logs(self) -> MessageLogs:
+        """The message logs."""
+        ...
+
+    @property
+    def cursors(self) -> Cursors:
+        """The cursors in them."""
+        ...
+
+    @property
+    def state(self) -> SmallState:
+        """Small durable state."""
+        ...
+
+    @property
+    def retention(self) -> Retention:
+        """The bytes that logs keep."""
+        ...
+
+    @property
+    def ledger(self) -> LossLedger:
+        """The loss ledger."""
+        ...
+
+    @property
+    def lineage(self) -> Lineage:
+        """The names of the store and of its messages."""
+        ...
+
+    @property
+    def commits(self) -> Commits:
+        """The group commit."""
+        ...
+
+    def cursor_records(self, but: str = "") -> Sequence[CursorRecord]:
+        """Every cursor, as of the last commit, less those of one name."""
+        ...
 
     def info(self) -> StoreInfo:
         """What the store holds; O(logs + cursors)."""
@@ -422,7 +484,7 @@ class Store(MessageLog, SmallState, Retention, Lineage, Commits, Protocol):
     def close(self) -> None:
         """Commit what is gathered, stop the threads, close the file. Blocks; idempotent.
 
-        The `commit_listeners` are called from within; reads under way are not answered. What joins while they are told
-        of the last commit is not committed: its ticket says so.
+        The listeners of `commits` are called from within; reads under way are not answered. What joins while they are
+        told of the last commit is not committed: its ticket says so.
         """
         ...

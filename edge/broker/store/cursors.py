@@ -70,11 +70,16 @@ class CursorTable:
         self._last = 0
         self._name = ""
         """Of the cursor that was added last."""
+        self._before_opening: Callable[[], None] = lambda: None
         self._wants_of: Callable[[str], Wants | None] = lambda _name: None
         """Filter of an idle cursor, by its name."""
 
+    def call_before_opening(self, call: Callable[[], None]) -> None:
+        """Have `call` remove what every cursor has passed before a new cursor gets its place."""
+        self._before_opening = call
+
     def set_filters(self, wants_of: Callable[[str], Wants | None]) -> None:
-        """See `contract.MessageLog`."""
+        """See `contract.Cursors`."""
         self._wants_of = wants_of
 
     def __getitem__(self, cursor: int) -> CursorState:
@@ -115,7 +120,7 @@ class CursorTable:
             yield CursorInfo(cursor, name, log, position, max(0, self._logs.bounds(log)[1] - position - done))
 
     def name(self, cursor: int) -> str:
-        """See `contract.MessageLog.cursor_name`."""
+        """See `contract.Cursors`."""
         row = None if cursor in self._states else self._idle.row(cursor)
         return self[cursor].name if row is None else row.name
 
@@ -235,14 +240,15 @@ class CursorTable:
             found = self._idle.number(name, log)
         return found
 
-    def open(self, name: str, log: LogState, position: int) -> int:
-        """The number of the cursor (name, log), made at `position` when it is new, and not below what may go soon."""
-        number = self.number(name, log.log)
+    def open(self, name: str, log: int, position: int) -> int:
+        """See `contract.Cursors`; a new one is not made below what may go soon."""
+        number = self.number(name, log)
         if number is None:
+            self._before_opening()
             check_text("cursor", name)
-            position = max(min(position, log.next), log.first, log.deleting_to)
-            number = self._last + 1
-            self.add(CursorState(number, name, log, Progress(position)))
+            state, number = self._logs[log], self._last + 1
+            position = max(min(position, state.next), state.first, state.deleting_to)
+            self.add(CursorState(number, name, state, Progress(position)))
             self._gatherer.open.opened.add(number)
             self._gatherer.open.urgent = True
         return number
@@ -294,8 +300,8 @@ class CursorTable:
 
     # --- at rest ----------------------------------------------------------------------------------------------
 
-    def use(self, cursor: int) -> CursorRecord:
-        """Return what is remembered of a cursor, which is an object until `rest`. Raises KeyError."""
+    def record(self, cursor: int) -> CursorRecord:
+        """See `contract.Cursors`; the cursor is an object until `rest`."""
         record = self[cursor].record()
         self._unused.pop(cursor, None)
         return record
@@ -370,7 +376,7 @@ class CursorTable:
             self._gatherer.moved.add(cursor)
 
     def confirm(self, cursor: int) -> Ticket | None:
-        """See `contract.MessageLog.confirm`."""
+        """See `contract.Cursors`."""
         gatherer = self._gatherer
         if cursor in gatherer.moved:
             state = self.get(cursor)
@@ -378,8 +384,12 @@ class CursorTable:
         sealed = gatherer.sealed
         return sealed.ticket if sealed is not None and cursor in sealed.moved else None
 
+    def move_with_each_commit(self, cursor: int) -> None:
+        """See `contract.Cursors`."""
+        self._gatherer.moving_with_each.add(cursor)
+
     def pass_all(self, log: int, cursors: Iterable[int], position: int) -> None:
-        """See `contract.MessageLog.pass_cursors`."""
+        """See `contract.Cursors`."""
         state = self._logs[log]
         if position > state.next:
             raise ValueError(f"log {state.name!r}: {position} is passed, {state.next} is not committed yet")
@@ -408,7 +418,7 @@ class CursorTable:
                 self._logs.passed.add(log.log)
         return True
 
-    def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool) -> Ticket:
+    def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
         """Raises ValueError when `last` is not committed yet."""
         state = self.get(cursor)
         if state is None:

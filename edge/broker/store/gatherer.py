@@ -8,8 +8,7 @@ from itertools import repeat
 from bridge.message import Run
 from edge.broker.store.errors import StoreError
 from edge.broker.store.group import CursorPass, Group
-from edge.broker.store.limits import VALUE_BYTES_MAX, Limits
-from edge.broker.store.logs import check_text
+from edge.broker.store.limits import Limits
 from edge.broker.store.reservation import MEMORY, SPILLS
 from edge.broker.store.ticket import Ticket
 
@@ -71,38 +70,10 @@ class Gatherer:
             group.due_at_s = due_at_s
         return group.ticket
 
-    def put(self, kind: str, key: str, value: bytes) -> Ticket:
-        """Raises StoreError when it cannot be written."""
-        check_text("kind", kind)
-        check_text("key", key)
-        if len(value) > VALUE_BYTES_MAX:
-            raise StoreError(f"value of {kind} {key!r} has {len(value)} bytes, {VALUE_BYTES_MAX} are allowed")
-        return self._set(kind, key, value)
-
-    def delete(self, kind: str, key: str) -> Ticket:
-        return self._set(kind, key, None)
-
-    def _set(self, kind: str, key: str, value: bytes | None) -> Ticket:
-        self.open.state[kind, key] = value
-        self.open.urgent = True
-        return self.open.ticket
-
     @property
     def groups(self) -> tuple[Group, ...]:
         """Return the open group, and before it the one that is being committed."""
         return (self.open,) if self.sealed is None else (self.sealed, self.open)
-
-    def find(self, kind: str, key: str) -> tuple[bool, bytes | None]:
-        """Return True and what was put there last (None: deleted), as long as it is not committed; else False."""
-        for group in reversed(self.groups):
-            if (kind, key) in group.state:
-                return True, group.state[kind, key]
-        return False, None
-
-    def put_of(self, kind: str) -> dict[str, bytes | None]:
-        """What was put (None: deleted) of a kind and is not committed yet, by key. A commit that fails leaves it to the
-        next one."""
-        return {key: value for group in self.groups for (of, key), value in group.state.items() if of == kind}
 
     def evict(self, log: int, size: int, at_most: int | None) -> None:
         self._give_way(self.open.evicting, log, size, at_most)

@@ -103,7 +103,7 @@ class Medium(Protocol):
         ...
 
     def lost(self, subscriptions: str) -> Mapping[str, Mapping[str, int]]:
-        """See `contract.Retention`."""
+        """See `contract.LossLedger`."""
         ...
 
     def free_bytes(self) -> int | None:

@@ -62,6 +62,11 @@ class MemoryRings:
         self._losses_since_s: float | None = None
         self._looked_at_s = 0.0
 
+    @property
+    def size(self) -> int:
+        """Bytes of bodies in all rings."""
+        return sum(ring.size for ring in self.rings.values())
+
     # --- which logs -------------------------------------------------------------------------------------------
 
     def enter(self, state: LogState) -> None:

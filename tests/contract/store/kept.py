@@ -25,16 +25,16 @@ class Kept:
 
     def __init__(self, rig: Rig, name: str = "topic plant/#", address: str = "plant/7/temp") -> None:
         self.rig, self.name, self.address = rig, name, address
-        self.log = rig.store.log(name)
-        self.cursor = rig.store.open_cursor("c", self.log, 0)
-        rig.store.keep_in_memory(self.log, keep=True)
-        rig.store.append(self.log, run_of(b"first", address=address))
+        self.log = rig.store.logs.open(name)
+        self.cursor = rig.store.cursors.open("c", self.log, 0)
+        rig.store.logs.keep_in_memory(self.log, keep=True)
+        rig.store.logs.append(self.log, run_of(b"first", address=address))
         assert flush(rig)
-        self.rig.store.acknowledge(self.cursor, 0, 0)
+        self.rig.store.cursors.acknowledge(self.cursor, 0, 0)
         rest(rig)
 
     def take(self, *bodies: bytes, address: str | None = None) -> Stored:
-        stored = self.rig.store.append(self.log, run_of(*bodies, address=address or self.address))
+        stored = self.rig.store.logs.append(self.log, run_of(*bodies, address=address or self.address))
         assert isinstance(stored, Stored)
         return stored
 
@@ -49,8 +49,8 @@ class Kept:
 
 def flush(rig: Rig) -> bool:
     """Flush once, as things are due now."""
-    started = rig.store.flush()
-    while rig.store.committing:
+    started = rig.store.commits.flush()
+    while rig.store.commits.committing:
         rig.turn()
     return started
 
@@ -77,7 +77,7 @@ def wait(rig: Rig, seconds: float) -> int:
 def crashed(rig: Rig, place: Path) -> Rig:
     """The store as the medium has it now, opened again; no cursor has a filter."""
     assert isinstance(rig.store.medium, SqliteMedium)
-    while rig.store.committing:
+    while rig.store.commits.committing:
         rig.turn()
     shutil.copytree(rig.store.medium.path.parent, place)
     assert not verify(place / FILE_NAME).damaged

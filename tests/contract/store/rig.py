@@ -34,7 +34,7 @@ class Rig:
 
     def _open(self) -> AnyStore:
         store = self._make(self)
-        store.commit_listeners.append(self.commits.append)
+        store.commits.listeners.append(self.commits.append)
         return store
 
     def reopen(self) -> None:
@@ -52,9 +52,9 @@ class Rig:
         """Flush what is gathered, lazy things too, and wait for the end of that commit."""
         self.now += 3600.0
         before = len(self.commits)
-        if not self.store.flush():
+        if not self.store.commits.flush():
             self.now += 3600.0  # the first flush took note of what is lazy
-            assert self.store.flush()
+            assert self.store.commits.flush()
         while len(self.commits) == before:
             self.turn()
         return self.commits[-1]
@@ -62,12 +62,12 @@ class Rig:
     def settle(self) -> None:
         """Commit until nothing is left to do."""
         for _ in range(1000):
-            while self.store.committing:
+            while self.store.commits.committing:
                 self.turn()
             self.now += 3600.0
-            if not self.store.flush():
+            if not self.store.commits.flush():
                 self.now += 3600.0
-                if not self.store.flush() and not self._has_slowest_moved():
+                if not self.store.commits.flush() and not self._has_slowest_moved():
                     return
         raise AssertionError("the store never comes to rest")
 
@@ -77,13 +77,13 @@ class Rig:
         self.store.medium.slowest(0, [], answers.append)  # answered after what was asked before
         while not answers:
             self.turn()
-        return bool(self.store._logs.to_reclaim or self.store._cursors._idle._outdated)
+        return bool(self.store._logs.to_reclaim or self.store.cursors._idle._outdated)
 
     def read(self, log: int, position: int, bytes_max: int = 1 << 20) -> Sequence[Stored]:
         """The answer; nothing when the medium cannot be read, and there is none."""
         answers: list[Sequence[Stored]] = []
-        self.store.read(log, position, bytes_max, answers.append)
-        while not (answers or self.store._reads.failed):
+        self.store.logs.read(log, position, bytes_max, answers.append)
+        while not (answers or self.store.logs._reads.failed):
             self.turn()
         return answers[0] if answers else ()
 

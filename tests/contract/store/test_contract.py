@@ -27,17 +27,17 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 class TestAppend:
     def test_a_store_is_one(self, rig: Rig) -> None:
         store: Store = rig.store
-        assert len(store.epoch) == 32
-        assert int(store.epoch, 16) >= 0
+        assert len(store.lineage.epoch) == 32
+        assert int(store.lineage.epoch, 16) >= 0
 
     def test_positions_are_dense_in_the_log_and_sequences_in_the_address(self, rig: Rig) -> None:
-        log, other = rig.store.log("topic plant/#"), rig.store.log("queue jobs")
-        rig.store.append(log, run_of(b"1", b"2", address="plant/1"))
-        rig.store.append(log, run_of(b"3", address="plant/2"))
-        rig.store.append(other, run_of(b"4", address="jobs"))
-        rig.store.append(log, run_of(b"5", address="plant/1"))
+        log, other = rig.store.logs.open("topic plant/#"), rig.store.logs.open("queue jobs")
+        rig.store.logs.append(log, run_of(b"1", b"2", address="plant/1"))
+        rig.store.logs.append(log, run_of(b"3", address="plant/2"))
+        rig.store.logs.append(other, run_of(b"4", address="jobs"))
+        rig.store.logs.append(log, run_of(b"5", address="plant/1"))
         rig.commit()
-        rig.store.append(log, run_of(b"6", address="plant/2"))
+        rig.store.logs.append(log, run_of(b"6", address="plant/2"))
         rig.commit()
         appended = [(log, flat([stored])) for commit in rig.commits for log, stored in commit.appended]
         assert appended == [
@@ -47,79 +47,79 @@ class TestAppend:
             (log, [(3, "plant/1", 2, b"5")]),
             (log, [(4, "plant/2", 1, b"6")]),
         ]
-        assert rig.store.bounds(log) == (0, 5)
-        assert rig.store.bounds(other) == (0, 1)
+        assert rig.store.logs.bounds(log) == (0, 5)
+        assert rig.store.logs.bounds(other) == (0, 1)
 
     def test_sequences_names_every_address_with_what_comes_next(self, rig: Rig) -> None:
-        log = rig.store.log("topic #")
+        log = rig.store.logs.open("topic #")
         for round_ in range(6):
-            rig.store.append(log, run_of(b"1", b"2", address=f"a/{round_ % 2}"))
+            rig.store.logs.append(log, run_of(b"1", b"2", address=f"a/{round_ % 2}"))
             rig.commit()
-        assert dict(rig.store.sequences()) == {"a/0": 6, "a/1": 6}
+        assert dict(rig.store.lineage.sequences()) == {"a/0": 6, "a/1": 6}
         if isinstance(rig.store.medium, SqliteMedium):
             rig.reopen()
-            assert dict(rig.store.sequences()) == {"a/0": 6, "a/1": 6}
+            assert dict(rig.store.lineage.sequences()) == {"a/0": 6, "a/1": 6}
 
     def test_sequences_of_an_address_go_on_when_it_moves_to_another_log(self, rig: Rig) -> None:
         for name in ("first", "second"):
-            rig.store.append(rig.store.log(name), run_of(b"x", address="plant"))
+            rig.store.logs.append(rig.store.logs.open(name), run_of(b"x", address="plant"))
             rig.commit()
         assert [stored.sequence for commit in rig.commits for _, stored in commit.appended] == [0, 1]
 
     def test_nothing_is_visible_before_the_commit(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"x"))
-        assert rig.store.bounds(log) == (0, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"x"))
+        assert rig.store.logs.bounds(log) == (0, 0)
         assert rig.read(log, 0) == []
         rig.commit()
         assert rig.read_all(log) == [(0, "plant/7/temp", 0, b"x")]
 
     def test_what_arrives_during_a_commit_is_the_next_commit(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.append(log, run_of(b"1"))
-        assert (rig.store.flush(), rig.store.committing) == (True, True)
-        rig.store.append(log, run_of(b"2"))
-        rig.store.append(log, run_of(b"3"))
-        assert not rig.store.flush()
-        while rig.store.committing:
+        log = rig.store.logs.open("a")
+        rig.store.logs.append(log, run_of(b"1"))
+        assert (rig.store.commits.flush(), rig.store.commits.committing) == (True, True)
+        rig.store.logs.append(log, run_of(b"2"))
+        rig.store.logs.append(log, run_of(b"3"))
+        assert not rig.store.commits.flush()
+        while rig.store.commits.committing:
             rig.turn()
         assert len(rig.commits) == 1
         rig.commit()
         assert [body for _, stored in rig.commits[1].appended for body in stored.run.bodies] == [b"2", b"3"]
 
     def test_pending_bytes_are_those_not_durable_yet(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.append(log, run_of(b"12345"))
-        rig.store.flush()
-        rig.store.append(log, run_of(b"678"))
-        assert rig.store.pending_bytes == 8
-        while rig.store.committing:
+        log = rig.store.logs.open("a")
+        rig.store.logs.append(log, run_of(b"12345"))
+        rig.store.commits.flush()
+        rig.store.logs.append(log, run_of(b"678"))
+        assert rig.store.commits.pending_bytes == 8
+        while rig.store.commits.committing:
             rig.turn()
-        assert rig.store.pending_bytes == 3
+        assert rig.store.commits.pending_bytes == 3
         rig.commit()
-        assert rig.store.pending_bytes == 0
+        assert rig.store.commits.pending_bytes == 0
 
     def test_nothing_to_flush(self, rig: Rig) -> None:
-        rig.store.log("a")
+        rig.store.logs.open("a")
         rig.commit()
-        assert not rig.store.flush()
-        assert not rig.store.committing
+        assert not rig.store.commits.flush()
+        assert not rig.store.commits.committing
 
     def test_a_run_without_messages_takes_no_position(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of())
-        rig.store.append(log, run_of(b"x"))
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of())
+        rig.store.logs.append(log, run_of(b"x"))
         assert [len(stored.run) for _, stored in rig.commit().appended] == [0, 1]
         assert rig.read_all(log) == [(0, "plant/7/temp", 0, b"x")]
 
     def test_every_field_of_a_run_comes_back(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         run = run_of(b"", b"x" * 70_000, b"y", address="größe/°C", device="gerät", properties=b"\x01\x00")
         run.flags = 0b11_1111
-        rig.store.append(log, run)
+        rig.store.logs.append(log, run)
         rig.commit()
         runs = [stored.run for position in range(3) for stored in rig.read(log, position, 1)]
         assert b"".join(run.bodies[0] for run in runs) == b"x" * 70_000 + b"y"
@@ -129,26 +129,26 @@ class TestAppend:
 
     @pytest.mark.parametrize("name", ["x" * (TEXT_BYTES_MAX + 1), "é" * 40_000, "\ud800"])
     def test_names_that_cannot_be_kept_are_refused_at_once(self, rig: Rig, name: str) -> None:
-        log = rig.store.log("a")
+        log = rig.store.logs.open("a")
         with pytest.raises(StoreError):
-            rig.store.append(log, run_of(b"x", address=name))
+            rig.store.logs.append(log, run_of(b"x", address=name))
         with pytest.raises(StoreError):
-            rig.store.append(log, run_of(b"x", device=name))
+            rig.store.logs.append(log, run_of(b"x", device=name))
         with pytest.raises(StoreError):
-            rig.store.log(name)
+            rig.store.logs.open(name)
         with pytest.raises(StoreError):
-            rig.store.put("kind", name, b"")
-        assert rig.store.pending_bytes == 0
-        rig.store.append(log, run_of(b"x", address="x" * TEXT_BYTES_MAX))
+            rig.store.state.put("kind", name, b"")
+        assert rig.store.commits.pending_bytes == 0
+        rig.store.logs.append(log, run_of(b"x", address="x" * TEXT_BYTES_MAX))
         assert rig.commit().error is None
 
 
 class TestRead:
     def test_from_the_middle_of_a_run(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(*(bytes([i]) * 10 for i in range(20))))
-        rig.store.append(log, run_of(b"z", address="other"))
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(*(bytes([i]) * 10 for i in range(20))))
+        rig.store.logs.append(log, run_of(b"z", address="other"))
         rig.commit()
         runs = rig.read(log, 13)
         assert runs[0].position == 13
@@ -157,10 +157,10 @@ class TestRead:
         assert rig.read_all(log)[20] == (20, "other", 0, b"z")
 
     def test_at_least_one_run_and_then_up_to_the_limit(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         for _ in range(5):
-            rig.store.append(log, run_of(b"x" * 10, b"y" * 10))
+            rig.store.logs.append(log, run_of(b"x" * 10, b"y" * 10))
         rig.commit()
         assert len(rig.read(log, 0, 1)) == 1
         assert len(rig.read(log, 0, 88)) == 2
@@ -170,12 +170,12 @@ class TestRead:
         assert rig.read(log, 10) == []
 
     def test_logs_do_not_run_into_each_other(self, rig: Rig) -> None:
-        logs = [rig.store.log(name) for name in "abc"]
+        logs = [rig.store.logs.open(name) for name in "abc"]
         for log in logs:
-            rig.store.open_cursor("c", log, 0)
+            rig.store.cursors.open("c", log, 0)
         for _ in range(3):
             for log in logs:
-                rig.store.append(log, run_of(b"%d" % log))
+                rig.store.logs.append(log, run_of(b"%d" % log))
             rig.commit()
         for log in logs:
             assert [body for *_, body in rig.read_all(log)] == [b"%d" % log] * 3
@@ -183,228 +183,228 @@ class TestRead:
 
 class TestAcknowledge:
     def test_cursors_move_over_contiguous_ranges(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(*[b"x"] * 20))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(*[b"x"] * 20))
         rig.commit()
-        rig.store.acknowledge(cursor, 0, 3)
-        rig.store.acknowledge(cursor, 10, 12)
-        rig.store.acknowledge(cursor, 6, 7)
-        rig.store.acknowledge(cursor, 6, 7)
-        record = rig.store.cursor(cursor)
+        rig.store.cursors.acknowledge(cursor, 0, 3)
+        rig.store.cursors.acknowledge(cursor, 10, 12)
+        rig.store.cursors.acknowledge(cursor, 6, 7)
+        rig.store.cursors.acknowledge(cursor, 6, 7)
+        record = rig.store.cursors.record(cursor)
         assert (record.position, record.acknowledged) == (4, [(6, 7), (10, 12)])
-        assert rig.store.cursors()[0].position == 0
+        assert rig.store.cursor_records()[0].position == 0
         assert rig.store.info().cursors[0].backlog == 11
         rig.commit()
-        assert rig.store.cursors() == [record]
-        rig.store.acknowledge(cursor, 4, 11)
-        assert rig.store.cursor(cursor)[3:] == (13, [])
+        assert rig.store.cursor_records() == [record]
+        rig.store.cursors.acknowledge(cursor, 4, 11)
+        assert rig.store.cursors.record(cursor)[3:] == (13, [])
 
     def test_what_is_not_committed_cannot_be_acknowledged(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"x"))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"x"))
         with pytest.raises(ValueError, match="not committed"):
-            rig.store.acknowledge(cursor, 0, 0)
+            rig.store.cursors.acknowledge(cursor, 0, 0)
 
     def test_a_move_that_is_to_be_confirmed_waits_for_no_company(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor, other = rig.store.open_cursor("c", log, 0), rig.store.open_cursor("other", log, 0)
-        rig.store.append(log, run_of(b"x", b"y"))
+        log = rig.store.logs.open("a")
+        cursor, other = rig.store.cursors.open("c", log, 0), rig.store.cursors.open("other", log, 0)
+        rig.store.logs.append(log, run_of(b"x", b"y"))
         rig.commit()
-        assert rig.store.confirm(cursor) is None, "nothing was acknowledged"
-        rig.store.acknowledge(cursor, 0, 0)
-        rig.store.acknowledge(other, 0, 0)
-        ticket = rig.store.confirm(cursor)
+        assert rig.store.cursors.confirm(cursor) is None, "nothing was acknowledged"
+        rig.store.cursors.acknowledge(cursor, 0, 0)
+        rig.store.cursors.acknowledge(other, 0, 0)
+        ticket = rig.store.cursors.confirm(cursor)
         assert ticket is not None
-        assert rig.store.flush()
-        assert rig.store.confirm(cursor) is ticket, "its commit is under way"
-        while rig.store.committing:
+        assert rig.store.commits.flush()
+        assert rig.store.cursors.confirm(cursor) is ticket, "its commit is under way"
+        while rig.store.commits.committing:
             rig.turn()
         assert (ticket.decided, ticket.error) == (True, None)
-        assert rig.store.confirm(cursor) is None
-        assert not rig.store.flush(), "the other move waits for company"
+        assert rig.store.cursors.confirm(cursor) is None
+        assert not rig.store.commits.flush(), "the other move waits for company"
 
     def test_a_move_to_be_confirmed_waits_as_long_as_messages_may(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"x"))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"x"))
         rig.commit()
-        rig.store.delay(log, 0.5)
-        rig.store.acknowledge(cursor, 0, 0)
-        ticket = rig.store.confirm(cursor)
-        assert not rig.store.flush()
+        rig.store.logs.delay(log, 0.5)
+        rig.store.cursors.acknowledge(cursor, 0, 0)
+        ticket = rig.store.cursors.confirm(cursor)
+        assert not rig.store.commits.flush()
         rig.now += 0.51
-        assert rig.store.flush()
-        while rig.store.committing:
+        assert rig.store.commits.flush()
+        while rig.store.commits.committing:
             rig.turn()
         assert ticket is not None
         assert ticket.decided
 
     def test_moves_alone_wait_for_the_delay(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"x", b"y"))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"x", b"y"))
         rig.commit()
-        rig.store.acknowledge(cursor, 0, 0)
-        assert not rig.store.flush()
+        rig.store.cursors.acknowledge(cursor, 0, 0)
+        assert not rig.store.commits.flush()
         rig.now += 0.049
-        assert not rig.store.flush()
-        kept = rig.store.moves_kept
+        assert not rig.store.commits.flush()
+        kept = rig.store.commits.moves_kept
         rig.now += 0.002
-        assert rig.store.flush()
-        while rig.store.committing:
+        assert rig.store.commits.flush()
+        while rig.store.commits.committing:
             rig.turn()
-        assert (rig.store.moves_kept, rig.store.cursors()[0].position) == (kept + 1, 1)
+        assert (rig.store.commits.moves_kept, rig.store.cursor_records()[0].position) == (kept + 1, 1)
 
     def test_moves_may_join_each_commit(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        lazy, prompt = (rig.store.open_cursor(name, log, 0) for name in "cd")
-        rig.store.append(log, run_of(b"x", b"y"))
+        log = rig.store.logs.open("a")
+        lazy, prompt = (rig.store.cursors.open(name, log, 0) for name in "cd")
+        rig.store.logs.append(log, run_of(b"x", b"y"))
         rig.settle()
-        rig.store.move_with_each_commit(prompt)
-        rig.store.acknowledge(lazy, 0, 0)
-        rig.store.acknowledge(prompt, 0, 0)
-        assert not rig.store.flush(), "alone they wait as others do"
-        kept = rig.store.moves_kept
-        rig.store.append(log, run_of(b"z"))
-        assert rig.store.flush()
-        while rig.store.committing:
+        rig.store.cursors.move_with_each_commit(prompt)
+        rig.store.cursors.acknowledge(lazy, 0, 0)
+        rig.store.cursors.acknowledge(prompt, 0, 0)
+        assert not rig.store.commits.flush(), "alone they wait as others do"
+        kept = rig.store.commits.moves_kept
+        rig.store.logs.append(log, run_of(b"z"))
+        assert rig.store.commits.flush()
+        while rig.store.commits.committing:
             rig.turn()
         assert {row.name: row.position for row in rig.store.medium.cursors()} == {"c": 0, "d": 1}
-        assert rig.store.moves_kept == kept, "a move still waits"
-        rig.store.drop_cursor(prompt)
+        assert rig.store.commits.moves_kept == kept, "a move still waits"
+        rig.store.cursors.drop(prompt)
         rig.settle()
         assert {row.name: row.position for row in rig.store.medium.cursors()} == {"c": 1}
-        assert rig.store.moves_kept == kept + 1
+        assert rig.store.commits.moves_kept == kept + 1
 
     def test_what_every_cursor_passed_is_deleted(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursors = [rig.store.open_cursor(name, log, 0) for name in "cd"]
+        log = rig.store.logs.open("a")
+        cursors = [rig.store.cursors.open(name, log, 0) for name in "cd"]
         for i in range(10):
-            rig.store.append(log, run_of(b"%d" % i))
+            rig.store.logs.append(log, run_of(b"%d" % i))
             rig.commit()
-        rig.store.acknowledge(cursors[0], 0, 9)
+        rig.store.cursors.acknowledge(cursors[0], 0, 9)
         rig.settle()
-        assert rig.store.bounds(log) == (0, 10)
-        rig.store.acknowledge(cursors[1], 0, 4)
+        assert rig.store.logs.bounds(log) == (0, 10)
+        rig.store.cursors.acknowledge(cursors[1], 0, 4)
         rig.settle()
-        assert rig.store.bounds(log) == (5, 10)
+        assert rig.store.logs.bounds(log) == (5, 10)
         assert [position for position, *_ in rig.read_all(log)] == [5, 6, 7, 8, 9]
         assert rig.store.info().bytes == 5
-        rig.store.acknowledge(cursors[1], 5, 9)
+        rig.store.cursors.acknowledge(cursors[1], 5, 9)
         rig.settle()
-        assert rig.store.bounds(log) == (10, 10)
+        assert rig.store.logs.bounds(log) == (10, 10)
         assert (rig.store.info().messages, rig.store.info().bytes) == (0, 0)
 
     def test_sequences_go_on_after_everything_was_deleted(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         for i in range(10):
-            rig.store.append(log, run_of(b"x"))
+            rig.store.logs.append(log, run_of(b"x"))
             assert [stored[:2] for _, stored in rig.commit().appended] == [(i, i)]
-            rig.store.acknowledge(cursor, i, i)
+            rig.store.cursors.acknowledge(cursor, i, i)
             rig.settle()
-        assert rig.store.bounds(log) == (10, 10)
+        assert rig.store.logs.bounds(log) == (10, 10)
 
     def test_a_log_without_cursors_keeps_nothing(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(*[b"x"] * 10))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(*[b"x"] * 10))
         rig.commit()
-        rig.store.drop_cursor(cursor)
+        rig.store.cursors.drop(cursor)
         rig.settle()
-        assert rig.store.bounds(log) == (10, 10)
-        rig.store.append(log, run_of(b"y"))
+        assert rig.store.logs.bounds(log) == (10, 10)
+        rig.store.logs.append(log, run_of(b"y"))
         rig.settle()
-        assert rig.store.bounds(log) == (11, 11)
-        rig.store.acknowledge(cursor, 0, 3)  # late: nothing happens
-        assert rig.store.cursors() == []
+        assert rig.store.logs.bounds(log) == (11, 11)
+        rig.store.cursors.acknowledge(cursor, 0, 3)  # late: nothing happens
+        assert rig.store.cursor_records() == []
 
     def test_the_slowest_cursor_dropped_frees_what_it_held(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        slow, fast = (rig.store.open_cursor(name, log, 0) for name in ("slow", "fast"))
+        log = rig.store.logs.open("a")
+        slow, fast = (rig.store.cursors.open(name, log, 0) for name in ("slow", "fast"))
         for _ in range(4):
-            rig.store.append(log, run_of(b"x"))
+            rig.store.logs.append(log, run_of(b"x"))
             rig.commit()
-        rig.store.acknowledge(fast, 0, 2)
+        rig.store.cursors.acknowledge(fast, 0, 2)
         rig.settle()
-        rig.store.drop_cursor(slow)
+        rig.store.cursors.drop(slow)
         rig.settle()
-        assert rig.store.bounds(log) == (3, 4)
+        assert rig.store.logs.bounds(log) == (3, 4)
 
     def test_a_new_cursor_starts_at_the_first_position_kept(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         for _ in range(3):
-            rig.store.append(log, run_of(b"x"))
+            rig.store.logs.append(log, run_of(b"x"))
             rig.commit()
-        rig.store.acknowledge(cursor, 0, 1)
+        rig.store.cursors.acknowledge(cursor, 0, 1)
         rig.settle()
-        late = rig.store.open_cursor("late", log, 0)
-        assert rig.store.cursor(late).position == 2
-        assert rig.store.open_cursor("late", log, 9) == late
-        assert rig.store.cursor(late).position == 2
+        late = rig.store.cursors.open("late", log, 0)
+        assert rig.store.cursors.record(late).position == 2
+        assert rig.store.cursors.open("late", log, 9) == late
+        assert rig.store.cursors.record(late).position == 2
 
     def test_a_new_cursor_starts_at_the_end_at_most(self, rig: Rig) -> None:
         """Or it would pass over messages nobody has seen."""
-        log = rig.store.log("a")
-        rig.store.append(log, run_of(b"x"))
-        early = rig.store.open_cursor("early", log, 5)
+        log = rig.store.logs.open("a")
+        rig.store.logs.append(log, run_of(b"x"))
+        early = rig.store.cursors.open("early", log, 5)
         rig.commit()
-        late = rig.store.open_cursor("late", log, 5)
-        assert [rig.store.cursor(cursor).position for cursor in (early, late)] == [0, 1]
+        late = rig.store.cursors.open("late", log, 5)
+        assert [rig.store.cursors.record(cursor).position for cursor in (early, late)] == [0, 1]
 
 
 class TestState:
     def test_the_last_value_counts(self, rig: Rig) -> None:
-        rig.store.put("session", "b", b"1")
-        rig.store.put("session", "a", b"2")
-        rig.store.put("retained", "a", b"3")
-        rig.store.put("session", "b", b"4")
+        rig.store.state.put("session", "b", b"1")
+        rig.store.state.put("session", "a", b"2")
+        rig.store.state.put("retained", "a", b"3")
+        rig.store.state.put("session", "b", b"4")
         rig.commit()
-        assert list(rig.store.items("session")) == [("a", b"2"), ("b", b"4")]
-        rig.store.delete("session", "b")
-        rig.store.delete("session", "never there")
+        assert list(rig.store.state.items("session")) == [("a", b"2"), ("b", b"4")]
+        rig.store.state.delete("session", "b")
+        rig.store.state.delete("session", "never there")
         rig.commit()
-        assert list(rig.store.items("session")) == [("a", b"2")]
-        assert list(rig.store.items("retained")) == [("a", b"3")]
-        assert list(rig.store.items("nothing")) == []
+        assert list(rig.store.state.items("session")) == [("a", b"2")]
+        assert list(rig.store.state.items("retained")) == [("a", b"3")]
+        assert list(rig.store.state.items("nothing")) == []
 
     def test_what_was_put_is_there_before_it_is_committed(self, rig: Rig) -> None:
         for key in ("a", "c", "e"):
-            rig.store.put("session", key, b"1")
+            rig.store.state.put("session", key, b"1")
         rig.commit()
-        rig.store.put("session", "d", b"2")
-        rig.store.delete("session", "e")
+        rig.store.state.put("session", "d", b"2")
+        rig.store.state.delete("session", "e")
         expected = [("a", b"1"), ("c", b"1"), ("d", b"2")]
-        assert list(rig.store.items("session")) == expected
-        assert rig.store.flush()  # under way
-        rig.store.put("session", "b", b"3")
-        rig.store.put("session", "c", b"3")
+        assert list(rig.store.state.items("session")) == expected
+        assert rig.store.commits.flush()  # under way
+        rig.store.state.put("session", "b", b"3")
+        rig.store.state.put("session", "c", b"3")
         expected = [("a", b"1"), ("b", b"3"), ("c", b"3"), ("d", b"2")]
-        assert list(rig.store.items("session")) == expected
+        assert list(rig.store.state.items("session")) == expected
         rig.settle()
-        assert list(rig.store.items("session")) == expected
+        assert list(rig.store.state.items("session")) == expected
 
     def test_one_value_is_read_with_what_was_put_last(self, rig: Rig) -> None:
         def values() -> list[bytes | None]:
-            return [rig.store.get("session", key) for key in "abc"]
+            return [rig.store.state.get("session", key) for key in "abc"]
 
         assert values() == [None, None, None]
-        rig.store.put("session", "a", b"1")
-        rig.store.put("session", "b", b"1")
-        rig.store.put("other", "c", b"1")
+        rig.store.state.put("session", "a", b"1")
+        rig.store.state.put("session", "b", b"1")
+        rig.store.state.put("other", "c", b"1")
         rig.commit()
         assert values() == [b"1", b"1", None]
-        rig.store.put("session", "a", b"2")
-        rig.store.delete("session", "b")
+        rig.store.state.put("session", "a", b"2")
+        rig.store.state.delete("session", "b")
         assert values() == [b"2", None, None]
         fail_commits(rig)
-        assert rig.store.flush()  # under way
-        rig.store.put("session", "b", b"3")
+        assert rig.store.commits.flush()  # under way
+        rig.store.state.put("session", "b", b"3")
         assert values() == [b"2", b"3", None]
-        while rig.store.committing:
+        while rig.store.commits.committing:
             rig.turn()
         assert values() == [b"2", b"3", None], "the commit has failed, and the next one has it"
         heal(rig)
@@ -414,191 +414,194 @@ class TestState:
     def test_many_items_come_in_order(self, rig: Rig) -> None:
         expected = [(f"{i:05}", b"%d" % i) for i in range(1000)]
         for key, value in reversed(expected):
-            rig.store.put("session", key, value)
+            rig.store.state.put("session", key, value)
         rig.commit()
-        assert list(rig.store.items("session")) == expected
+        assert list(rig.store.state.items("session")) == expected
 
 
 class TestFailure:
     def test_a_failed_commit_leaves_no_hole(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"kept", b"too"))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"kept", b"too"))
         rig.commit()
         fail_commits(rig)
-        rig.store.append(log, run_of(b"x" * 100_000))
+        rig.store.logs.append(log, run_of(b"x" * 100_000))
         failed = rig.commit()
         assert failed.appended == ()
         assert isinstance(failed.error, StoreFull)
-        assert rig.store.bounds(log) == (0, 2)
-        assert rig.store.pending_bytes == 0
+        assert rig.store.logs.bounds(log) == (0, 2)
+        assert rig.store.commits.pending_bytes == 0
         heal(rig)
-        rig.store.append(log, run_of(b"after"))
+        rig.store.logs.append(log, run_of(b"after"))
         assert [stored[:2] for _, stored in rig.commit().appended] == [(2, 2)]
         assert [body for *_, body in rig.read_all(log)] == [b"kept", b"too", b"after"]
-        rig.store.acknowledge(cursor, 0, 2)
+        rig.store.cursors.acknowledge(cursor, 0, 2)
         rig.settle()
         assert rig.store.info().messages == 0
 
     def test_everything_but_the_messages_is_tried_again(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor, doomed = rig.store.open_cursor("c", log, 0), rig.store.open_cursor("doomed", log, 0)
-        rig.store.append(log, run_of(b"1", b"2"))
+        log = rig.store.logs.open("a")
+        cursor, doomed = rig.store.cursors.open("c", log, 0), rig.store.cursors.open("doomed", log, 0)
+        rig.store.logs.append(log, run_of(b"1", b"2"))
         rig.commit()
         fail_commits(rig)
-        rig.store.acknowledge(cursor, 0, 0)
-        rig.store.drop_cursor(doomed)
-        rig.store.put("session", "s", b"old")
-        rig.store.put("session", "t", b"kept")
-        new_log = rig.store.log("new")
-        new_cursor = rig.store.open_cursor("n", new_log, 0)
-        rig.store.append(log, run_of(b"x" * 100_000))
-        assert rig.store.flush()
-        rig.store.put("session", "s", b"new")
-        while rig.store.committing:
+        rig.store.cursors.acknowledge(cursor, 0, 0)
+        rig.store.cursors.drop(doomed)
+        rig.store.state.put("session", "s", b"old")
+        rig.store.state.put("session", "t", b"kept")
+        new_log = rig.store.logs.open("new")
+        new_cursor = rig.store.cursors.open("n", new_log, 0)
+        rig.store.logs.append(log, run_of(b"x" * 100_000))
+        assert rig.store.commits.flush()
+        rig.store.state.put("session", "s", b"new")
+        while rig.store.commits.committing:
             rig.turn()
         assert rig.commits[-1].error is not None
         heal(rig)
         rig.settle()
-        assert [(r.cursor, r.name, r.position) for r in rig.store.cursors()] == [(cursor, "c", 1), (new_cursor, "n", 0)]
-        assert list(rig.store.items("session")) == [("s", b"new"), ("t", b"kept")]
-        rig.store.append(new_log, run_of(b"y", address="elsewhere"))
+        assert [(r.cursor, r.name, r.position) for r in rig.store.cursor_records()] == [
+            (cursor, "c", 1),
+            (new_cursor, "n", 0),
+        ]
+        assert list(rig.store.state.items("session")) == [("s", b"new"), ("t", b"kept")]
+        rig.store.logs.append(new_log, run_of(b"y", address="elsewhere"))
         rig.commit()
         assert rig.read_all(new_log) == [(0, "elsewhere", 0, b"y")]
 
     def test_a_failure_is_tried_again_by_itself_after_a_pause(self, rig: Rig) -> None:
         fail_commits(rig)
-        rig.store.put("session", "s", b"x" * 100_000)
+        rig.store.state.put("session", "s", b"x" * 100_000)
         assert rig.commit().error is not None
-        assert not rig.store.flush()
+        assert not rig.store.commits.flush()
         rig.now += 0.9
-        assert not rig.store.flush()
+        assert not rig.store.commits.flush()
         heal(rig)
         rig.now += 0.2
-        assert rig.store.flush()
-        while rig.store.committing:
+        assert rig.store.commits.flush()
+        while rig.store.commits.committing:
             rig.turn()
         assert rig.commits[-1].error is None
-        assert [key for key, _ in rig.store.items("session")] == ["s"]
+        assert [key for key, _ in rig.store.state.items("session")] == ["s"]
 
     def test_a_second_try_does_not_wait_for_the_delay_of_messages(self, rig: Rig) -> None:
-        log = rig.store.log("slow")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.delay(log, 60.0)
-        rig.store.append(log, run_of(b"1"))
+        log = rig.store.logs.open("slow")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.delay(log, 60.0)
+        rig.store.logs.append(log, run_of(b"1"))
         rig.commit()
-        rig.store.acknowledge(cursor, 0, 0)
+        rig.store.cursors.acknowledge(cursor, 0, 0)
         fail_commits(rig)
-        rig.store.put("session", "s", b"x" * 100_000)
-        assert rig.store.flush()
-        while rig.store.committing:
+        rig.store.state.put("session", "s", b"x" * 100_000)
+        assert rig.store.commits.flush()
+        while rig.store.commits.committing:
             rig.turn()
         assert rig.commits[-1].error is not None
         heal(rig)
         rig.now += 0.9
-        assert not rig.store.flush()
+        assert not rig.store.commits.flush()
         rig.now += 0.2
-        assert rig.store.flush()
-        while rig.store.committing:
+        assert rig.store.commits.flush()
+        while rig.store.commits.committing:
             rig.turn()
         assert rig.commits[-1].error is None
-        assert [key for key, _ in rig.store.items("session")] == ["s"]
+        assert [key for key, _ in rig.store.state.items("session")] == ["s"]
 
 
 class TestClose:
     def test_close_commits_what_is_gathered_and_is_idempotent(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.append(log, run_of(b"1"))
-        rig.store.flush()
-        rig.store.append(log, run_of(b"2"))
+        log = rig.store.logs.open("a")
+        rig.store.logs.append(log, run_of(b"1"))
+        rig.store.commits.flush()
+        rig.store.logs.append(log, run_of(b"2"))
         rig.store.close()
         rig.store.close()
         assert [stored.run.bodies for commit in rig.commits for _, stored in commit.appended] == [[b"1"], [b"2"]]
-        assert not rig.store.flush()
+        assert not rig.store.commits.flush()
         with pytest.raises(StoreError, match="closed"):
-            rig.store.append(log, run_of(b"3"))
+            rig.store.logs.append(log, run_of(b"3"))
 
     def test_info_counts(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"123", b"4"))
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"123", b"4"))
         rig.commit()
         info = rig.store.info()
-        assert (info.epoch, info.messages, info.bytes) == (rig.store.epoch, 2, 4)
+        assert (info.epoch, info.messages, info.bytes) == (rig.store.lineage.epoch, 2, 4)
         assert info.logs[0] == (log, "a", 0, 2, 4)
         assert info.cursors[0][1:] == ("c", log, 0, 2)
 
 
 class TestDelay:
     def test_messages_that_may_wait_share_a_commit(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         rig.commit()
-        rig.store.delay(log, 0.5)
-        assert rig.store.due_in() is None
-        rig.store.append(log, run_of(b"0"))
-        assert rig.store.due_in() == pytest.approx(0.5)
+        rig.store.logs.delay(log, 0.5)
+        assert rig.store.commits.due_in() is None
+        rig.store.logs.append(log, run_of(b"0"))
+        assert rig.store.commits.due_in() == pytest.approx(0.5)
         rig.now += 0.4
-        rig.store.append(log, run_of(b"1"))
-        assert not rig.store.flush()
-        assert rig.store.due_in() == pytest.approx(0.1)
+        rig.store.logs.append(log, run_of(b"1"))
+        assert not rig.store.commits.flush()
+        assert rig.store.commits.due_in() == pytest.approx(0.1)
         rig.now += 0.1
-        assert rig.store.flush()
-        assert rig.store.due_in() is None
-        while rig.store.committing:
+        assert rig.store.commits.flush()
+        assert rig.store.commits.due_in() is None
+        while rig.store.commits.committing:
             rig.turn()
         assert [body for *_, body in rig.read_all(log)] == [b"0", b"1"]
 
     def test_one_that_may_not_takes_them_along(self, rig: Rig) -> None:
-        slow, fast = rig.store.log("slow"), rig.store.log("fast")
+        slow, fast = rig.store.logs.open("slow"), rig.store.logs.open("fast")
         for log in (slow, fast):
-            rig.store.open_cursor("c", log, 0)
+            rig.store.cursors.open("c", log, 0)
         rig.commit()
-        rig.store.delay(slow, 5.0)
-        rig.store.append(slow, run_of(b"0", address="s"))
-        assert not rig.store.flush()
-        rig.store.append(fast, run_of(b"1", address="f"))
-        assert rig.store.flush()
-        while rig.store.committing:
+        rig.store.logs.delay(slow, 5.0)
+        rig.store.logs.append(slow, run_of(b"0", address="s"))
+        assert not rig.store.commits.flush()
+        rig.store.logs.append(fast, run_of(b"1", address="f"))
+        assert rig.store.commits.flush()
+        while rig.store.commits.committing:
             rig.turn()
         assert len(rig.commits[-1].appended) == 2
 
     def test_what_waits_is_bounded(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         rig.commit()
-        rig.store.delay(log, 5.0)
+        rig.store.logs.delay(log, 5.0)
         size = Limits().batch_bytes_max
-        rig.store.append(log, run_of(b"x" * (size - 1)))
-        assert not rig.store.flush()
-        rig.store.append(log, run_of(b"x"))
-        assert rig.store.flush()
+        rig.store.logs.append(log, run_of(b"x" * (size - 1)))
+        assert not rig.store.commits.flush()
+        rig.store.logs.append(log, run_of(b"x"))
+        assert rig.store.commits.flush()
 
     def test_moves_wait_as_long_as_the_messages_of_their_log(self, rig: Rig) -> None:
-        log, other = rig.store.log("a"), rig.store.log("b")
-        cursors = [rig.store.open_cursor("c", each, 0) for each in (log, other)]
-        rig.store.append(log, run_of(b"0"))
-        rig.store.append(other, run_of(b"0", address="o"))
+        log, other = rig.store.logs.open("a"), rig.store.logs.open("b")
+        cursors = [rig.store.cursors.open("c", each, 0) for each in (log, other)]
+        rig.store.logs.append(log, run_of(b"0"))
+        rig.store.logs.append(other, run_of(b"0", address="o"))
         rig.settle()
-        rig.store.delay(log, 5.0)
-        rig.store.acknowledge(cursors[0], 0, 0)
-        assert not rig.store.flush()
+        rig.store.logs.delay(log, 5.0)
+        rig.store.cursors.acknowledge(cursors[0], 0, 0)
+        assert not rig.store.commits.flush()
         rig.now += 4.9
-        assert not rig.store.flush()
-        rig.store.acknowledge(cursors[1], 0, 0)
-        assert rig.store.flush(), "the other log's moves have waited long enough"
+        assert not rig.store.commits.flush()
+        rig.store.cursors.acknowledge(cursors[1], 0, 0)
+        assert rig.store.commits.flush(), "the other log's moves have waited long enough"
 
     def test_nothing_waits_once_the_delay_is_gone_or_the_store_closes(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         rig.commit()
-        rig.store.delay(log, 5.0)
-        rig.store.append(log, run_of(b"0"))
-        rig.store.delay(log, 0.0)
-        assert rig.store.flush()
-        rig.store.delay(log, 5.0)
-        rig.store.append(log, run_of(b"1"))
+        rig.store.logs.delay(log, 5.0)
+        rig.store.logs.append(log, run_of(b"0"))
+        rig.store.logs.delay(log, 0.0)
+        assert rig.store.commits.flush()
+        rig.store.logs.delay(log, 5.0)
+        rig.store.logs.append(log, run_of(b"1"))
         rig.reopen()
         assert [body for *_, body in rig.read_all(log)] == [b"0", b"1"]
         rig.store.close()

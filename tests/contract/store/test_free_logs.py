@@ -17,65 +17,65 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Rig:
 
 
 def append(rig: Rig, log: int, *bodies: bytes) -> None:
-    rig.store.append(log, Run("a", "d", 1, b"", list(bodies)))
+    rig.store.logs.append(log, Run("a", "d", 1, b"", list(bodies)))
 
 
 def emptied(rig: Rig, name: str) -> int:
     """A log that had three messages, of which nobody wants one."""
-    log = rig.store.log(name)
-    cursor = rig.store.open_cursor("c", log, 0)
+    log = rig.store.logs.open(name)
+    cursor = rig.store.cursors.open("c", log, 0)
     append(rig, log, b"1", b"2", b"3")
     rig.commit()
-    rig.store.acknowledge(cursor, 0, 2)
+    rig.store.cursors.acknowledge(cursor, 0, 2)
     rig.settle()
     return log
 
 
 def test_its_number_is_given_to_the_next_and_its_positions_go_on(rig: Rig) -> None:
     log = emptied(rig, "queue a")
-    assert rig.store.free_log(log)
+    assert rig.store.logs.free(log)
     rig.commit()
-    assert rig.store.log("queue b") == log
-    cursor = rig.store.open_cursor("c", log, 0)
-    assert rig.store.cursor(cursor).position == 3
+    assert rig.store.logs.open("queue b") == log
+    cursor = rig.store.cursors.open("c", log, 0)
+    assert rig.store.cursors.record(cursor).position == 3
     append(rig, log, b"4")
     committed = rig.commit()
     assert [(stored.position, stored.sequence) for _, stored in committed.appended] == [(3, 3)]
-    assert rig.store.log("queue a") != log
+    assert rig.store.logs.open("queue a") != log
 
 
 def test_its_name_may_be_anothers_in_the_same_commit(rig: Rig) -> None:
     first, second = emptied(rig, "queue a"), emptied(rig, "queue b")
-    assert rig.store.free_log(second)
-    assert rig.store.free_log(first)
-    assert rig.store.log("queue a") == second
-    assert rig.store.log("queue b") == first
+    assert rig.store.logs.free(second)
+    assert rig.store.logs.free(first)
+    assert rig.store.logs.open("queue a") == second
+    assert rig.store.logs.open("queue b") == first
     assert rig.commit().error is None
     assert {info.name: info.log for info in rig.store.info().logs} == {"queue a": second, "queue b": first}
 
 
 def test_it_is_found_by_its_name_as_long_as_that_is_its_own(rig: Rig) -> None:
-    assert rig.store.find_log("queue a") is None
+    assert rig.store.logs.find("queue a") is None
     log = emptied(rig, "queue a")
-    assert rig.store.find_log("queue a") == log
-    assert rig.store.log_name(log) == "queue a"
-    assert rig.store.free_log(log)
-    assert rig.store.find_log("queue a") is None
+    assert rig.store.logs.find("queue a") == log
+    assert rig.store.logs.name(log) == "queue a"
+    assert rig.store.logs.free(log)
+    assert rig.store.logs.find("queue a") is None
     with pytest.raises(IndexError):
-        rig.store.log_name(log + 1000)
+        rig.store.logs.name(log + 1000)
 
 
 def test_not_while_something_is_in_it_or_on_its_way(rig: Rig) -> None:
     log = emptied(rig, "queue a")
     append(rig, log, b"")
-    assert not rig.store.free_log(log)
+    assert not rig.store.logs.free(log)
     rig.commit()
-    assert not rig.store.free_log(log)
-    assert rig.store.log("queue a") == log
+    assert not rig.store.logs.free(log)
+    assert rig.store.logs.open("queue a") == log
 
 
 def test_none_is_shown(rig: Rig) -> None:
-    assert rig.store.free_log(emptied(rig, "queue a"))
+    assert rig.store.logs.free(emptied(rig, "queue a"))
     rig.commit()
     assert rig.store.info().logs == []
     assert rig.store.info().cursors == []
@@ -85,28 +85,28 @@ def test_after_a_restart(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
     log = emptied(rig, "queue a")
     other = emptied(rig, "queue b")
-    assert rig.store.free_log(log)
+    assert rig.store.logs.free(log)
     rig.commit()
     rig.reopen()
-    assert rig.store.log("queue b") == other
-    assert rig.store.log("queue c") == log
+    assert rig.store.logs.open("queue b") == other
+    assert rig.store.logs.open("queue c") == log
     append(rig, log, b"4")
     rig.commit()
     rig.reopen()
-    assert rig.store.bounds(log)[1] == 4
-    assert rig.store.log("queue c") == log
+    assert rig.store.logs.bounds(log)[1] == 4
+    assert rig.store.logs.open("queue c") == log
 
 
 def test_a_commit_that_fails_is_made_up_for(rig: Rig) -> None:
     log = emptied(rig, "queue a")
     fail_commits(rig)
-    assert rig.store.free_log(log)
-    assert rig.store.log("queue c") == log
+    assert rig.store.logs.free(log)
+    assert rig.store.logs.open("queue c") == log
     append(rig, log, bytes(1 << 20))
     assert isinstance(rig.commit().error, StoreFull)
     heal(rig)
     rig.settle()
     assert {info.name: info.log for info in rig.store.info().logs} == {"queue c": log}
-    assert rig.store.log("queue a") != log
+    assert rig.store.logs.open("queue a") != log
     append(rig, log, b"4")
     assert [stored.position for _, stored in rig.commit().appended] == [3]

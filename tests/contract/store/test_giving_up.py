@@ -39,89 +39,89 @@ def ranges(entries: list[LedgerEntry] | tuple[LedgerEntry, ...]) -> list[tuple[s
 
 
 def ledger(rig: Rig) -> list[tuple[str, str, int, int, int]]:
-    return ranges(list(rig.store.losses(0, 1000)))
+    return ranges(list(rig.store.ledger.entries(0, 1000)))
 
 
 class TestGiveUp:
     def test_the_acknowledgement_and_the_entry_are_one_commit(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"0", b"1", b"2"))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"0", b"1", b"2"))
         rig.commit()
-        rig.store.give_up(cursor, 0, 1, [loss(0, 1)])
-        assert rig.store.flush(), "an entry of the ledger does not wait for company"
-        while rig.store.committing:
+        rig.store.cursors.give_up(cursor, 0, 1, [loss(0, 1)])
+        assert rig.store.commits.flush(), "an entry of the ledger does not wait for company"
+        while rig.store.commits.committing:
             rig.turn()
-        assert [record.position for record in rig.store.cursors()] == [2]
+        assert [record.position for record in rig.store.cursor_records()] == [2]
         assert ledger(rig) == [("c", "expired", 0, 1, 2)]
 
     def test_both_wait_for_a_commit_that_succeeds(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"0", b"1"))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"0", b"1"))
         rig.commit()
         fail_commits(rig)
-        rig.store.give_up(cursor, 0, 0, [loss(0, 0)])
-        rig.store.append(log, run_of(b"x" * 100_000))
+        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.store.logs.append(log, run_of(b"x" * 100_000))
         assert rig.commit().error is not None
-        assert [record.position for record in rig.store.cursors()] == [0]
+        assert [record.position for record in rig.store.cursor_records()] == [0]
         assert ledger(rig) == []
         heal(rig)
         rig.settle()
-        assert [record.position for record in rig.store.cursors()] == [1]
+        assert [record.position for record in rig.store.cursor_records()] == [1]
         assert ledger(rig) == [("c", "expired", 0, 0, 1)]
 
     def test_if_kept_it_shares_the_fate_of_what_was_appended(self, rig: Rig) -> None:
-        log, dead = rig.store.log("a"), rig.store.log("dead")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.open_cursor("d", dead, 0)
-        rig.store.append(log, run_of(b"0", b"1"))
+        log, dead = rig.store.logs.open("a"), rig.store.logs.open("dead")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.cursors.open("d", dead, 0)
+        rig.store.logs.append(log, run_of(b"0", b"1"))
         rig.commit()
         fail_commits(rig)
-        rig.store.append(dead, run_of(b"x" * 100_000, address="dead"))
-        rig.store.give_up(cursor, 0, 0, [loss(0, 0)], if_kept=True)
+        rig.store.logs.append(dead, run_of(b"x" * 100_000, address="dead"))
+        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)], if_kept=True)
         assert rig.commit().error is not None
         heal(rig)
         rig.settle()
-        assert rig.store.cursor(cursor).position == 0
+        assert rig.store.cursors.record(cursor).position == 0
         assert ledger(rig) == []
-        rig.store.append(dead, run_of(b"0", address="dead"))
-        rig.store.give_up(cursor, 0, 0, [loss(0, 0)], if_kept=True)
-        assert rig.store.cursor(cursor).position == 0
+        rig.store.logs.append(dead, run_of(b"0", address="dead"))
+        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)], if_kept=True)
+        assert rig.store.cursors.record(cursor).position == 0
         rig.commit()
-        assert rig.store.cursor(cursor).position == 1
-        assert [record.position for record in rig.store.cursors()] == [1, 0]
+        assert rig.store.cursors.record(cursor).position == 1
+        assert [record.position for record in rig.store.cursor_records()] == [1, 0]
         assert ledger(rig) == [("c", "expired", 0, 0, 1)]
 
     def test_a_dead_letter_is_not_evicted_as_well(self, rig: Rig) -> None:
-        log, dead = rig.store.log("a"), rig.store.log("dead")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.open_cursor("d", dead, 0)
-        rig.store.append(log, run_of(b"0", b"1"))
+        log, dead = rig.store.logs.open("a"), rig.store.logs.open("dead")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.cursors.open("d", dead, 0)
+        rig.store.logs.append(log, run_of(b"0", b"1"))
         rig.commit()
-        rig.store.append(dead, run_of(b"1", address="dead"))
-        rig.store.give_up(cursor, 1, 1, [loss(1, 1, "rejected")], if_kept=True)
-        rig.store.evict(log, 2)
+        rig.store.logs.append(dead, run_of(b"1", address="dead"))
+        rig.store.cursors.give_up(cursor, 1, 1, [loss(1, 1, "rejected")], if_kept=True)
+        rig.store.retention.evict(log, 2)
         rig.commit()
         assert sorted(ledger(rig)) == [("c", "evicted", 0, 0, 1), ("c", "rejected", 1, 1, 1)]
 
     def test_what_is_not_committed_cannot_be_given_up(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         with pytest.raises(ValueError, match="not committed"):
-            rig.store.give_up(cursor, 0, 0, [loss(0, 0)])
-        rig.store.drop_cursor(cursor)
-        rig.store.give_up(cursor, 0, 0, [loss(0, 0)])  # nobody loses anything
+            rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.store.cursors.drop(cursor)
+        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])  # nobody loses anything
 
 
 class TestLedger:
     def test_what_follows_on_is_one_entry_under_a_new_number(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(*[b"m"] * 10))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(*[b"m"] * 10))
         rig.commit()
         for first, reason in ((0, "expired"), (1, "expired"), (2, "rejected"), (3, "expired"), (5, "expired")):
-            rig.store.give_up(cursor, first, first, [loss(first, first, reason)])
+            rig.store.cursors.give_up(cursor, first, first, [loss(first, first, reason)])
             rig.commit()
         assert ledger(rig) == [
             ("c", "expired", 0, 1, 2),
@@ -129,49 +129,49 @@ class TestLedger:
             ("c", "expired", 3, 3, 1),
             ("c", "expired", 5, 5, 1),
         ]
-        numbers = [entry.entry for entry in rig.store.losses(0, 10)]
+        numbers = [entry.entry for entry in rig.store.ledger.entries(0, 10)]
         assert numbers == sorted(numbers) == list(dict.fromkeys(numbers))
 
     def test_what_was_read_does_not_grow_any_more(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(*[b"m"] * 10))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(*[b"m"] * 10))
         rig.commit()
-        rig.store.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])
         rig.commit()
-        (read,) = rig.store.losses(0, 10)
-        rig.store.give_up(cursor, 1, 1, [loss(1, 1)])
+        (read,) = rig.store.ledger.entries(0, 10)
+        rig.store.cursors.give_up(cursor, 1, 1, [loss(1, 1)])
         rig.commit()
-        rig.store.give_up(cursor, 2, 2, [loss(2, 2)])
+        rig.store.cursors.give_up(cursor, 2, 2, [loss(2, 2)])
         rig.commit()
-        assert ranges(list(rig.store.losses(read.entry, 10))) == [("c", "expired", 1, 2, 2)]
-        assert len(rig.store.losses(0, 1)) == 1
+        assert ranges(list(rig.store.ledger.entries(read.entry, 10))) == [("c", "expired", 1, 2, 2)]
+        assert len(rig.store.ledger.entries(0, 1)) == 1
 
     def test_it_is_bounded_and_says_how_many_were_lost(self, small: Rig) -> None:
-        log = small.store.log("a")
-        cursor = small.store.open_cursor("c", log, 0)
-        small.store.append(log, run_of(*[b"m"] * 40))
+        log = small.store.logs.open("a")
+        cursor = small.store.cursors.open("c", log, 0)
+        small.store.logs.append(log, run_of(*[b"m"] * 40))
         small.commit()
         for first in range(0, 20, 2):
-            small.store.give_up(cursor, first, first, [loss(first, first)])
+            small.store.cursors.give_up(cursor, first, first, [loss(first, first)])
             small.commit()
         assert ledger(small) == [("c", "expired", 0, 0, 1), ("c", "expired", 2, 18, 9)]
         for first in range(20, 30):  # kinds that have no entry to grow: then the oldest go
-            small.store.give_up(cursor, first, first, [loss(first, first, f"reason {first}")])
+            small.store.cursors.give_up(cursor, first, first, [loss(first, first, f"reason {first}")])
             small.commit()
         assert [reason for _, reason, *_ in ledger(small)] == [f"reason {n}" for n in range(26, 30)]
 
     def test_it_goes_on_where_it_was_after_opening(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(*[b"m"] * 10))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(*[b"m"] * 10))
         rig.commit()
-        rig.store.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.store.cursors.give_up(cursor, 0, 0, [loss(0, 0)])
         rig.commit()
         rig.reopen()
-        rig.store.give_up(cursor, 1, 1, [loss(1, 1)])
-        rig.store.give_up(cursor, 3, 3, [loss(3, 3)])
+        rig.store.cursors.give_up(cursor, 1, 1, [loss(1, 1)])
+        rig.store.cursors.give_up(cursor, 3, 3, [loss(3, 3)])
         rig.commit()
         assert ledger(rig) == [("c", "expired", 0, 1, 2), ("c", "expired", 3, 3, 1)]
         rig.store.close()
@@ -179,154 +179,154 @@ class TestLedger:
 
 class TestEvict:
     def fill(self, rig: Rig, runs: int = 10) -> int:
-        log = rig.store.log("a")
-        rig.store.open_cursor("slow", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("slow", log, 0)
         for number in range(runs):
-            rig.store.append(log, run_of(b"%05d" % number * 20, b"%05d" % number * 20))
+            rig.store.logs.append(log, run_of(b"%05d" % number * 20, b"%05d" % number * 20))
             rig.commit()
         return log
 
     def test_the_oldest_go_and_every_cursor_that_wanted_them_has_an_entry(self, rig: Rig) -> None:
         log = self.fill(rig)
-        fast = rig.store.open_cursor("fast", log, 0)
+        fast = rig.store.cursors.open("fast", log, 0)
         rig.commit()
-        rig.store.acknowledge(fast, 0, 2)
-        rig.store.evict(log, 500)  # of 200 bytes each: three commits
-        assert rig.store.log_bytes(log) == 1500
-        rig.store.append(log, run_of(b"new"))
+        rig.store.cursors.acknowledge(fast, 0, 2)
+        rig.store.retention.evict(log, 500)  # of 200 bytes each: three commits
+        assert rig.store.retention.log_bytes(log) == 1500
+        rig.store.logs.append(log, run_of(b"new"))
         rig.commit()
-        assert rig.store.bounds(log) == (6, 21)
-        assert rig.store.log_bytes(log) == 1403
+        assert rig.store.logs.bounds(log) == (6, 21)
+        assert rig.store.retention.log_bytes(log) == 1403
         assert ledger(rig) == [("slow", "evicted", 0, 5, 6), ("fast", "evicted", 3, 5, 3)]
-        assert [entry.bytes for entry in rig.store.losses(0, 10)] == [600, 300]
-        assert [record.position for record in rig.store.cursors()] == [6, 6]
+        assert [entry.bytes for entry in rig.store.ledger.entries(0, 10)] == [600, 300]
+        assert [record.position for record in rig.store.cursor_records()] == [6, 6]
         assert flat(rig.read(log, 0))[0][:3] == (6, "plant/7/temp", 6)
 
     def test_a_cursor_loses_only_what_it_is_owed(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.set_filter(cursor, lambda run: run.address == "b")
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.cursors.set_filter(cursor, lambda run: run.address == "b")
         for _ in range(4):
-            rig.store.append(log, run_of(b"x" * 100))
-            rig.store.append(log, run_of(b"x" * 100, address="b"))
+            rig.store.logs.append(log, run_of(b"x" * 100))
+            rig.store.logs.append(log, run_of(b"x" * 100, address="b"))
             rig.commit()
-        rig.store.evict(log, 1)
+        rig.store.retention.evict(log, 1)
         rig.commit()
-        rig.store.evict(log, 10_000)
+        rig.store.retention.evict(log, 10_000)
         rig.commit()
         assert ledger(rig) == [("c", "evicted", 0, 3, 4)]
-        assert rig.store.info().messages == rig.store.log_bytes(log) == 0
+        assert rig.store.info().messages == rig.store.retention.log_bytes(log) == 0
 
     @pytest.mark.parametrize("seed", range(12))
     def test_at_most_so_much_to_the_message(self, rig: Rig, seed: int) -> None:
         dice = random.Random(seed)
-        log = rig.store.log("a")
-        rig.store.open_cursor("slow", log, 0)
-        rig.store.open_cursor("gone", rig.store.log("b"), 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("slow", log, 0)
+        rig.store.cursors.open("gone", rig.store.logs.open("b"), 0)
         for _ in range(6):
             for _ in range(dice.randrange(1, 4)):
                 bodies = [bytes(dice.randrange(1, 60)) for _ in range(dice.randrange(1, 6))]
-                rig.store.append(log, run_of(*bodies, address=dice.choice(["a", "b"])))
+                rig.store.logs.append(log, run_of(*bodies, address=dice.choice(["a", "b"])))
             rig.commit()
         left = rig.read_all(log)
         while left:
             size = dice.randrange(1, 150)
             at_most = size + dice.randrange(0, 40)
-            rig.store.evict(log, size, at_most)
+            rig.store.retention.evict(log, size, at_most)
             if dice.random() < 0.3:
                 more = dice.randrange(1, 50)
                 at_most, size = size + more, size + more
-                rig.store.evict(log, more, more)
+                rig.store.retention.evict(log, more, more)
             rig.commit()
             now = rig.read_all(log)
             gone = sum(len(body) for *_, body in left) - sum(len(body) for *_, body in now)
             assert now == left[len(left) - len(now) :]
             assert gone <= at_most
             assert gone >= size or not now or gone + len(now[0][3]) > at_most
-            assert rig.store.log_bytes(log) == sum(len(body) for *_, body in now)
+            assert rig.store.retention.log_bytes(log) == sum(len(body) for *_, body in now)
             if len(now) == len(left):
-                rig.store.evict(log, 1)  # the next one alone is more than that
+                rig.store.retention.evict(log, 1)  # the next one alone is more than that
                 rig.commit()
                 now = rig.read_all(log)
             left = now
-        entries = rig.store.losses(0, 1000)
-        assert sum(entry.messages for entry in entries) == rig.store.bounds(log)[1]
+        entries = rig.store.ledger.entries(0, 1000)
+        assert sum(entry.messages for entry in entries) == rig.store.logs.bounds(log)[1]
 
     def test_one_that_may_go_beyond_is_not_held_back(self, rig: Rig) -> None:
         log = self.fill(rig)
-        rig.store.evict(log, 10, at_most=10)
-        rig.store.evict(log, 10)
-        rig.store.evict(log, 10, at_most=10)
+        rig.store.retention.evict(log, 10, at_most=10)
+        rig.store.retention.evict(log, 10)
+        rig.store.retention.evict(log, 10, at_most=10)
         rig.commit()
-        assert rig.store.log_bytes(log) == 1_800
+        assert rig.store.retention.log_bytes(log) == 1_800
 
     def test_what_was_cut_is_there_after_opening(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
-        log = rig.store.log("a")
-        rig.store.open_cursor("slow", log, 0)
-        rig.store.append(log, run_of(*(b"%03d" % number for number in range(100))))
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("slow", log, 0)
+        rig.store.logs.append(log, run_of(*(b"%03d" % number for number in range(100))))
         rig.commit()
         rig.read(log, 50, bytes_max=10)  # a part of the segment is remembered
-        rig.store.evict(log, 30, at_most=31)
+        rig.store.retention.evict(log, 30, at_most=31)
         rig.commit()
         assert [body for *_, body in rig.read_all(log)] == [b"%03d" % number for number in range(10, 100)]
         rig.reopen()
-        assert rig.store.bounds(log) == (10, 100)
-        assert rig.store.log_bytes(log) == 270
+        assert rig.store.logs.bounds(log) == (10, 100)
+        assert rig.store.retention.log_bytes(log) == 270
         assert rig.read_all(log)[0] == (10, "plant/7/temp", 10, b"010")
-        rig.store.append(log, run_of(b"new"))
+        rig.store.logs.append(log, run_of(b"new"))
         assert rig.commit().appended[0][1][:2] == (100, 100)
         rig.store.close()
 
     def test_nothing_went_when_the_commit_failed(self, rig: Rig) -> None:
         log = self.fill(rig)
         fail_commits(rig)
-        rig.store.evict(log, 500)
-        rig.store.append(log, run_of(b"x" * 100_000))
+        rig.store.retention.evict(log, 500)
+        rig.store.logs.append(log, run_of(b"x" * 100_000))
         assert rig.commit().error is not None
-        assert rig.store.bounds(log) == (0, 20)
-        assert rig.store.log_bytes(log) == 2000
+        assert rig.store.logs.bounds(log) == (0, 20)
+        assert rig.store.retention.log_bytes(log) == 2000
         assert ledger(rig) == []
         heal(rig)
         rig.settle()
-        assert rig.store.bounds(log) == (0, 20), "who wants room asks again"
+        assert rig.store.logs.bounds(log) == (0, 20), "who wants room asks again"
 
     def test_it_stays_so_after_opening(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
         log = self.fill(rig)
-        rig.store.evict(log, 900)
+        rig.store.retention.evict(log, 900)
         rig.commit()
         rig.reopen()
-        assert rig.store.bounds(log) == (10, 20)
-        assert rig.store.log_bytes(log) == 1000
+        assert rig.store.logs.bounds(log) == (10, 20)
+        assert rig.store.retention.log_bytes(log) == 1000
         assert rig.store.info().bytes == 1000
-        rig.store.append(log, run_of(b"new"))
+        rig.store.logs.append(log, run_of(b"new"))
         assert rig.commit().appended[0][1][:2] == (20, 20)
         rig.store.close()
 
     def test_one_commit_evicts_no_more_than_it_may(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(evict_bytes_max=400))
         log = self.fill(rig)
-        rig.store.evict(log, 1_000)
+        rig.store.retention.evict(log, 1_000)
         rig.commit()
-        assert rig.store.log_bytes(log) == 1_600
+        assert rig.store.retention.log_bytes(log) == 1_600
         rig.store.close()
 
 
 def test_a_cursor_made_after_a_refused_commit_misses_nothing(rig: Rig) -> None:
-    log = rig.store.log("a")
+    log = rig.store.logs.open("a")
     rig.commit()
     fail_commits(rig)
-    rig.store.append(log, run_of(b"x" * 100_000))
+    rig.store.logs.append(log, run_of(b"x" * 100_000))
     assert rig.commit().error is not None
-    rig.store.append(log, run_of(b"x" * 100_000))
-    assert rig.store.flush()
-    early = rig.store.open_cursor("made while that commit runs", log, 0)
-    while rig.store.committing:
+    rig.store.logs.append(log, run_of(b"x" * 100_000))
+    assert rig.store.commits.flush()
+    early = rig.store.cursors.open("made while that commit runs", log, 0)
+    while rig.store.commits.committing:
         rig.turn()
     heal(rig)
-    late = rig.store.open_cursor("made behind it", log, 0)
-    assert [rig.store.cursor(cursor).position for cursor in (early, late)] == [0, 0]
-    rig.store.append(log, run_of(b"first"))
+    late = rig.store.cursors.open("made behind it", log, 0)
+    assert [rig.store.cursors.record(cursor).position for cursor in (early, late)] == [0, 0]
+    rig.store.logs.append(log, run_of(b"first"))
     rig.settle()
     assert [body for *_, body in rig.read_all(log)] == [b"first"]

@@ -27,10 +27,10 @@ class Readers:
 
     def __init__(self, rig: Rig, *names: str) -> None:
         self.rig = rig
-        self.log = rig.store.log("log")
-        self.cursors = {name: rig.store.open_cursor(name, self.log, 0) for name in names}
+        self.log = rig.store.logs.open("log")
+        self.cursors = {name: rig.store.cursors.open(name, self.log, 0) for name in names}
         for cursor in self.cursors.values():
-            rig.store.cursor(cursor)  # it is used
+            rig.store.cursors.record(cursor)  # it is used
         rig.commit()
 
     def __getitem__(self, name: str) -> int:
@@ -38,20 +38,20 @@ class Readers:
 
     def append(self, count: int) -> None:
         for i in range(count):
-            self.rig.store.append(self.log, run_of(b"%d" % i))
+            self.rig.store.logs.append(self.log, run_of(b"%d" % i))
             self.rig.commit()
 
     def rest(self, *names: str) -> None:
         for name in names:
-            assert self.rig.store.rest_cursor(self[name])
+            assert self.rig.store.cursors.rest(self[name])
             assert self[name] in self.idle
 
     @property
     def idle(self) -> set[int]:
-        return set(self.cursors.values()) - self.rig.store._cursors._states.keys()
+        return set(self.cursors.values()) - self.rig.store.cursors._states.keys()
 
     def positions(self) -> dict[str, int]:
-        found = [record for name in self.cursors for record in self.rig.store.cursors_named(name)]
+        found = [record for name in self.cursors for record in self.rig.store.cursors.named(name)]
         return {record.name: record.position for record in found}
 
     def settle(self) -> None:
@@ -59,7 +59,7 @@ class Readers:
         for _ in range(4):
             self.rig.settle()
             self.rig.now += SLOWEST_AGAIN_S
-            self.rig.store.flush()
+            self.rig.store.commits.flush()
             self.rig.read(self.log, 0)  # answered after what was asked before
 
 
@@ -67,16 +67,16 @@ def test_it_is_used_like_any_other(rig: Rig) -> None:
     readers = Readers(rig, "a", "b")
     readers.append(3)
     readers.rest("a", "b")
-    assert [rig.store.backlog(readers[name]) for name in "ab"] == [3, 3]
-    assert rig.store.open_cursor("a", readers.log, 2) == readers["a"]
-    assert rig.store.cursor_name(readers["b"]) == "b"
+    assert [rig.store.cursors.backlog(readers[name]) for name in "ab"] == [3, 3]
+    assert rig.store.cursors.open("a", readers.log, 2) == readers["a"]
+    assert rig.store.cursors.name(readers["b"]) == "b"
     assert readers.idle == {readers["a"], readers["b"]}, "it is not made an object for a question"
-    rig.store.acknowledge(readers["a"], 0, 1)
+    rig.store.cursors.acknowledge(readers["a"], 0, 1)
     assert readers.positions() == {"a": 2, "b": 0}
     readers.settle()
     assert readers.positions() == {"a": 2, "b": 0}
     assert readers.idle == {readers["a"], readers["b"]}, "nothing has used it since"
-    assert rig.store.cursor(readers["b"]).position == 0
+    assert rig.store.cursors.record(readers["b"]).position == 0
     readers.settle()
     assert readers.idle == {readers["a"]}
     assert [(info.name, info.position, info.backlog) for info in rig.store.info().cursors] == [("a", 2, 1), ("b", 0, 3)]
@@ -85,40 +85,40 @@ def test_it_is_used_like_any_other(rig: Rig) -> None:
 def test_not_while_its_row_does_not_say_all(rig: Rig) -> None:
     readers = Readers(rig, "a", "b")
     readers.append(3)
-    new = rig.store.open_cursor("new", readers.log, 0)
-    assert not rig.store.rest_cursor(new), "it is not on disk"
+    new = rig.store.cursors.open("new", readers.log, 0)
+    assert not rig.store.cursors.rest(new), "it is not on disk"
     rig.commit()
-    assert rig.store.rest_cursor(new)
-    rig.store.acknowledge(readers["a"], 2, 2)
+    assert rig.store.cursors.rest(new)
+    rig.store.cursors.acknowledge(readers["a"], 2, 2)
     rig.commit()
-    assert not rig.store.rest_cursor(readers["a"]), "something above it is acknowledged"
-    rig.store.acknowledge(readers["b"], 0, 0)
-    assert not rig.store.rest_cursor(readers["b"]), "it has moved"
+    assert not rig.store.cursors.rest(readers["a"]), "something above it is acknowledged"
+    rig.store.cursors.acknowledge(readers["b"], 0, 0)
+    assert not rig.store.cursors.rest(readers["b"]), "it has moved"
     rig.commit()
-    rig.store.give_up(readers["b"], 1, 1, [Loss("b", "plant/7/temp", 1, 1, 1, 1, "why", 1)])
-    assert not rig.store.rest_cursor(readers["b"]), "what it gave up is on its way"
+    rig.store.cursors.give_up(readers["b"], 1, 1, [Loss("b", "plant/7/temp", 1, 1, 1, 1, "why", 1)])
+    assert not rig.store.cursors.rest(readers["b"]), "what it gave up is on its way"
     rig.commit()
-    assert rig.store.rest_cursor(readers["b"])
+    assert rig.store.cursors.rest(readers["b"])
 
 
 def test_what_all_have_passed_is_deleted(rig: Rig) -> None:
     readers = Readers(rig, "a", "b", "in use")
     readers.append(6)
     readers.rest("a", "b")
-    rig.store.pass_cursors(readers.log, readers.cursors.values(), 4)
+    rig.store.cursors.pass_all(readers.log, readers.cursors.values(), 4)
     assert readers.positions() == {"a": 4, "b": 4, "in use": 4}
     readers.settle()
     assert readers.idle == {readers["a"], readers["b"]}
-    assert rig.store.bounds(readers.log) == (4, 6)
-    rig.store.pass_cursors(readers.log, [readers["a"]], 6)
-    rig.store.acknowledge(readers["in use"], 4, 5)
+    assert rig.store.logs.bounds(readers.log) == (4, 6)
+    rig.store.cursors.pass_all(readers.log, [readers["a"]], 6)
+    rig.store.cursors.acknowledge(readers["in use"], 4, 5)
     readers.settle()
-    assert rig.store.bounds(readers.log) == (4, 6), "b wants it"
-    rig.store.drop_cursor(readers["b"])
+    assert rig.store.logs.bounds(readers.log) == (4, 6), "b wants it"
+    rig.store.cursors.drop(readers["b"])
     readers.settle()
-    assert rig.store.bounds(readers.log) == (6, 6)
+    assert rig.store.logs.bounds(readers.log) == (6, 6)
     with pytest.raises(ValueError, match="not committed"):
-        rig.store.pass_cursors(readers.log, [readers["a"]], 7)
+        rig.store.cursors.pass_all(readers.log, [readers["a"]], 7)
 
 
 def test_one_that_comes_meanwhile_keeps_what_it_wants(rig: Rig) -> None:
@@ -126,17 +126,17 @@ def test_one_that_comes_meanwhile_keeps_what_it_wants(rig: Rig) -> None:
     readers = Readers(rig, "a", "late")
     readers.append(6)
     readers.rest("a")
-    rig.store.acknowledge(readers["late"], 0, 0)
-    rig.store.pass_cursors(readers.log, [readers["a"]], 6)
+    rig.store.cursors.acknowledge(readers["late"], 0, 0)
+    rig.store.cursors.pass_all(readers.log, [readers["a"]], 6)
     rig.settle()
     rig.now += SLOWEST_AGAIN_S
-    rig.store.flush()  # asks
+    rig.store.commits.flush()  # asks
     readers.rest("late")
     readers.settle()
-    assert rig.store.bounds(readers.log) == (1, 6)
-    rig.store.pass_cursors(readers.log, [readers["late"]], 6)
+    assert rig.store.logs.bounds(readers.log) == (1, 6)
+    rig.store.cursors.pass_all(readers.log, [readers["late"]], 6)
     readers.settle()
-    assert rig.store.bounds(readers.log) == (6, 6)
+    assert rig.store.logs.bounds(readers.log) == (6, 6)
 
 
 def test_a_commit_that_fails_moves_them_later(rig: Rig) -> None:
@@ -144,21 +144,21 @@ def test_a_commit_that_fails_moves_them_later(rig: Rig) -> None:
     readers.append(3)
     readers.rest("a", "b", "c")
     fail_commits(rig)
-    rig.store.pass_cursors(readers.log, readers.cursors.values(), 2)
-    rig.store.put("kind", "key", b"x" * 100_000)
+    rig.store.cursors.pass_all(readers.log, readers.cursors.values(), 2)
+    rig.store.state.put("kind", "key", b"x" * 100_000)
     rig.now += 1.0
-    assert rig.store.flush()
-    assert rig.store.cursor(readers["b"]).position == 2, "as an object while the commit runs"
-    rig.store.drop_cursor(readers["c"])
-    while rig.store.committing:
+    assert rig.store.commits.flush()
+    assert rig.store.cursors.record(readers["b"]).position == 2, "as an object while the commit runs"
+    rig.store.cursors.drop(readers["c"])
+    while rig.store.commits.committing:
         rig.turn()
     assert rig.commits[-1].error is not None
-    assert rig.store.cursors_named("c") == []
+    assert rig.store.cursors.named("c") == []
     assert readers.positions() == {"a": 2, "b": 2}
     heal(rig)
     readers.settle()
-    assert {record.name: record.position for record in rig.store.cursors()} == {"a": 2, "b": 2}
-    assert rig.store.bounds(readers.log) == (2, 3)
+    assert {record.name: record.position for record in rig.store.cursor_records()} == {"a": 2, "b": 2}
+    assert rig.store.logs.bounds(readers.log) == (2, 3)
 
 
 def test_what_they_are_owed_is_in_the_ledger_when_it_is_evicted(rig: Rig) -> None:
@@ -168,13 +168,13 @@ def test_what_they_are_owed_is_in_the_ledger_when_it_is_evicted(rig: Rig) -> Non
     def wants_of(name: str) -> object:
         return lambda run: filters[name] and isinstance(run, Run)
 
-    rig.store.set_filters(wants_of)  # type: ignore[arg-type]
+    rig.store.cursors.set_filters(wants_of)  # type: ignore[arg-type]
     readers.append(2)
     readers.rest("nothing", "wants", "had")
-    rig.store.pass_cursors(readers.log, [readers["had"]], 1)  # on its way with the commit that evicts
-    rig.store.evict(readers.log, 2)
+    rig.store.cursors.pass_all(readers.log, [readers["had"]], 1)  # on its way with the commit that evicts
+    rig.store.retention.evict(readers.log, 2)
     rig.settle()
-    lost = [(each.subscription, each.first, each.last) for each in rig.store.losses(0, 10)]
+    lost = [(each.subscription, each.first, each.last) for each in rig.store.ledger.entries(0, 10)]
     assert sorted(lost) == [("had", 1, 1), ("wants", 0, 1)]
     assert readers.positions() == {"nothing": 2, "wants": 2, "had": 2}
 
@@ -184,13 +184,13 @@ def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
     readers = Readers(rig, "a", "b", "c")
     readers.append(4)
     readers.rest("a", "b")
-    rig.store.pass_cursors(readers.log, [readers["a"]], 3)
+    rig.store.cursors.pass_all(readers.log, [readers["a"]], 3)
     rig.settle()
     rig.reopen()
     assert readers.positions() == {"a": 3, "b": 0, "c": 0}
     for name in "abc":
-        assert rig.store.rest_cursor(readers[name])
-    rig.store.pass_cursors(readers.log, readers.cursors.values(), 3)
+        assert rig.store.cursors.rest(readers[name])
+    rig.store.cursors.pass_all(readers.log, readers.cursors.values(), 3)
     readers.settle()
-    assert rig.store.bounds(readers.log) == (3, 4)
+    assert rig.store.logs.bounds(readers.log) == (3, 4)
     rig.store.close()

@@ -25,24 +25,24 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 def ledger(rig: Rig) -> list[tuple[str, str, str, int, int, int]]:
     return [
         (entry.subscription, entry.address, entry.reason, entry.first, entry.last, entry.messages)
-        for entry in rig.store.losses(0, 1000)
+        for entry in rig.store.ledger.entries(0, 1000)
     ]
 
 
 class TestTaking:
     def test_the_first_message_of_an_address_waits_for_its_numbers_and_the_next_do_not(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.keep_in_memory(log, keep=True)
-        ticket = rig.store.append(log, run_of(b"0"))
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
+        rig.store.logs.keep_in_memory(log, keep=True)
+        ticket = rig.store.logs.append(log, run_of(b"0"))
         assert isinstance(ticket, Ticket)
         assert flush(rig)
         assert (ticket.decided, ticket.error) == (True, None)
-        taken = rig.store.append(log, run_of(b"1", b"2"))
+        taken = rig.store.logs.append(log, run_of(b"1", b"2"))
         assert isinstance(taken, Stored)
         assert flat([taken]) == [(1, "plant/7/temp", 1, b"1"), (2, "plant/7/temp", 2, b"2")]
-        assert isinstance(rig.store.append(log, run_of(b"3", address="other")), Ticket)
-        assert isinstance(rig.store.append(log, run_of(b"4")), Ticket), "it stays behind what waits in its log"
+        assert isinstance(rig.store.logs.append(log, run_of(b"3", address="other")), Ticket)
+        assert isinstance(rig.store.logs.append(log, run_of(b"4")), Ticket), "it stays behind what waits in its log"
         flush(rig)
         assert flat([stored for _, stored in rig.commits[-1].appended]) == [
             (3, "other", 0, b"3"),
@@ -53,54 +53,54 @@ class TestTaking:
         kept = Kept(rig)
         kept.take(b"1", b"2")
         kept.take(b"3")
-        assert rig.store.bounds(kept.log) == (1, 4)
+        assert rig.store.logs.bounds(kept.log) == (1, 4)
         assert rig.read_all(kept.log, 0, 1) == [(n, kept.address, n, b"%d" % n) for n in (1, 2, 3)]
         assert rig.read_all(kept.log, 2) == [(n, kept.address, n, b"%d" % n) for n in (2, 3)]
-        assert rig.store.log_bytes(kept.log) == 3
+        assert rig.store.retention.log_bytes(kept.log) == 3
         assert (rig.store.info().memory_bytes, rig.store.totals().messages) == (3, 3)
 
     def test_what_came_while_numbers_were_reserved_is_taken_with_the_first(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.keep_in_memory(log, keep=True)
-        rig.store.append(log, run_of(b"0"))
-        rig.store.flush()
-        assert isinstance(rig.store.append(log, run_of(b"1")), Ticket)
-        assert isinstance(rig.store.append(log, run_of(b"2")), Ticket)
-        while rig.store.committing:
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
+        rig.store.logs.keep_in_memory(log, keep=True)
+        rig.store.logs.append(log, run_of(b"0"))
+        rig.store.commits.flush()
+        assert isinstance(rig.store.logs.append(log, run_of(b"1")), Ticket)
+        assert isinstance(rig.store.logs.append(log, run_of(b"2")), Ticket)
+        while rig.store.commits.committing:
             rig.turn()
         (commit,) = rig.commits
         assert flat([stored for _, stored in commit.appended]) == [(n, "plant/7/temp", n, b"%d" % n) for n in range(3)]
-        assert isinstance(rig.store.append(log, run_of(b"3")), Stored)
-        assert rig.store.pending_bytes == 0
+        assert isinstance(rig.store.logs.append(log, run_of(b"3")), Stored)
+        assert rig.store.commits.pending_bytes == 0
 
     def test_what_was_on_its_way_to_the_medium_comes_first(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"0"))
-        rig.store.flush()
-        rig.store.append(log, run_of(b"1"))
-        rig.store.keep_in_memory(log, keep=True)
-        assert isinstance(rig.store.append(log, run_of(b"2")), Ticket)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"0"))
+        rig.store.commits.flush()
+        rig.store.logs.append(log, run_of(b"1"))
+        rig.store.logs.keep_in_memory(log, keep=True)
+        assert isinstance(rig.store.logs.append(log, run_of(b"2")), Ticket)
         for _ in range(4):
             flush(rig)
-        assert isinstance(rig.store.append(log, run_of(b"3")), Stored)
+        assert isinstance(rig.store.logs.append(log, run_of(b"3")), Stored)
         assert [body for *_, body in rig.read_all(log)] == [b"0", b"1", b"2", b"3"]
         assert rig.store.totals().memory_bytes == 2
-        rig.store.acknowledge(cursor, 0, 3)
+        rig.store.cursors.acknowledge(cursor, 0, 3)
         rest(rig)
-        assert rig.store.bounds(log) == (4, 4)
+        assert rig.store.logs.bounds(log) == (4, 4)
 
     def test_a_burst_reserves_more_and_more(self, rig: Rig) -> None:
         kept = Kept(rig)
         waited = 0
         for _ in range(4000):
-            stored = rig.store.append(kept.log, run_of(b"x"))
+            stored = rig.store.logs.append(kept.log, run_of(b"x"))
             if isinstance(stored, Ticket):
                 waited += 1
                 flush(rig)
-            end = rig.store.bounds(kept.log)[1]
-            rig.store.acknowledge(kept.cursor, end - 1, end - 1)
+            end = rig.store.logs.bounds(kept.log)[1]
+            rig.store.cursors.acknowledge(kept.cursor, end - 1, end - 1)
             rig.now += 0.001
             flush(rig)
         assert waited == 0
@@ -109,8 +109,8 @@ class TestTaking:
     def test_more_than_was_ever_reserved_is_taken_at_once_after_one_commit(self, rig: Rig) -> None:
         kept = Kept(rig)
         bodies = [b"x"] * (LIMITS.memory_reserve_min + 5)
-        assert isinstance(rig.store.append(kept.log, run_of(*bodies)), Ticket)
-        assert isinstance(rig.store.append(kept.log, run_of(*bodies)), Ticket)
+        assert isinstance(rig.store.logs.append(kept.log, run_of(*bodies)), Ticket)
+        assert isinstance(rig.store.logs.append(kept.log, run_of(*bodies)), Ticket)
         flush(rig)
         assert len(rig.commits[-1].appended) == 2
         assert kept.take(b"next").sequence == 1 + 2 * len(bodies)
@@ -118,24 +118,24 @@ class TestTaking:
     def test_a_new_cursor_does_not_wait_for_what_everybody_has_passed(self, rig: Rig) -> None:
         kept = Kept(rig)
         taken = kept.take(b"given to everybody")
-        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
-        new = rig.store.open_cursor("new", kept.log, 0)
-        assert rig.store.cursor(new).position == taken.position + 1
+        rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
+        new = rig.store.cursors.open("new", kept.log, 0)
+        assert rig.store.cursors.record(new).position == taken.position + 1
 
     def test_a_log_without_cursors_keeps_nothing(self, rig: Rig) -> None:
         kept = Kept(rig)
-        rig.store.drop_cursor(kept.cursor)
+        rig.store.cursors.drop(kept.cursor)
         kept.take(b"x" * 100)
-        assert rig.store.log_bytes(kept.log) == 0
+        assert rig.store.retention.log_bytes(kept.log) == 0
 
     def test_an_address_too_many_has_the_numbers_of_one_that_has_no_message(self, rig: Rig) -> None:
         kept = Kept(rig)
         for n in range(LIMITS.memory_addresses_max + 2):
-            assert isinstance(rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")), Ticket)
+            assert isinstance(rig.store.logs.append(kept.log, run_of(b"x", address=f"a/{n}")), Ticket)
             flush(rig)
-            rig.store.acknowledge(kept.cursor, 0, rig.store.bounds(kept.log)[1] - 1)
-        assert len(rig.store._memory.numbers.reservations) <= LIMITS.memory_addresses_max
-        rig.store.append(kept.log, run_of(b"again"))
+            rig.store.cursors.acknowledge(kept.cursor, 0, rig.store.logs.bounds(kept.log)[1] - 1)
+        assert len(rig.store._rings.numbers.reservations) <= LIMITS.memory_addresses_max
+        rig.store.logs.append(kept.log, run_of(b"again"))
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(6, kept.address, 1, b"again")]
 
@@ -143,7 +143,7 @@ class TestTaking:
         kept = Kept(rig)
         tickets = []
         for n in range(LIMITS.memory_addresses_max + 1):
-            tickets.append(rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")))
+            tickets.append(rig.store.logs.append(kept.log, run_of(b"x", address=f"a/{n}")))
             flush(rig)
         outcomes = [isinstance(ticket, Ticket) and type(ticket.error) for ticket in tickets]
         assert outcomes == [type(None)] * LIMITS.memory_addresses_max + [StoreFull]
@@ -156,7 +156,7 @@ class TestSettling:
         commits = 0
         for _ in range(100):
             taken = kept.take(b"x" * 30)
-            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+            rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
             commits += wait(rig, 0.5)
         kept.take(b"waits")
         commits += wait(rig, 1000)
@@ -167,39 +167,39 @@ class TestSettling:
 
     def test_what_nobody_is_owed_goes_without_an_entry(self, rig: Rig) -> None:
         kept = Kept(rig)
-        other = rig.store.open_cursor("other", kept.log, 0)
-        rig.store.set_filter(other, lambda run: run.address == "plant/8")
+        other = rig.store.cursors.open("other", kept.log, 0)
+        rig.store.cursors.set_filter(other, lambda run: run.address == "plant/8")
         for _ in range(40):
             taken = kept.take(b"x" * 300)
-            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+            rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
             flush(rig)
         wait(rig, 60)
         assert ledger(rig) == []
-        assert rig.store._memory.cost <= LIMITS.memory_bytes_max
+        assert rig.store._rings.cost <= LIMITS.memory_bytes_max
 
     def test_a_move_over_a_ring_is_worth_no_commit(self, rig: Rig) -> None:
         kept = Kept(rig)
         taken = kept.take(b"x")
-        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
-        assert rig.store.confirm(kept.cursor) is None
+        rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
+        assert rig.store.cursors.confirm(kept.cursor) is None
         assert wait(rig, 300) == 0
 
     def test_every_commit_without_other_moves_has_kept_them_all(self, rig: Rig) -> None:
         kept = Kept(rig)
-        taken, before = kept.take(b"x"), rig.store.moves_kept
-        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
-        rig.store.put("kind", "key", b"")
+        taken, before = kept.take(b"x"), rig.store.commits.moves_kept
+        rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
+        rig.store.state.put("kind", "key", b"")
         flush(rig)
-        assert rig.store.moves_kept == before + 1
+        assert rig.store.commits.moves_kept == before + 1
 
     def test_an_idle_address_gives_back_what_it_reserved(self, rig: Rig) -> None:
         kept = Kept(rig)
         kept.take(b"x")
-        rig.store.acknowledge(kept.cursor, 1, 1)
-        assert kept.address in rig.store._memory.numbers.reservations
+        rig.store.cursors.acknowledge(kept.cursor, 1, 1)
+        assert kept.address in rig.store._rings.numbers.reservations
         wait(rig, 8000)
-        assert kept.address not in rig.store._memory.numbers.reservations
-        assert isinstance(rig.store.append(kept.log, run_of(b"y")), Ticket)
+        assert kept.address not in rig.store._rings.numbers.reservations
+        assert isinstance(rig.store.logs.append(kept.log, run_of(b"y")), Ticket)
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(2, kept.address, 2, b"y")]
 
@@ -207,18 +207,18 @@ class TestSettling:
         kept = Kept(rig)
         kept.take(b"waits")
         wait(rig, 12_000)
-        assert kept.address in rig.store._memory.numbers.reservations
+        assert kept.address in rig.store._rings.numbers.reservations
         kept.take(b"y")
 
     def test_what_comes_while_an_address_gives_back_its_numbers_waits(self, rig: Rig) -> None:
         kept = Kept(rig)
         wait(rig, 3700)
         rig.now += 3700
-        assert rig.store.flush()
-        assert isinstance(rig.store.append(kept.log, run_of(b"late")), Ticket)
-        while rig.store.committing:
+        assert rig.store.commits.flush()
+        assert isinstance(rig.store.logs.append(kept.log, run_of(b"late")), Ticket)
+        while rig.store.commits.committing:
             rig.turn()
-        assert kept.address not in rig.store._memory.numbers.reservations
+        assert kept.address not in rig.store._rings.numbers.reservations
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(1, kept.address, 1, b"late")]
         kept.take(b"next")
@@ -228,11 +228,11 @@ class TestSettling:
         kept = Kept(rig)
         wait(rig, 3700)
         fail_commits(rig)
-        rig.store.put("filler", "x", Random(1).randbytes(100_000))
+        rig.store.state.put("filler", "x", Random(1).randbytes(100_000))
         rig.now += 3700
         flush(rig)
         assert rig.commits[-1].error is not None
-        assert isinstance(rig.store.append(kept.log, run_of(b"waits")), Ticket)
+        assert isinstance(rig.store.logs.append(kept.log, run_of(b"waits")), Ticket)
         heal(rig)
         rig.now += 10
         flush(rig)
@@ -244,11 +244,11 @@ class TestFull:
         kept = Kept(rig)
         commits = len(rig.commits)
         for n in range(100):
-            while isinstance(rig.store.append(kept.log, run_of(b"%0500d" % n)), Ticket):
+            while isinstance(rig.store.logs.append(kept.log, run_of(b"%0500d" % n)), Ticket):
                 flush(rig)
             rig.now += 0.5
             flush(rig)
-            assert rig.store._memory.cost <= LIMITS.memory_bytes_max
+            assert rig.store._rings.cost <= LIMITS.memory_bytes_max
         wait(rig, 30)
         assert len(rig.commits) - commits <= 10
         (entry,) = ledger(rig)
@@ -256,15 +256,15 @@ class TestFull:
         assert entry[:4] == ("c", kept.address, "evicted", 1)
         assert entry[4] - 1 + 1 == entry[5]
         assert [sequence for _, _, sequence, _ in left] == list(range(entry[4] + 1, left[-1][2] + 1))
-        assert rig.store.cursor(kept.cursor).position == left[0][0]
-        assert rig.store.log_bytes(kept.log) == 500 * len(left)
+        assert rig.store.cursors.record(kept.cursor).position == left[0][0]
+        assert rig.store.retention.log_bytes(kept.log) == 500 * len(left)
         assert kept.segments() == 0
 
     def test_who_has_a_part_loses_the_rest(self, rig: Rig) -> None:
         kept = Kept(rig)
-        rig.store.open_cursor("other", kept.log, 1)
+        rig.store.cursors.open("other", kept.log, 1)
         taken = kept.take(*[b"x" * 100] * 10)
-        rig.store.acknowledge(kept.cursor, taken.position + 2, taken.position + 3)
+        rig.store.cursors.acknowledge(kept.cursor, taken.position + 2, taken.position + 3)
         kept.take(*[b"y" * 300] * 10)
         flush(rig)
         wait(rig, 30)
@@ -278,10 +278,10 @@ class TestFull:
         logs = [Kept(rig, f"queue {n}", f"q/{n}") for n in range(3)]
         for _ in range(30):
             for kept in logs:
-                while isinstance(rig.store.append(kept.log, run_of(b"x" * 400, address=kept.address)), Ticket):
+                while isinstance(rig.store.logs.append(kept.log, run_of(b"x" * 400, address=kept.address)), Ticket):
                     flush(rig)
-                assert rig.store._memory.cost <= LIMITS.memory_total_bytes_max
-        assert all(rig.store.log_bytes(kept.log) for kept in logs)
+                assert rig.store._rings.cost <= LIMITS.memory_total_bytes_max
+        assert all(rig.store.retention.log_bytes(kept.log) for kept in logs)
 
     def test_a_message_above_all_bounds_is_alone(self, rig: Rig) -> None:
         kept = Kept(rig)
@@ -297,8 +297,8 @@ class TestFull:
         kept = Kept(rig)
         for n in range(10):
             kept.take(b"%010d" % n)
-        (rig.store.thin if thins else rig.store.evict)(kept.log, 25)
-        assert rig.store.log_bytes(kept.log) == 70
+        (rig.store.retention.thin if thins else rig.store.retention.evict)(kept.log, 25)
+        assert rig.store.retention.log_bytes(kept.log) == 70
         wait(rig, 30)
         assert ledger(rig) == [("c", kept.address, "evicted", 1, 3, 3)]
         assert [sequence for _, _, sequence, _ in rig.read_all(kept.log)] == list(range(4, 11))
@@ -306,25 +306,25 @@ class TestFull:
     def test_of_at_most_so_many_bytes_no_more_goes(self, rig: Rig) -> None:
         kept = Kept(rig)
         kept.take(*[b"%010d" % n for n in range(10)])
-        rig.store.evict(kept.log, 35, 35)
-        assert rig.store.log_bytes(kept.log) == 70
-        rig.store.evict(kept.log, 5, 5)
-        assert rig.store.log_bytes(kept.log) == 70
+        rig.store.retention.evict(kept.log, 35, 35)
+        assert rig.store.retention.log_bytes(kept.log) == 70
+        rig.store.retention.evict(kept.log, 5, 5)
+        assert rig.store.retention.log_bytes(kept.log) == 70
         assert [sequence for _, _, sequence, _ in rig.read_all(kept.log)] == list(range(4, 11))
 
     def test_what_is_on_the_medium_goes_before_what_is_in_memory(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"0" * 10))
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"0" * 10))
         rig.commit()
-        rig.store.keep_in_memory(log, keep=True)
-        rig.store.append(log, run_of(b"1" * 10))
+        rig.store.logs.keep_in_memory(log, keep=True)
+        rig.store.logs.append(log, run_of(b"1" * 10))
         flush(rig)
-        rig.store.append(log, run_of(b"2" * 10))
-        rig.store.evict(log, 15)
+        rig.store.logs.append(log, run_of(b"2" * 10))
+        rig.store.retention.evict(log, 15)
         wait(rig, 30)
         assert [body for *_, body in rig.read_all(log)] == [b"2" * 10]
-        assert rig.store.log_bytes(log) == 10
+        assert rig.store.retention.log_bytes(log) == 10
         assert sum(messages for *_, messages in ledger(rig)) == 2
 
 
@@ -332,60 +332,60 @@ class TestLeaving:
     def test_a_log_goes_back_to_the_medium(self, rig: Rig) -> None:
         kept = Kept(rig)
         kept.take(b"1")
-        rig.store.keep_in_memory(kept.log, keep=False)
-        assert isinstance(rig.store.append(kept.log, run_of(b"2")), Ticket)
+        rig.store.logs.keep_in_memory(kept.log, keep=False)
+        assert isinstance(rig.store.logs.append(kept.log, run_of(b"2")), Ticket)
         flush(rig)
-        assert isinstance(rig.store.append(kept.log, run_of(b"3")), Ticket)
+        assert isinstance(rig.store.logs.append(kept.log, run_of(b"3")), Ticket)
         flush(rig)
         assert rig.read_all(kept.log) == [(n, kept.address, n, b"%d" % n) for n in (2, 3)]
         assert ledger(rig) == [("c", kept.address, "memory", 1, 1, 1)]
-        assert not rig.store.in_memory(kept.log)
-        assert not rig.store._memory.numbers.reservations
+        assert not rig.store.logs.in_memory(kept.log)
+        assert not rig.store._rings.numbers.reservations
 
     def test_and_into_memory_again(self, rig: Rig) -> None:
         kept = Kept(rig)
         kept.take(b"1")
-        rig.store.keep_in_memory(kept.log, keep=False)
-        rig.store.keep_in_memory(kept.log, keep=True)
-        assert isinstance(rig.store.append(kept.log, run_of(b"2")), Ticket)
+        rig.store.logs.keep_in_memory(kept.log, keep=False)
+        rig.store.logs.keep_in_memory(kept.log, keep=True)
+        assert isinstance(rig.store.logs.append(kept.log, run_of(b"2")), Ticket)
         for _ in range(3):
             flush(rig)
-        rig.store.append(kept.log, run_of(b"3"))
+        rig.store.logs.append(kept.log, run_of(b"3"))
         for _ in range(3):
             flush(rig)
-        assert rig.store.in_memory(kept.log)
+        assert rig.store.logs.in_memory(kept.log)
         assert rig.read_all(kept.log) == [(n, kept.address, n, b"%d" % n) for n in (2, 3)]
 
     def test_one_with_a_backlog_on_the_medium_goes_on_behind_it(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"0"))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"0"))
         rig.commit()
-        rig.store.keep_in_memory(log, keep=True)
-        rig.store.append(log, run_of(b"1"))
+        rig.store.logs.keep_in_memory(log, keep=True)
+        rig.store.logs.append(log, run_of(b"1"))
         flush(rig)
-        rig.store.keep_in_memory(log, keep=False)
-        rig.store.append(log, run_of(b"2"))
+        rig.store.logs.keep_in_memory(log, keep=False)
+        rig.store.logs.append(log, run_of(b"2"))
         flush(rig)
         assert [body for *_, body in rig.read_all(log)] == [b"0", b"2"]
-        rig.store.acknowledge(cursor, 0, 2)
+        rig.store.cursors.acknowledge(cursor, 0, 2)
         rest(rig)
-        assert rig.store.bounds(log) == (3, 3)
+        assert rig.store.logs.bounds(log) == (3, 3)
 
     def test_what_waits_for_numbers_then_is_refused(self, rig: Rig) -> None:
         kept = Kept(rig)
-        ticket = rig.store.append(kept.log, run_of(b"x", address="new"))
-        rig.store.keep_in_memory(kept.log, keep=False)
+        ticket = rig.store.logs.append(kept.log, run_of(b"x", address="new"))
+        rig.store.logs.keep_in_memory(kept.log, keep=False)
         assert isinstance(ticket, Ticket)
         assert ticket.error is not None
 
     def test_said_again_addresses_may_take_their_numbers_elsewhere(self, rig: Rig) -> None:
-        kept, other = Kept(rig), rig.store.log("queue jobs")
-        rig.store.open_cursor("c", other, 0)
+        kept, other = Kept(rig), rig.store.logs.open("queue jobs")
+        rig.store.cursors.open("c", other, 0)
         kept.take(b"waits")
-        rig.store.keep_in_memory(kept.log, keep=True)
+        rig.store.logs.keep_in_memory(kept.log, keep=True)
         flush(rig)
-        assert isinstance(rig.store.append(kept.log, run_of(b"next")), Ticket)
+        assert isinstance(rig.store.logs.append(kept.log, run_of(b"next")), Ticket)
         flush(rig)
         assert [body for *_, body in rig.read_all(kept.log)] == [b"waits", b"next"]
 
@@ -394,10 +394,10 @@ class TestFailing:
     def test_it_takes_what_has_numbers_and_goes_on_when_the_medium_does(self, rig: Rig) -> None:
         kept = Kept(rig)
         fail_commits(rig)
-        rig.store.put("filler", "x", Random(1).randbytes(100_000))
+        rig.store.state.put("filler", "x", Random(1).randbytes(100_000))
         bodies, refused = [], 0
         for n in range(2 * LIMITS.memory_reserve_min):
-            stored = rig.store.append(kept.log, run_of(b"%d" % n))
+            stored = rig.store.logs.append(kept.log, run_of(b"%d" % n))
             rig.now += 0.5
             flush(rig)
             if isinstance(stored, Stored):
@@ -419,8 +419,8 @@ class TestFailing:
         for n in range(10):
             kept.take(b"%010d" % n)
         fail_commits(rig)
-        rig.store.put("filler", "x", Random(1).randbytes(100_000))
-        rig.store.evict(kept.log, 30)
+        rig.store.state.put("filler", "x", Random(1).randbytes(100_000))
+        rig.store.retention.evict(kept.log, 30)
         wait(rig, 30)
         assert ledger(rig) == []
         heal(rig)
@@ -430,14 +430,14 @@ class TestFailing:
     @pytest.mark.parametrize("name", ["topic plant/#", "queue jobs"])
     def test_numbers_of_a_commit_that_failed_are_given_to_nobody_in_memory(self, rig: Rig, name: str) -> None:
         """It may be found on the medium all the same."""
-        kept, other = Kept(rig), rig.store.log(name)
+        kept, other = Kept(rig), rig.store.logs.open(name)
         rest(rig)
         fail_commits(rig)
-        rig.store.put("filler", "x", Random(1).randbytes(100_000))
-        rig.store.append(other, run_of(b"refused", address="another" if other == kept.log else kept.address))
+        rig.store.state.put("filler", "x", Random(1).randbytes(100_000))
+        rig.store.logs.append(other, run_of(b"refused", address="another" if other == kept.log else kept.address))
         flush(rig)
         assert rig.commits[-1].error is not None
-        assert isinstance(rig.store.append(kept.log, run_of(b"next")), Stored if other == kept.log else Ticket)
+        assert isinstance(rig.store.logs.append(kept.log, run_of(b"next")), Stored if other == kept.log else Ticket)
         heal(rig)
         flush(rig)
         kept.take(b"taken")

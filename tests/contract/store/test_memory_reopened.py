@@ -49,16 +49,16 @@ class TestReopening:
     def test_closing_in_order_names_exactly_what_is_lost(self, rig: Rig, tmp_path: Path) -> None:
         kept = Kept(rig)
         kept.take(b"1", b"2", b"3")
-        rig.store.acknowledge(kept.cursor, 2, 2)
+        rig.store.cursors.acknowledge(kept.cursor, 2, 2)
         rig.reopen()
         assert not verify(tmp_path / "store" / FILE_NAME).findings
-        rig.store.account_for_lost()
+        rig.store.ledger.account_for_crash()
         rest(rig)
-        lost = [(entry.reason, entry.first, entry.last, entry.messages) for entry in rig.store.losses(0, 10)]
+        lost = [(entry.reason, entry.first, entry.last, entry.messages) for entry in rig.store.ledger.entries(0, 10)]
         assert lost == [(MEMORY, 1, 1, 1), (MEMORY, 3, 3, 1)]
         assert rig.read_all(kept.log) == []
-        assert [key for key, _ in rig.store.items(MEMORY)] == [str(kept.log)]
-        rig.store.append(kept.log, run_of(b"4"))
+        assert [key for key, _ in rig.store.state.items(MEMORY)] == [str(kept.log)]
+        rig.store.logs.append(kept.log, run_of(b"4"))
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(4, kept.address, 4, b"4")]
         assert rig.read_all(kept.log) == [(4, kept.address, 4, b"4")]
@@ -66,11 +66,11 @@ class TestReopening:
     def test_closing_with_nothing_in_memory_loses_nothing(self, rig: Rig, tmp_path: Path) -> None:
         kept = Kept(rig)
         taken = kept.take(b"1")
-        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
         rig.reopen()
         assert not verify(tmp_path / "store" / FILE_NAME).findings
-        assert rig.store.losses(0, 10) == []
-        assert rig.store.bounds(kept.log) == (2, 2)
+        assert rig.store.ledger.entries(0, 10) == []
+        assert rig.store.logs.bounds(kept.log) == (2, 2)
 
     def test_after_a_crash_the_ledger_names_what_may_be_gone_and_no_name_comes_twice(
         self, rig: Rig, tmp_path: Path
@@ -79,38 +79,38 @@ class TestReopening:
         kept.take(b"lost", b"lost too")
         kept.take(b"lost as well")
         again = crashed(rig, tmp_path / "again")
-        again.store.account_for_lost()
+        again.store.ledger.account_for_crash()
         flush(again)
-        (entry,) = again.store.losses(0, 10)
+        (entry,) = again.store.ledger.entries(0, 10)
         assert (entry.subscription, entry.address, entry.reason) == ("c", kept.address, MEMORY)
         assert entry.first <= 1
         assert entry.last >= 3
         assert entry.messages == entry.last - entry.first + 1 <= LIMITS.memory_reserve_min + 1
         assert again.read_all(kept.log) == []
-        again.store.append(kept.log, run_of(b"next"))
+        again.store.logs.append(kept.log, run_of(b"next"))
         flush(again)
         (((position, _, sequence, _),),) = [flat([stored]) for _, stored in again.commits[-1].appended]
         assert sequence == entry.last + 1
         assert position > 3
-        assert again.store.cursor(kept.cursor).position == position
+        assert again.store.cursors.record(kept.cursor).position == position
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
     def test_a_backlog_on_the_medium_is_there_after_a_crash(self, rig: Rig, tmp_path: Path) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"on the medium"))
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"on the medium"))
         rig.commit()
-        rig.store.keep_in_memory(log, keep=True)
-        rig.store.append(log, run_of(b"in memory"))
+        rig.store.logs.keep_in_memory(log, keep=True)
+        rig.store.logs.append(log, run_of(b"in memory"))
         flush(rig)
         again = crashed(rig, tmp_path / "again")
-        again.store.account_for_lost()
+        again.store.ledger.account_for_crash()
         flush(again)
         assert [body for *_, body in again.read_all(log)] == [b"on the medium"]
-        (entry,) = again.store.losses(0, 10)
+        (entry,) = again.store.ledger.entries(0, 10)
         assert (entry.first, entry.reason) == (1, MEMORY)
-        again.store.append(log, run_of(b"next"))
+        again.store.logs.append(log, run_of(b"next"))
         flush(again)
         assert [body for *_, body in again.read_all(log)] == [b"on the medium", b"next"]
         again.store.close()
@@ -119,13 +119,13 @@ class TestReopening:
     def test_what_a_full_ring_dropped_is_named_once_whenever_it_crashes(self, rig: Rig, tmp_path: Path) -> None:
         kept = Kept(rig)
         kept.take(*[b"x" * 100] * 10)
-        rig.store.evict(kept.log, 300)
+        rig.store.retention.evict(kept.log, 300)
         wait(rig, 30)
-        rig.store.evict(kept.log, 200)
+        rig.store.retention.evict(kept.log, 200)
         again = crashed(rig, tmp_path / "again")
-        again.store.account_for_lost()
+        again.store.ledger.account_for_crash()
         flush(again)
-        named = [n for entry in again.store.losses(0, 10) for n in range(entry.first, entry.last + 1)]
+        named = [n for entry in again.store.ledger.entries(0, 10) for n in range(entry.first, entry.last + 1)]
         assert len(set(named)) == len(named)
         assert {*named} >= {*range(1, 11)}
         again.store.close()
@@ -135,23 +135,23 @@ class TestReopening:
     def test_positions_stay_covered_when_it_is_kept_on_the_medium_from_then_on(
         self, rig: Rig, tmp_path: Path, closed: bool, backlog: bool
     ) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         for n in range(2):
-            rig.store.append(log, run_of(b"waits" if n else b"done"))
+            rig.store.logs.append(log, run_of(b"waits" if n else b"done"))
             flush(rig)
-        rig.store.acknowledge(cursor, 0, 0 if backlog else 1)
+        rig.store.cursors.acknowledge(cursor, 0, 0 if backlog else 1)
         rest(rig)
-        rig.store.keep_in_memory(log, keep=True)
-        rig.store.append(log, run_of(b"taken"))
+        rig.store.logs.keep_in_memory(log, keep=True)
+        rig.store.logs.append(log, run_of(b"taken"))
         flush(rig)
-        rig.store.acknowledge(cursor, 2, 2)
+        rig.store.cursors.acknowledge(cursor, 2, 2)
         if closed:
             rig.reopen()
         else:
-            rig.store.keep_in_memory(log, keep=False)
+            rig.store.logs.keep_in_memory(log, keep=False)
             rest(rig)
-        rig.store.append(log, run_of(b"on the medium"))
+        rig.store.logs.append(log, run_of(b"on the medium"))
         flush(rig)
         assert [body for *_, body in rig.read_all(log)] == [b"waits"] * backlog + [b"on the medium"]
         rig.store.close()
@@ -161,12 +161,12 @@ class TestReopening:
         kept = Kept(rig)
         taken = kept.take(b"1", b"2", b"3")
         loss = Loss("c", kept.address, taken.sequence + 1, taken.sequence + 1, 1, 1, "rejected", 1)
-        rig.store.give_up(kept.cursor, taken.position + 1, taken.position + 1, [loss])
+        rig.store.cursors.give_up(kept.cursor, taken.position + 1, taken.position + 1, [loss])
         flush(rig)
         again = crashed(rig, tmp_path / "again")
-        again.store.account_for_lost()
+        again.store.ledger.account_for_crash()
         flush(again)
-        named = [(entry.reason, entry.first, entry.messages) for entry in again.store.losses(0, 10)]
+        named = [(entry.reason, entry.first, entry.messages) for entry in again.store.ledger.entries(0, 10)]
         assert named[0] == ("rejected", 2, 1)
         assert {(reason, first) for reason, first, _ in named[1:]} == {(MEMORY, 0), (MEMORY, 3)}
         again.store.close()
@@ -176,43 +176,43 @@ class TestReopening:
         for _ in range(1200):
             rig.now += 0.1
             taken = kept.take(b"given to everybody")
-            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+            rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
             flush(rig)
         assert len(rig.commits) <= 20, "and costs few commits"
         again = crashed(rig, tmp_path / "again")
-        again.store.account_for_lost()
+        again.store.ledger.account_for_crash()
         flush(again)
-        (entry,) = again.store.losses(0, 10)
+        (entry,) = again.store.ledger.entries(0, 10)
         assert entry.first <= taken.sequence + 1
         assert taken.sequence <= entry.last
         assert entry.messages <= 1.5 * 10 * limits.memory_reserve_s
         again.store.close()
 
     def test_a_name_is_not_given_twice_where_another_log_has_the_address_too(self, rig: Rig, tmp_path: Path) -> None:
-        kept, other = Kept(rig), rig.store.log("queue jobs")
-        rig.store.open_cursor("c", other, 0)
+        kept, other = Kept(rig), rig.store.logs.open("queue jobs")
+        rig.store.cursors.open("c", other, 0)
         rest(rig)
-        rig.store.append(other, run_of(b"on disk", address=kept.address))
+        rig.store.logs.append(other, run_of(b"on disk", address=kept.address))
         flush(rig)
         named = kept.take(b"in memory")
         again = crashed(rig, tmp_path / "again")
-        again.store.account_for_lost()
-        again.store.append(other, run_of(b"next", address=kept.address))
+        again.store.ledger.account_for_crash()
+        again.store.logs.append(other, run_of(b"next", address=kept.address))
         flush(again)
         assert again.commits[-1].appended[-1][1].sequence > named.sequence
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
     def test_nor_where_the_other_log_takes_more_while_numbers_are_reserved(self, rig: Rig, tmp_path: Path) -> None:
-        kept, other = Kept(rig), rig.store.log("queue jobs")
-        rig.store.open_cursor("c", other, 0)
+        kept, other = Kept(rig), rig.store.logs.open("queue jobs")
+        rig.store.cursors.open("c", other, 0)
         rest(rig)
         kept.take(*[b"x"] * 40)  # few are left
-        rig.store.append(other, run_of(*[b"on disk"] * 1000, address=kept.address))
+        rig.store.logs.append(other, run_of(*[b"on disk"] * 1000, address=kept.address))
         flush(rig)
         again = crashed(rig, tmp_path / "again")
-        again.store.account_for_lost()
-        again.store.append(other, run_of(b"next", address=kept.address))
+        again.store.ledger.account_for_crash()
+        again.store.logs.append(other, run_of(b"next", address=kept.address))
         flush(again)
         assert again.commits[-1].appended[-1][1].sequence >= 1041
         again.store.close()
@@ -221,10 +221,10 @@ class TestReopening:
         kept = Kept(rig)
 
         def take() -> Stored | None:
-            taken = rig.store.append(kept.log, run_of(b"x"))
+            taken = rig.store.logs.append(kept.log, run_of(b"x"))
             if not isinstance(taken, Stored):
                 return None
-            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+            rig.store.cursors.acknowledge(kept.cursor, taken.position, taken.position)
             return taken
 
         for _ in range(2000):
@@ -233,14 +233,14 @@ class TestReopening:
             flush(rig)
         rig.now += 1000
         rest(rig)
-        while not rig.store._memory.numbers.are_due:
+        while not rig.store._rings.numbers.are_due:
             assert take()
         flush(rig)  # more are reserved, at the rate of the quiet time
         while (stored := take()) is not None:
             taken = stored
         again = crashed(rig, tmp_path / "again")
-        again.store.account_for_lost()
-        again.store.append(kept.log, run_of(b"next"))
+        again.store.ledger.account_for_crash()
+        again.store.logs.append(kept.log, run_of(b"next"))
         flush(again)
         ((_, following),) = again.commits[-1].appended
         assert following.sequence > taken.sequence
@@ -255,11 +255,11 @@ class TestReopening:
         kept.take(b"lost")
         again = crashed(rig, tmp_path / "again")
         if configured_first:
-            again.store.keep_in_memory(kept.log, keep=True)
-        again.store.account_for_lost()
-        again.store.keep_in_memory(kept.log, keep=True)
+            again.store.logs.keep_in_memory(kept.log, keep=True)
+        again.store.ledger.account_for_crash()
+        again.store.logs.keep_in_memory(kept.log, keep=True)
         flush(again)
-        again.store.append(kept.log, run_of(b"next"))
+        again.store.logs.append(kept.log, run_of(b"next"))
         flush(again)
         assert [commit.error for commit in again.commits] == [None, None]
         assert [body for *_, body in again.read_all(kept.log)] == [b"next"]
@@ -268,30 +268,32 @@ class TestReopening:
 
     def test_whoever_was_not_owed_it_lost_nothing(self, rig: Rig, tmp_path: Path) -> None:
         kept = Kept(rig)
-        rig.store.open_cursor("other", kept.log, 0)
+        rig.store.cursors.open("other", kept.log, 0)
         rest(rig)
         kept.take(b"lost")
         again = crashed(rig, tmp_path / "again")
-        again.store.set_filter(again.store.open_cursor("other", kept.log, 0), lambda run: run.address == "plant/8")
-        again.store.account_for_lost()
+        again.store.cursors.set_filter(
+            again.store.cursors.open("other", kept.log, 0), lambda run: run.address == "plant/8"
+        )
+        again.store.ledger.account_for_crash()
         flush(again)
-        assert [entry.subscription for entry in again.store.losses(0, 10)] == ["c"]
+        assert [entry.subscription for entry in again.store.ledger.entries(0, 10)] == ["c"]
         again.store.close()
 
     def test_it_is_accounted_for_once_and_not_before_it_is_asked_for(self, rig: Rig, tmp_path: Path) -> None:
         kept = Kept(rig)
         kept.take(b"lost")
         tool = crashed(rig, tmp_path / "again")
-        tool.store.append(kept.log, run_of(b"imported"))
+        tool.store.logs.append(kept.log, run_of(b"imported"))
         tool.store.close()
         again = sqlite_rig(tmp_path / "again", LIMITS)
-        again.store.account_for_lost()
+        again.store.ledger.account_for_crash()
         flush(again)
-        assert len(again.store.losses(0, 10)) == 1
+        assert len(again.store.ledger.entries(0, 10)) == 1
         again.reopen()
-        again.store.account_for_lost()
+        again.store.ledger.account_for_crash()
         flush(again)
-        assert len(again.store.losses(0, 10)) == 1
+        assert len(again.store.ledger.entries(0, 10)) == 1
         assert [body for *_, body in again.read_all(kept.log)] == [b"imported"]
         again.store.close()
 
@@ -300,50 +302,50 @@ class TestReopening:
         kept.take(b"lost")
         again = crashed(rig, tmp_path / "again")
         fail_commits(again)
-        again.store.put("filler", "x", b"x" * 100_000)
-        again.store.account_for_lost()
+        again.store.state.put("filler", "x", b"x" * 100_000)
+        again.store.ledger.account_for_crash()
         flush(again)
         assert again.commits[-1].error is not None
-        assert again.store.losses(0, 10) == []
+        assert again.store.ledger.entries(0, 10) == []
         heal(again)
         again.now += 10
         flush(again)
-        assert len(again.store.losses(0, 10)) == 1
-        assert [key for key, _ in again.store.items(MEMORY)] == [str(kept.log)]
+        assert len(again.store.ledger.entries(0, 10)) == 1
+        assert [key for key, _ in again.store.state.items(MEMORY)] == [str(kept.log)]
         again.store.close()
 
     def test_rot_on_the_medium_does_not_reach_what_is_in_memory(self, rig: Rig, tmp_path: Path) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"rotten"))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"rotten"))
         rig.commit()
-        rig.store.keep_in_memory(log, keep=True)
+        rig.store.logs.keep_in_memory(log, keep=True)
         with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as other, other:
             other.execute("UPDATE segment SET crc = crc + 1")
-        rig.store.append(log, run_of(b"in memory"))
+        rig.store.logs.append(log, run_of(b"in memory"))
         flush(rig)
         assert [body for *_, body in rig.read_all(log)] == [b"in memory"]
         flush(rig)
-        assert [(entry.reason, entry.messages) for entry in rig.store.losses(0, 10)] == [("damaged", 1)]
-        assert rig.store.cursor(cursor).position == 1
+        assert [(entry.reason, entry.messages) for entry in rig.store.ledger.entries(0, 10)] == [("damaged", 1)]
+        assert rig.store.cursors.record(cursor).position == 1
 
     def test_a_repair_takes_what_was_never_written_for_no_loss(self, rig: Rig, tmp_path: Path) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"waits"))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"waits"))
         rig.commit()
-        rig.store.keep_in_memory(log, keep=True)
+        rig.store.logs.keep_in_memory(log, keep=True)
         for n in range(20):
-            rig.store.append(log, run_of(b"%d" % n))
+            rig.store.logs.append(log, run_of(b"%d" % n))
             flush(rig)
-            rig.store.acknowledge(cursor, n + 1, n + 1)
+            rig.store.cursors.acknowledge(cursor, n + 1, n + 1)
         rig.store.close()
         mended = repair(tmp_path / "store", write=True)
         assert (mended.lost_messages, mended.new_epoch, mended.messages) == (0, False, 1)
         assert not verify(tmp_path / "store" / FILE_NAME).findings
         again = sqlite_rig(tmp_path / "store", LIMITS)
-        assert again.store.losses(0, 10) == []
-        assert again.store.bounds(log) == (0, 21)
+        assert again.store.ledger.entries(0, 10) == []
+        assert again.store.logs.bounds(log) == (0, 21)
         assert [body for *_, body in again.read_all(log)] == [b"waits"]
         again.store.close()
 
@@ -354,23 +356,23 @@ class TestEarlierVersions:
     def test_what_was_spilled_is_delivered_and_what_was_reserved_is_accounted_for(
         self, rig: Rig, tmp_path: Path
     ) -> None:
-        log = rig.store.log("topic plant/#")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("topic plant/#")
+        rig.store.cursors.open("c", log, 0)
         rest(rig)
         rig.store.close()
         with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as file, file:
             file.executescript(SPILLED)
         assert not verify(tmp_path / "store" / FILE_NAME).damaged
         again = sqlite_rig(tmp_path / "store", LIMITS)
-        again.store.account_for_lost()
-        again.store.keep_in_memory(log, keep=True)
+        again.store.ledger.account_for_crash()
+        again.store.logs.keep_in_memory(log, keep=True)
         flush(again)
-        (entry,) = again.store.losses(0, 10)
+        (entry,) = again.store.ledger.entries(0, 10)
         assert (entry.subscription, entry.address, entry.reason) == ("c", "plant/7", MEMORY)
         assert (entry.first, entry.last, entry.messages) == (5, 48, 44)
         there = [(position, sequence, body) for position, _, sequence, body in again.read_all(log)]
         assert there == [(1, 1, b"spilled 1"), (4, 4, b"spilled 4")]
-        again.store.append(log, run_of(b"next", address="plant/7"))
+        again.store.logs.append(log, run_of(b"next", address="plant/7"))
         flush(again)
         assert [body for *_, body in again.read_all(log)] == [b"spilled 1", b"spilled 4", b"next"]
         assert again.read_all(log)[-1][2] == 49
@@ -384,7 +386,7 @@ class TestCopies:
     @staticmethod
     def is_older(copy: Rig, reached: Mapping[int, int], log: int, end: int) -> bool:
         """As a hub decides that knows `reached` of the store, and that its log goes to `end`."""
-        ends = next(copy.store.opening_ends())
+        ends = next(copy.store.lineage.opening_ends())
         assert ends is not None
         return any(number > ends.get(each, 0) for each, number in {**reached, log: end}.items())
 
@@ -393,23 +395,23 @@ class TestCopies:
 
         def take(address: str, count: int) -> int:
             """Publish and acknowledge; the next sequence of the address."""
-            rig.store.append(kept.log, run_of(*[b"x"] * count, address=address))
+            rig.store.logs.append(kept.log, run_of(*[b"x"] * count, address=address))
             flush(rig)
             rig.now += 0.01
-            rig.store.acknowledge(kept.cursor, 0, rig.store.bounds(kept.log)[1] - 1)
-            return dict(rig.store.sequences())[address]
+            rig.store.cursors.acknowledge(kept.cursor, 0, rig.store.logs.bounds(kept.log)[1] - 1)
+            return dict(rig.store.lineage.sequences())[address]
 
         following = take("plant/slow", 1)
         for _ in range(20):
             take(kept.address, 20)
         copy = crashed(rig, tmp_path / "copy")
-        reserved = dict(copy.store.sequences())["plant/slow"]
-        assert not self.is_older(copy, rig.store.reached, kept.log, rig.store.bounds(kept.log)[1])
+        reserved = dict(copy.store.lineage.sequences())["plant/slow"]
+        assert not self.is_older(copy, rig.store.lineage.reached, kept.log, rig.store.logs.bounds(kept.log)[1])
         while following <= reserved:
             following = take("plant/slow", 1)
-        end = rig.store.bounds(kept.log)[1]
-        assert end < copy.store.bounds(kept.log)[1], "the positions alone do not tell"
-        assert self.is_older(copy, rig.store.reached, kept.log, end)
+        end = rig.store.logs.bounds(kept.log)[1]
+        assert end < copy.store.logs.bounds(kept.log)[1], "the positions alone do not tell"
+        assert self.is_older(copy, rig.store.lineage.reached, kept.log, end)
         copy.store.close()
 
     def test_a_crash_is_no_copy(self, rig: Rig, tmp_path: Path) -> None:
@@ -418,40 +420,42 @@ class TestCopies:
             kept.take(*[b"x"] * 10)
             wait(rig, 6)
             again = crashed(rig, tmp_path / f"again-{number}")
-            assert not self.is_older(again, rig.store.reached, kept.log, rig.store.bounds(kept.log)[1])
+            assert not self.is_older(again, rig.store.lineage.reached, kept.log, rig.store.logs.bounds(kept.log)[1])
             again.store.close()
-        reached = rig.store.reached
+        reached = rig.store.lineage.reached
         rig.reopen()
-        assert rig.store.reached == {each: number + 1 for each, number in reached.items()}  # it gives numbers back
+        assert rig.store.lineage.reached == {
+            each: number + 1 for each, number in reached.items()
+        }  # it gives numbers back
 
     def test_one_made_before_numbers_were_given_back(self, rig: Rig, tmp_path: Path) -> None:
         """They are given to others, in commits that tell nothing of it, while the copy takes them for its own."""
         kept = Kept(rig)
         copy = crashed(rig, tmp_path / "copy")
-        rig.store.keep_in_memory(kept.log, keep=False)
+        rig.store.logs.keep_in_memory(kept.log, keep=False)
         flush(rig)
-        rig.store.append(kept.log, run_of(b"next"))
+        rig.store.logs.append(kept.log, run_of(b"next"))
         flush(rig)
-        assert rig.store.bounds(kept.log)[1] < copy.store.bounds(kept.log)[1]
-        assert self.is_older(copy, rig.store.reached, kept.log, rig.store.bounds(kept.log)[1])
+        assert rig.store.logs.bounds(kept.log)[1] < copy.store.logs.bounds(kept.log)[1]
+        assert self.is_older(copy, rig.store.lineage.reached, kept.log, rig.store.logs.bounds(kept.log)[1])
         copy.store.close()
 
     def test_a_failed_reservation_takes_its_number_with_it(self, rig: Rig) -> None:
         kept = Kept(rig)
-        before = rig.store.reached[0]
+        before = rig.store.lineage.reached[0]
         fail_commits(rig)
-        rig.store.put("filler", "x", Random(1).randbytes(100_000))
-        rig.store.append(kept.log, run_of(b"x", address="another"))
+        rig.store.state.put("filler", "x", Random(1).randbytes(100_000))
+        rig.store.logs.append(kept.log, run_of(b"x", address="another"))
         flush(rig)
         assert rig.commits[-1].error is not None
-        assert rig.store.reached[0] == before
+        assert rig.store.lineage.reached[0] == before
         heal(rig)
         rig.now += 10
-        rig.store.append(kept.log, run_of(b"x", address="another"))
+        rig.store.logs.append(kept.log, run_of(b"x", address="another"))
         flush(rig)
-        assert rig.store.reached[0] > before + 1
+        assert rig.store.lineage.reached[0] > before + 1
 
     def test_a_store_that_never_kept_anything_in_memory_says_nothing_of_it(self, rig: Rig) -> None:
-        rig.store.append(rig.store.log("topic #"), run_of(b"1"))
+        rig.store.logs.append(rig.store.logs.open("topic #"), run_of(b"1"))
         flush(rig)
-        assert rig.store.reached == {}
+        assert rig.store.lineage.reached == {}

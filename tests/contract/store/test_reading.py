@@ -25,7 +25,7 @@ class Reader:
     def __init__(self, rig: Rig, log: int, position: int) -> None:
         self._rig = rig
         self._answers: list[Sequence[Stored]] = []
-        rig.store.read(log, position, 100, self._answers.append)
+        rig.store.logs.read(log, position, 100, self._answers.append)
         self._answer: Callable[[], None] = rig.posted.get(timeout=DEADLINE_S)
 
     def bodies(self) -> list[bytes]:
@@ -37,25 +37,25 @@ class Reader:
 
 @pytest.fixture
 def log(rig: Rig) -> int:
-    number = rig.store.log("a")
-    rig.store.open_cursor("c", number, 0)
-    rig.store.append(number, run_of(b"1"))
+    number = rig.store.logs.open("a")
+    rig.store.cursors.open("c", number, 0)
+    rig.store.logs.append(number, run_of(b"1"))
     rig.commit()
     return number
 
 
 def test_what_is_not_committed_when_it_answers_is_not_seen(rig: Rig, log: int) -> None:
     reader = Reader(rig, log, 1)
-    rig.store.append(log, run_of(b"2"))
-    assert rig.store.flush()
+    rig.store.logs.append(log, run_of(b"2"))
+    assert rig.store.commits.flush()
     assert reader.bodies() == []
-    while rig.store.committing:
+    while rig.store.commits.committing:
         rig.turn()
 
 
 def test_what_was_committed_meanwhile_is_seen(rig: Rig, log: int) -> None:
     reader = Reader(rig, log, 1)
-    rig.store.append(log, run_of(b"2"))
+    rig.store.logs.append(log, run_of(b"2"))
     rig.commit()
     assert reader.bodies() == [b"2"]
 
@@ -70,7 +70,7 @@ def test_what_was_taken_in_memory_meanwhile_is_seen(rig: Rig) -> None:
 def test_what_waited_for_its_numbers_meanwhile_is_seen(rig: Rig) -> None:
     kept = Kept(rig)
     reader = Reader(rig, kept.log, 1)
-    rig.store.append(kept.log, run_of(b"waited", address="another"))
+    rig.store.logs.append(kept.log, run_of(b"waited", address="another"))
     rig.commit()
     assert reader.bodies() == [b"waited"]
 
@@ -86,7 +86,7 @@ def test_what_was_taken_before_the_answer_is_seen(rig: Rig) -> None:
 def test_what_went_back_to_the_medium_meanwhile_is_seen(rig: Rig) -> None:
     kept = Kept(rig)
     reader = Reader(rig, kept.log, 1)
-    rig.store.keep_in_memory(kept.log, keep=False)
-    rig.store.append(kept.log, run_of(b"1"))
+    rig.store.logs.keep_in_memory(kept.log, keep=False)
+    rig.store.logs.append(kept.log, run_of(b"1"))
     rig.commit()
     assert reader.bodies() == [b"1"]

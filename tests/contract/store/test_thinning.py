@@ -38,10 +38,10 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 
 
 def fill(rig: Rig, minutes: int = 10, per_minute: int = 20) -> int:
-    log = rig.store.log("a")
-    rig.store.open_cursor("c", log, 0)
+    log = rig.store.logs.open("a")
+    rig.store.cursors.open("c", log, 0)
     for number in range(minutes * per_minute):
-        rig.store.append(log, reading(number, number * 60 / per_minute))
+        rig.store.logs.append(log, reading(number, number * 60 / per_minute))
         if number % 10 == 9:
             rig.commit()
     return log
@@ -55,7 +55,7 @@ def kept(rig: Rig, log: int) -> list[tuple[int, int, dict[str, object]]]:
 def check_whole(rig: Rig, log: int, total: int) -> None:
     """Every sequence is there or in the ledger, never both, and every reading counts once."""
     there = kept(rig, log)
-    lost = [n for entry in rig.store.losses(0, 1000) for n in range(entry.first, entry.last + 1)]
+    lost = [n for entry in rig.store.ledger.entries(0, 1000) for n in range(entry.first, entry.last + 1)]
     assert sorted([sequence for _, sequence, _ in there] + lost) == list(range(total))
     stands_for = 0
     for position, sequence, document in there:
@@ -63,18 +63,20 @@ def check_whole(rig: Rig, log: int, total: int) -> None:
         thinned = document.get("thinned", {"messages": 1})
         assert isinstance(thinned, dict)
         stands_for += int(thinned["messages"])
-    evicted = {n for e in rig.store.losses(0, 1000) if e.reason == "evicted" for n in range(e.first, e.last + 1)}
+    evicted = {
+        n for e in rig.store.ledger.entries(0, 1000) if e.reason == "evicted" for n in range(e.first, e.last + 1)
+    }
     assert evicted or stands_for == total
 
 
 def test_the_oldest_minutes_become_one_message_each(rig: Rig) -> None:
     log = fill(rig)
-    before = rig.store.log_bytes(log)
-    rig.store.thin(log, 1000)
+    before = rig.store.retention.log_bytes(log)
+    rig.store.retention.thin(log, 1000)
     rig.commit()
-    assert rig.store.log_bytes(log) <= before - 1000
+    assert rig.store.retention.log_bytes(log) <= before - 1000
     check_whole(rig, log, 200)
-    assert {entry.reason for entry in rig.store.losses(0, 1000)} == {"thinned"}
+    assert {entry.reason for entry in rig.store.ledger.entries(0, 1000)} == {"thinned"}
     position, sequence, document = kept(rig, log)[0]
     assert (position, sequence) == (19, 19)
     assert document["thinned"] == {
@@ -89,40 +91,40 @@ def test_the_oldest_minutes_become_one_message_each(rig: Rig) -> None:
 
 def test_a_cursor_passes_over_what_is_gone(rig: Rig) -> None:
     log = fill(rig)
-    rig.store.thin(log, 15_000)
+    rig.store.retention.thin(log, 15_000)
     rig.commit()
     positions = [position for position, _, _ in kept(rig, log)]
-    (record,) = rig.store.cursors()
+    (record,) = rig.store.cursor_records()
     done = record.position
     for position in positions:
-        rig.store.acknowledge(record.cursor, done, position)
+        rig.store.cursors.acknowledge(record.cursor, done, position)
         done = position + 1
     rig.settle()
-    assert rig.store.bounds(log) == (200, 200)
-    assert rig.store.log_bytes(log) == 0
+    assert rig.store.logs.bounds(log) == (200, 200)
+    assert rig.store.retention.log_bytes(log) == 0
     assert rig.store.info().bytes == 0
 
 
 def test_pass_after_pass_and_then_the_oldest_go(rig: Rig) -> None:
     log = fill(rig)
-    sizes = [rig.store.log_bytes(log)]
+    sizes = [rig.store.retention.log_bytes(log)]
     for _ in range(40):
-        rig.store.thin(log, 1_500)
+        rig.store.retention.thin(log, 1_500)
         rig.commit()
         check_whole(rig, log, 200)
-        assert rig.store.log_bytes(log) <= max(0, sizes[-1] - 1_500)
-        sizes.append(rig.store.log_bytes(log))
+        assert rig.store.retention.log_bytes(log) <= max(0, sizes[-1] - 1_500)
+        sizes.append(rig.store.retention.log_bytes(log))
     assert sizes[-1] == 0
-    reasons = {entry.reason for entry in rig.store.losses(0, 1000)}
+    reasons = {entry.reason for entry in rig.store.ledger.entries(0, 1000)}
     assert reasons == {"thinned", "evicted"}
 
 
 def test_what_is_acknowledged_in_part_stays_as_it_is(rig: Rig) -> None:
     log = fill(rig, minutes=2)
-    rig.store.acknowledge(1, 0, 4)
-    rig.store.acknowledge(1, 25, 27)
+    rig.store.cursors.acknowledge(1, 0, 4)
+    rig.store.cursors.acknowledge(1, 25, 27)
     rig.commit()
-    rig.store.thin(log, 500)
+    rig.store.retention.thin(log, 500)
     rig.commit()
     bodies = {sequence: document for _, sequence, document in kept(rig, log)}
     assert all("thinned" not in bodies[sequence] for sequence in (*range(5, 10), *range(28, 30)) if sequence in bodies)
@@ -130,25 +132,25 @@ def test_what_is_acknowledged_in_part_stays_as_it_is(rig: Rig) -> None:
 
 def test_what_an_idle_cursor_has_passed_stays_as_it_is(rig: Rig) -> None:
     log = fill(rig, minutes=2)
-    rig.store.rest_cursor(rig.store.open_cursor("idle", log, 0))
+    rig.store.cursors.rest(rig.store.cursors.open("idle", log, 0))
     rig.commit()
-    rig.store.pass_cursors(log, [rig.store.open_cursor("idle", log, 0)], 40)
+    rig.store.cursors.pass_all(log, [rig.store.cursors.open("idle", log, 0)], 40)
     rig.commit()
     before = kept(rig, log)
-    rig.store.thin(log, 100)
+    rig.store.retention.thin(log, 100)
     rig.commit()
     assert not any("thinned" in document for _, _, document in kept(rig, log))
     assert kept(rig, log) == before[-len(kept(rig, log)) :], "the oldest went instead"
 
 
 def test_devices_are_told_apart_and_others_left_alone(rig: Rig) -> None:
-    log = rig.store.log("a")
-    rig.store.open_cursor("c", log, 0)
+    log = rig.store.logs.open("a")
+    rig.store.cursors.open("c", log, 0)
     for number in range(40):
-        rig.store.append(log, reading(number, number, device=f"d{number % 2}", address=f"plant/{number % 2}"))
-        rig.store.append(log, Run("plant/text", "d", 1, b"", [b"some words %d" % number], number * S))
+        rig.store.logs.append(log, reading(number, number, device=f"d{number % 2}", address=f"plant/{number % 2}"))
+        rig.store.logs.append(log, Run("plant/text", "d", 1, b"", [b"some words %d" % number], number * S))
     rig.commit()
-    rig.store.thin(log, 2_000)
+    rig.store.retention.thin(log, 2_000)
     rig.commit()
     there = flat(rig.read(log, 0))
     assert [body for _, address, _, body in there if address == "plant/text"] == [
@@ -162,9 +164,9 @@ def test_devices_are_told_apart_and_others_left_alone(rig: Rig) -> None:
 def test_without_a_way_to_sum_up_the_oldest_go(kind: str, tmp_path: Path) -> None:
     rig = made_rig(kind, tmp_path, None)
     log = fill(rig)
-    rig.store.thin(log, 1_000)
+    rig.store.retention.thin(log, 1_000)
     rig.commit()
-    assert {entry.reason for entry in rig.store.losses(0, 1000)} == {"evicted"}
+    assert {entry.reason for entry in rig.store.ledger.entries(0, 1000)} == {"evicted"}
     check_whole(rig, log, 200)
     rig.store.close()
 
@@ -175,9 +177,9 @@ def test_a_summary_that_raises_fails_its_commit_and_no_other(tmp_path: Path) -> 
 
     rig = sqlite_rig(tmp_path, summary=Summary(raises, summaries.summarise))
     log = fill(rig)
-    rig.store.thin(log, 1_000)
+    rig.store.retention.thin(log, 1_000)
     assert "ValueError: see the log" in str(rig.commit().error)
-    ticket = rig.store.put("kind", "key", b"")
+    ticket = rig.store.state.put("kind", "key", b"")
     assert rig.commit().error is None
     assert (ticket.decided, ticket.error) == (True, None)
     rig.store.close()
@@ -186,15 +188,15 @@ def test_a_summary_that_raises_fails_its_commit_and_no_other(tmp_path: Path) -> 
 def test_it_stays_so_after_opening_and_can_be_checked(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path, summary=SUMMARY)
     log = fill(rig)
-    rig.store.thin(log, 3_000)
+    rig.store.retention.thin(log, 3_000)
     rig.commit()
-    before, size = kept(rig, log), rig.store.log_bytes(log)
+    before, size = kept(rig, log), rig.store.retention.log_bytes(log)
     rig.reopen()
     assert kept(rig, log) == before
-    assert rig.store.log_bytes(log) == size
+    assert rig.store.retention.log_bytes(log) == size
     for position in (5, 19, 20, 21, 39, 150):
         assert flat(rig.read(log, position))[0][0] == min(p for p, _, _ in before if p >= position)
-    rig.store.thin(log, 10_000)
+    rig.store.retention.thin(log, 10_000)
     rig.commit()
     check_whole(rig, log, 200)
     rig.store.close()
@@ -203,9 +205,9 @@ def test_it_stays_so_after_opening_and_can_be_checked(tmp_path: Path) -> None:
 def test_one_commit_reads_no_more_than_it_may(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path, Limits(thin_bytes_max=2_000), SUMMARY)
     log = fill(rig)
-    rig.store.thin(log, 4_000)
+    rig.store.retention.thin(log, 4_000)
     rig.commit()
-    thinned = [entry for entry in rig.store.losses(0, 1000) if entry.reason == "thinned"]
+    thinned = [entry for entry in rig.store.ledger.entries(0, 1000) if entry.reason == "thinned"]
     assert sum(entry.bytes for entry in thinned) <= 1 << 20, "a piece, as one is read before it is counted"
     check_whole(rig, log, 200)
     rig.store.close()
@@ -216,7 +218,7 @@ def test_a_read_does_not_give_what_was_there_before(tmp_path: Path) -> None:
     log = fill(rig)
     assert isinstance(rig.store.medium, SqliteMedium)
     assert flat(rig.read(log, 0, 100))[-1][0] < 9, "a part of a segment, of which the reader keeps the rest"
-    rig.store.thin(log, 3_000)
+    rig.store.retention.thin(log, 3_000)
     rig.commit()
     assert flat(rig.read(log, 2, 100))[0][0] == 19
     rig.store.close()
@@ -226,9 +228,9 @@ def test_one_commit_reads_no_more_messages_than_it_may(tmp_path: Path, monkeypat
     monkeypatch.setattr("edge.broker.store.thinning.PIECE_BYTES", 400)
     rig = sqlite_rig(tmp_path, Limits(thin_messages_max=20), SUMMARY)
     log = fill(rig)
-    rig.store.thin(log, 4_000)
+    rig.store.retention.thin(log, 4_000)
     rig.commit()
-    thinned = [entry for entry in rig.store.losses(0, 1000) if entry.reason == "thinned"]
+    thinned = [entry for entry in rig.store.ledger.entries(0, 1000) if entry.reason == "thinned"]
     assert 0 < sum(entry.messages for entry in thinned) <= 20 + 20, "a piece is two commits of ten"
     check_whole(rig, log, 200)
     rig.store.close()
@@ -237,27 +239,27 @@ def test_one_commit_reads_no_more_messages_than_it_may(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("at_most", [1, 300, 600, 5_000])
 def test_at_most_so_much_goes(rig: Rig, at_most: int) -> None:
     log = fill(rig)
-    size = rig.store.log_bytes(log)
-    rig.store.thin(log, min(500, at_most), at_most)
+    size = rig.store.retention.log_bytes(log)
+    rig.store.retention.thin(log, min(500, at_most), at_most)
     rig.commit()
-    assert size - at_most <= rig.store.log_bytes(log) <= size
+    assert size - at_most <= rig.store.retention.log_bytes(log) <= size
     check_whole(rig, log, 200)
 
 
 def test_readings_sent_over_amqp_are_summed_up(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path, summary=SUMMARY)
-    log = rig.store.log("a")
-    rig.store.open_cursor("c", log, 0)
+    log = rig.store.logs.open("a")
+    rig.store.cursors.open("c", log, 0)
     for number in range(40):
         body = encode(Described(Ulong(0x77), {"t": number, "unit": "C", "pad": "x" * 60}))
-        rig.store.append(log, Run("plant", "d", 1 | AMQP, b"", [body], number * S))
+        rig.store.logs.append(log, Run("plant", "d", 1 | AMQP, b"", [body], number * S))
     rig.commit()
-    rig.store.thin(log, 1_000)
+    rig.store.retention.thin(log, 1_000)
     rig.commit()
     ((_, _, sequence, body),) = flat(rig.read(log, 0))
     found = json.loads(outline(body).body)
     assert (sequence, found["t"], found["thinned"]["mean"]) == (39, 39, {"t": 19.5})
     assert outline(body).annotations == {"x-opt-waypost-thinned": 40}
-    (entry,) = rig.store.losses(0, 10)
+    (entry,) = rig.store.ledger.entries(0, 10)
     assert (entry.first, entry.last, entry.messages, entry.reason) == (0, 38, 39, "thinned")
     rig.store.close()

@@ -24,7 +24,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 
 
 def append(rig: Rig, body: bytes = b"x", log: str = "a") -> Ticket:
-    joined = rig.store.append(rig.store.log(log), run_of(body))
+    joined = rig.store.logs.append(rig.store.logs.open(log), run_of(body))
     assert isinstance(joined, Ticket)
     return joined
 
@@ -36,26 +36,26 @@ def too_much() -> bytes:
 
 class TestOneGroup:
     def test_everybody_in_a_group_has_the_same_ticket(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         append(rig)
         rig.commit()
         joined = [
             append(rig),
             append(rig, log="b"),
-            rig.store.put("kind", "key", b"value"),
-            rig.store.delete("kind", "key"),
-            rig.store.give_up(cursor, 0, 0, []),
+            rig.store.state.put("kind", "key", b"value"),
+            rig.store.state.delete("kind", "key"),
+            rig.store.cursors.give_up(cursor, 0, 0, []),
         ]
         assert len({id(ticket) for ticket in joined}) == 1
         assert not joined[0].decided
 
     def test_it_is_decided_by_the_end_of_its_own_commit(self, rig: Rig) -> None:
         first = append(rig)
-        assert rig.store.flush()
+        assert rig.store.commits.flush()
         second = append(rig)
         assert second is not first
-        while rig.store.committing:
+        while rig.store.commits.committing:
             rig.turn()
         assert (first.decided, first.error, second.decided) == (True, None, False)
         rig.commit()
@@ -64,7 +64,7 @@ class TestOneGroup:
     def test_it_is_decided_before_anybody_is_told(self, rig: Rig) -> None:
         seen: list[bool] = []
         ticket = append(rig)
-        rig.store.commit_listeners.append(lambda _: seen.append(ticket.decided))
+        rig.store.commits.listeners.append(lambda _: seen.append(ticket.decided))
         flush(rig)
         assert seen == [True]
 
@@ -72,10 +72,10 @@ class TestOneGroup:
         """A tool or a tick may seal a group that somebody else's answers wait for."""
         fail_commits(rig)
         ticket = append(rig, too_much())
-        assert rig.store.flush()
+        assert rig.store.commits.flush()
         heal_soon = append(rig)
-        assert not rig.store.flush()
-        while rig.store.committing:
+        assert not rig.store.commits.flush()
+        while rig.store.commits.committing:
             rig.turn()
         assert isinstance(ticket.error, StoreFull)
         heal(rig)
@@ -83,10 +83,10 @@ class TestOneGroup:
         assert heal_soon.error is None
 
     def test_what_nobody_holds_waits_for_nothing(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.drop_cursor(cursor)
-        ticket = rig.store.give_up(cursor, 0, 0, [])
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.cursors.drop(cursor)
+        ticket = rig.store.cursors.give_up(cursor, 0, 0, [])
         assert (ticket.decided, ticket.error) == (True, None)
 
     def test_it_is_never_decided_twice(self) -> None:
@@ -108,13 +108,13 @@ class TestFailures:
 
     def test_state_that_is_kept_for_the_next_group_has_failed_for_this_one(self, rig: Rig) -> None:
         fail_commits(rig)
-        ticket = rig.store.put("kind", "key", too_much())
+        ticket = rig.store.state.put("kind", "key", too_much())
         flush(rig)
         assert isinstance(ticket.error, StoreFull)
         heal(rig)
         rig.commit()
         assert isinstance(ticket.error, StoreFull)
-        assert dict(rig.store.items("kind")) == {"key": too_much()}
+        assert dict(rig.store.state.items("kind")) == {"key": too_much()}
 
     def test_a_group_that_cannot_be_sealed_is_decided_too(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         def unreadable(_: object) -> dict[str, int]:
@@ -151,25 +151,25 @@ class TestFailures:
         def raises(_: Committed) -> None:
             raise ValueError("not mine")
 
-        rig.store.commit_listeners[:] = [raises, told.append]
+        rig.store.commits.listeners[:] = [raises, told.append]
         append(rig)
-        rig.store.flush()
+        rig.store.commits.flush()
         with pytest.raises(ValueError, match="not mine"):
             rig.turn()
         assert len(told) == 1
-        assert not rig.store.committing
+        assert not rig.store.commits.committing
         append(rig)
         with pytest.raises(ValueError, match="not mine"):
             rig.store.close()
         assert len(told) == 2
-        assert rig.store.put("kind", "key", b"").error is not None
-        rig.store.commit_listeners.clear()
+        assert rig.store.state.put("kind", "key", b"").error is not None
+        rig.store.commits.listeners.clear()
 
 
 class TestClosing:
     def test_close_commits_and_decides(self, rig: Rig) -> None:
         under_way = append(rig)
-        rig.store.flush()
+        rig.store.commits.flush()
         gathered = append(rig)
         rig.store.close()
         assert (under_way.decided, under_way.error) == (True, None)
@@ -190,17 +190,17 @@ class TestClosing:
             late.append(append(rig))
 
         append(rig)
-        rig.store.commit_listeners.append(committed)
+        rig.store.commits.listeners.append(committed)
         rig.store.close()
         assert [(ticket.decided, "closed" in str(ticket.error)) for ticket in late] == [(True, True)]
 
     def test_a_closed_store_takes_nothing(self, rig: Rig) -> None:
-        log = rig.store.log("a")
+        log = rig.store.logs.open("a")
         rig.commit()
         rig.store.close()
         with pytest.raises(StoreError, match="closed"):
-            rig.store.append(log, run_of(b"x"))
-        for ticket in (rig.store.put("kind", "key", b""), rig.store.delete("kind", "key")):
+            rig.store.logs.append(log, run_of(b"x"))
+        for ticket in (rig.store.state.put("kind", "key", b""), rig.store.state.delete("kind", "key")):
             assert ticket.decided
             assert "closed" in str(ticket.error)
 
@@ -208,28 +208,28 @@ class TestClosing:
 class TestMemory:
     def test_what_is_taken_after_all_is_decided_with_it(self, rig: Rig) -> None:
         """It came after the group that reserves numbers for it was sealed: no commit may follow."""
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.keep_in_memory(log, keep=True)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
+        rig.store.logs.keep_in_memory(log, keep=True)
         first = append(rig)
-        rig.store.flush()
+        rig.store.commits.flush()
         second = append(rig)
         told: list[bool] = []
-        rig.store.commit_listeners.append(lambda _: told.append(second.decided))
-        while rig.store.committing:
+        rig.store.commits.listeners.append(lambda _: told.append(second.decided))
+        while rig.store.commits.committing:
             rig.turn()
         assert first.decided
         assert (told, second.error) == ([True], None)
-        assert rig.store.bounds(log)[1] == 2
+        assert rig.store.logs.bounds(log)[1] == 2
 
     def test_what_waits_beside_it_has_another_ticket(self, rig: Rig) -> None:
         kept = Kept(rig)
-        other = rig.store.log("b")
-        rig.store.append(kept.log, Run("new", "device", 1, b"", [b"reserves"], 1))
-        rig.store.flush()
-        joined = rig.store.append(kept.log, Run("new", "device", 1, b"", [b"is taken with it"], 1))
-        beside = rig.store.append(other, run_of(b"goes by the disk", address="b"))
-        while rig.store.committing:
+        other = rig.store.logs.open("b")
+        rig.store.logs.append(kept.log, Run("new", "device", 1, b"", [b"reserves"], 1))
+        rig.store.commits.flush()
+        joined = rig.store.logs.append(kept.log, Run("new", "device", 1, b"", [b"is taken with it"], 1))
+        beside = rig.store.logs.append(other, run_of(b"goes by the disk", address="b"))
+        while rig.store.commits.committing:
             rig.turn()
         assert isinstance(joined, Ticket)
         assert isinstance(beside, Ticket)
@@ -239,7 +239,7 @@ class TestMemory:
 
     def test_closing_refuses_what_waits_for_numbers(self, rig: Rig) -> None:
         kept = Kept(rig)
-        joined = rig.store.append(kept.log, Run("new", "device", 1, b"", [b"waits"], 1))
+        joined = rig.store.logs.append(kept.log, Run("new", "device", 1, b"", [b"waits"], 1))
         rig.store.close()
         assert isinstance(joined, Ticket)
         assert joined.error is not None

@@ -105,29 +105,29 @@ class Driven:
 class _Driver:
     def __init__(self, directory: Path) -> None:
         self._rig: Rig = open_store(directory)
-        self._log = self._rig.store.log("queue jobs")
-        self._cursor = self._rig.store.open_cursor("consumer", self._log, 0)
+        self._log = self._rig.store.logs.open("queue jobs")
+        self._cursor = self._rig.store.cursors.open("consumer", self._log, 0)
         self._answers: list[Sequence[Stored]] = []
 
     def do(self, command: Command) -> Answer:
         match command.do:
             case "commit":
                 bodies = [body.encode() for body in command.bodies]
-                self._rig.store.append(self._log, Run("jobs", "device", 1, b"", bodies, command.received_at))
+                self._rig.store.logs.append(self._log, Run("jobs", "device", 1, b"", bodies, command.received_at))
                 return self._commit()
             case "acknowledge":
-                self._rig.store.acknowledge(self._cursor, 0, command.upto)
+                self._rig.store.cursors.acknowledge(self._cursor, 0, command.upto)
                 return self._commit()
             case "read":
                 self._answers.clear()
-                self._rig.store.read(self._log, 0, READ_BYTES, self._answers.append)
-                while not (self._answers or self._rig.store._reads.failed):
+                self._rig.store.logs.read(self._log, 0, READ_BYTES, self._answers.append)
+                while not (self._answers or self._rig.store.logs._reads.failed):
                     self._rig.turn()
                 return self._read()
             case "answered":
                 while not self._answers:
                     self._rig.now += 10
-                    self._rig.store.flush()
+                    self._rig.store.commits.flush()
                     self._rig.turn()
                 return self._read()
             case "close":

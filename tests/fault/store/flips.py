@@ -53,24 +53,26 @@ def make(data: Path, *, crashed: bool = False) -> dict[str, set[Message]]:
     home = data.with_name(data.name + "-open") if crashed else data
     rig = sqlite_rig(home, Limits(page_bytes=PAGE_BYTES, counted_commits_max=8))
     store = rig.store
-    cursors = {(group, name): store.open_cursor(group, store.log(name), 0) for name in LOGS for group in GROUPS[name]}
+    cursors = {
+        (group, name): store.cursors.open(group, store.logs.open(name), 0) for name in LOGS for group in GROUPS[name]
+    }
     sent: dict[str, set[Message]] = {name: set() for name in LOGS}
     for commit in range(12):
         for name, addresses in LOGS.items():
             address = addresses[commit % len(addresses)]
             for part in range(2 if name == "topic plant/#" else 1):
                 bodies = [b"%s %d %d %d" % (address.encode(), commit, part, n) for n in range(3 + commit % 4)]
-                store.append(store.log(name), Run(address, "device", 1, b"", bodies, AT + commit))
+                store.logs.append(store.logs.open(name), Run(address, "device", 1, b"", bodies, AT + commit))
         for log, stored in rig.commit().appended:
             sent[list(LOGS)[log - 1]].update(flat([stored]))
         if commit == 7 and not crashed:
             rig.settle()
-    store.acknowledge(cursors["queue", "queue jobs"], 0, 9)
-    store.acknowledge(cursors["one", "topic plant/#"], 0, 14)
-    store.acknowledge(cursors["one", "topic plant/#"], 18, 22)
-    store.acknowledge(cursors["two", "topic plant/#"], 0, 30)
-    store.put("session", "s", b"0123456789")
-    store.put("subscription", "one", b"plant/#")
+    store.cursors.acknowledge(cursors["queue", "queue jobs"], 0, 9)
+    store.cursors.acknowledge(cursors["one", "topic plant/#"], 0, 14)
+    store.cursors.acknowledge(cursors["one", "topic plant/#"], 18, 22)
+    store.cursors.acknowledge(cursors["two", "topic plant/#"], 0, 30)
+    store.state.put("session", "s", b"0123456789")
+    store.state.put("subscription", "one", b"plant/#")
     rig.commit()
     if crashed:
         shutil.copytree(home, data)
@@ -92,7 +94,7 @@ def look(data: Path) -> Seen:
     assert isinstance(store.medium, SqliteMedium)
     try:
         names = {log.log: log.name for log in store.info().logs}
-        for record in store.cursors():
+        for record in store.cursor_records():
             owed = [
                 message
                 for message in _read_on(rig, seen, names[record.log], record.log, record.position)
@@ -100,11 +102,11 @@ def look(data: Path) -> Seen:
             ]
             seen.delivered[record.name, names[record.log]] = owed
         _drain(rig)
-        seen.entries = [entry[1:6] for entry in store.losses(0, 10_000) if entry.reason == "damaged"]
+        seen.entries = [entry[1:6] for entry in store.ledger.entries(0, 10_000) if entry.reason == "damaged"]
         for name, addresses in LOGS.items():
-            log = store.log(name)
+            log = store.logs.open(name)
             for address in addresses:
-                store.append(log, Run(address, "device", 1, b"", [b"new"], AT))
+                store.logs.append(log, Run(address, "device", 1, b"", [b"new"], AT))
         commit = rig.commit()
         seen.given = {stored.run.address: stored.sequence for _, stored in commit.appended}
     except StoreError as error:
@@ -117,22 +119,22 @@ def look(data: Path) -> Seen:
 def _drain(rig: Rig) -> None:
     for _ in range(100):
         rig.now += 3600.0
-        rig.store.flush()
-        if not rig.store.committing:
+        rig.store.commits.flush()
+        if not rig.store.commits.committing:
             rig.now += 3600.0
-            if not rig.store.flush():
+            if not rig.store.commits.flush():
                 return
-        while rig.store.committing:
+        while rig.store.commits.committing:
             rig.turn()
 
 
 def _read_on(rig: Rig, seen: Seen, name: str, log: int, position: int) -> Iterator[Message]:
-    end = rig.store.bounds(log)[1]
+    end = rig.store.logs.bounds(log)[1]
     while position < end:
         runs = rig.read(log, position)
         if not runs:
-            if rig.store._reads.failed:
-                rig.store._reads.failed.clear()
+            if rig.store.logs._reads.failed:
+                rig.store.logs._reads.failed.clear()
                 seen.stopped.add(name)
             return
         for at, sequence, run in runs:

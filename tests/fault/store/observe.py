@@ -23,14 +23,14 @@ def open_store(directory: Path, *, page_bytes: int = LIMITS.page_bytes, summary:
 
 def account(rig: Rig) -> bool:
     """Let the store say what of its logs in memory a crash took; False when the medium will not have it."""
-    for cursor in rig.store.cursors():
+    for cursor in rig.store.cursor_records():
         select(rig, cursor.cursor, cursor.name)
-    rig.store.account_for_lost()
+    rig.store.ledger.account_for_crash()
     for _ in range(ATTEMPTS):
         rig.now += 2.0
-        if not rig.store.flush():
+        if not rig.store.commits.flush():
             return True
-        while rig.store.committing:
+        while rig.store.commits.committing:
             rig.turn()
         if rig.commits[-1].error is None:
             return True
@@ -39,7 +39,7 @@ def account(rig: Rig) -> bool:
 
 def select(rig: Rig, cursor: int, name: str) -> None:
     """Say which messages a cursor is owed."""
-    rig.store.set_filter(cursor, lambda run: Model.wants(name, run.address))
+    rig.store.cursors.set_filter(cursor, lambda run: Model.wants(name, run.address))
 
 
 def observe(rig: Rig) -> Observed:
@@ -49,15 +49,15 @@ def observe(rig: Rig) -> Observed:
     names = {log.log: log.name for log in info.logs}
     messages = {log.name: rig.read_all(log.log) for log in info.logs}
     return Observed(
-        epoch=store.epoch,
+        epoch=store.lineage.epoch,
         bounds={log.name: (log.first, log.next) for log in info.logs},
         messages={
             log: [(position, address, sequence, shorten(body)) for position, address, sequence, body in all_of_it]
             for log, all_of_it in messages.items()
         },
-        cursors=[(c.name, names[c.log], c.position, list(c.acknowledged)) for c in store.cursors()],
-        state={key: value.decode() for key, value in store.items(KIND)},
-        sequences={name: number for name, number in store.sequences() if number},
+        cursors=[(c.name, names[c.log], c.position, list(c.acknowledged)) for c in store.cursor_records()],
+        state={key: value.decode() for key, value in store.state.items(KIND)},
+        sequences={name: number for name, number in store.lineage.sequences() if number},
         figures=(info.messages, info.bytes),
         true_bytes=sum(len(body) for all_of_it in messages.values() for *_, body in all_of_it),
         # Not `losses`, which takes it that the entries are passed on from here: they may go on growing.
@@ -68,10 +68,10 @@ def observe(rig: Rig) -> Observed:
 def use(rig: Rig, observed: Observed) -> None:
     """The store goes on: each address is given the next sequence, and what is appended can be read."""
     store = rig.store
-    log = store.log("probe")
-    store.open_cursor("probe", log, 0)
+    log = store.logs.open("probe")
+    store.cursors.open("probe", log, 0)
     for address in (*observed.sequences, "new"):
-        store.append(log, run_of(b"probe", address=address))
+        store.logs.append(log, run_of(b"probe", address=address))
     told = rig.commit()
     assert told.error is None, told.error
     given = {stored.run.address: stored.sequence for _, stored in told.appended}

@@ -87,7 +87,7 @@ class Workload:
         self.names = {log.log: log.name for log in store.info().logs}
         if self.dice.random() < 0.1:  # before any commit: it would wait for one that waits for its turn
             self.tell(Line("forking"))
-            store.begin_epoch()
+            store.lineage.begin_epoch()
         configured_first = self.dice.random() < 0.3
         if configured_first:
             self.configure()
@@ -95,16 +95,16 @@ class Workload:
             raise StoreError("what was in memory only cannot be accounted for")
         if not configured_first:
             self.configure()
-        store.commit_listeners.append(self.committed)
+        store.commits.listeners.append(self.committed)
         for number, name in self.names.items():
-            store.delay(number, WAITS_S.get(name, 0.0))
+            store.logs.delay(number, WAITS_S.get(name, 0.0))
         self.tell(Line("opened", observed=observe(self.rig)))
 
     def configure(self) -> None:
         """Say of each log for memory whether it is kept there; most are. What waits for numbers then is refused."""
         for number, name in self.names.items():
             if name in IN_MEMORY:
-                self.rig.store.keep_in_memory(number, keep=self.dice.random() < 0.9)
+                self.rig.store.logs.keep_in_memory(number, keep=self.dice.random() < 0.9)
 
     def committed(self, commit: Committed) -> None:
         self.refused = commit.error is not None
@@ -145,13 +145,13 @@ class Workload:
     def log(self, name: str | None = None) -> int:
         name = name or self.dice.choice(LOGS + IN_MEMORY)
         new = name not in self.names.values()
-        number = self.rig.store.log(name)
+        number = self.rig.store.logs.open(name)
         if new:
-            self.group.logs.append((name, self.rig.store.bounds(number)[1]))
+            self.group.logs.append((name, self.rig.store.logs.bounds(number)[1]))
         self.names[number] = name
-        self.rig.store.delay(number, WAITS_S.get(name, 0.0))
+        self.rig.store.logs.delay(number, WAITS_S.get(name, 0.0))
         if new and name in IN_MEMORY:
-            self.rig.store.keep_in_memory(number, keep=True)
+            self.rig.store.logs.keep_in_memory(number, keep=True)
         return number
 
     def append(self) -> None:
@@ -170,10 +170,10 @@ class Workload:
             size = self.dice.choice((0, 20, 100, 100, 400, 3_000, 9_000) if filler == b"." else (20, 100, 100, 400))
             bodies.append(b"%d." % self.number + filler * size)
         self.make_room(log, sum(map(len, bodies)))
-        stored = self.rig.store.append(log, Run(address, "device", 1, b"", bodies, self.received_at()))
+        stored = self.rig.store.logs.append(log, Run(address, "device", 1, b"", bodies, self.received_at()))
         if isinstance(stored, Stored):
             self.tell(Line("took", taken=[self.told(log, stored)], at_s=self.rig.now))
-        elif not self.rig.store.in_memory(log):  # else a commit tells of it once there are numbers for it
+        elif not self.rig.store.logs.in_memory(log):  # else a commit tells of it once there are numbers for it
             self.group.appends.append(Append(self.names[log], address, list(map(shorten, bodies))))
 
     def received_at(self) -> int:
@@ -182,13 +182,13 @@ class Workload:
     def make_room(self, log: int, size: int) -> None:
         store, name = self.rig.store, self.names[log]
         quota = DROPS_OLDEST.get(name) or THINS.get(name)
-        missing = 0 if quota is None else store.log_bytes(log) + size - quota
+        missing = 0 if quota is None else store.retention.log_bytes(log) + size - quota
         at_most = self.dice.choice((None, missing + 500))  # to the message, as for others: segments are cut in two
         if missing > 0 and name in THINS:
-            store.thin(log, missing, at_most)
+            store.retention.thin(log, missing, at_most)
             self.group.thinned.append(name)
         elif missing > 0:
-            store.evict(log, missing, at_most)
+            store.retention.evict(log, missing, at_most)
             self.group.evicted.append(name)
 
     def cursor(self) -> None:
@@ -196,12 +196,12 @@ class Workload:
         if (name, self.names[log]) in self.group.dropped:
             return
         before = {(cursor.name, cursor.log) for cursor in self.rig.store.info().cursors}
-        number = self.rig.store.open_cursor(name, log, self.dice.choice((0, self.rig.store.bounds(log)[1])))
+        number = self.rig.store.cursors.open(name, log, self.dice.choice((0, self.rig.store.logs.bounds(log)[1])))
         if (name, log) not in before:
             self.made(number)
 
     def made(self, cursor: int) -> None:
-        name, log, position = self.rig.store.cursor(cursor)[1:4]
+        name, log, position = self.rig.store.cursors.record(cursor)[1:4]
         self.group.opened.append((name, self.names[log], position))
         select(self.rig, cursor, name)
 
@@ -213,7 +213,7 @@ class Workload:
         new = name not in self.names.values()
         log = self.log(name)
         if new:
-            self.made(self.rig.store.open_cursor(QUEUE, log, 0))
+            self.made(self.rig.store.cursors.open(QUEUE, log, 0))
         self.append_to(log, self.dice.choice(ADDRESSES))
 
     def free(self) -> None:
@@ -224,8 +224,8 @@ class Workload:
         log = self.dice.choice(logs)
         for record in list(self.rig.store.info().cursors):
             if record.log == log:
-                self.done_with(self.rig.store.cursor(record.cursor), 0, self.rig.store.bounds(log)[1] - 1)
-        if self.rig.store.free_log(log):
+                self.done_with(self.rig.store.cursors.record(record.cursor), 0, self.rig.store.logs.bounds(log)[1] - 1)
+        if self.rig.store.logs.free(log):
             self.group.freed.append(self.names.pop(log))
 
     def committed_cursor(self, name: str, log: str) -> bool:
@@ -234,13 +234,13 @@ class Workload:
     def any_cursor(self) -> CursorRecord | None:
         """One that is committed."""
         known = [c for c in self.rig.store.info().cursors if self.committed_cursor(c.name, self.names[c.log])]
-        return self.rig.store.cursor(self.dice.choice(known).cursor) if known else None
+        return self.rig.store.cursors.record(self.dice.choice(known).cursor) if known else None
 
     def acknowledge(self) -> None:
         cursor = self.any_cursor()
         if cursor is None:
             return
-        end = self.rig.store.bounds(cursor.log)[1]
+        end = self.rig.store.logs.bounds(cursor.log)[1]
         first = cursor.position + self.dice.choice((0, 0, 0, 3))
         self.done_with(cursor, first, min(first + self.dice.choice((0, 4, 30, 200)), end - 1))
 
@@ -249,7 +249,9 @@ class Workload:
         name = self.dice.choice(IN_MEMORY)
         for record in list(self.rig.store.info().cursors):
             if self.names[record.log] == name and self.committed_cursor(record.name, name) and self.dice.random() < 0.8:
-                self.done_with(self.rig.store.cursor(record.cursor), 0, self.rig.store.bounds(record.log)[1] - 1)
+                self.done_with(
+                    self.rig.store.cursors.record(record.cursor), 0, self.rig.store.logs.bounds(record.log)[1] - 1
+                )
 
     def done_with(self, cursor: CursorRecord, first: int, last: int) -> None:
         key = (cursor.name, self.names[cursor.log])
@@ -257,7 +259,7 @@ class Workload:
             return
         if last >= first:
             self.tell(Line("acked", cursor=(*key, first, last)))
-            self.rig.store.acknowledge(cursor.cursor, first, last)
+            self.rig.store.cursors.acknowledge(cursor.cursor, first, last)
 
     def reject(self) -> None:
         """A consumer will not have some messages, and there is no address for dead letters."""
@@ -274,7 +276,7 @@ class Workload:
         bodies = self.give_up(cursor, first, count, "rejected", if_kept=True)
         if bodies:
             log = self.log(DEADLETTERS)
-            self.rig.store.append(log, Run("dead", "device", 1, b"", bodies, self.received_at()))
+            self.rig.store.logs.append(log, Run("dead", "device", 1, b"", bodies, self.received_at()))
             self.group.appends.append(Append(DEADLETTERS, "dead", list(map(shorten, bodies))))
 
     def purge(self) -> None:
@@ -284,7 +286,7 @@ class Workload:
         log = self.dice.choice([*self.names])
         for record in list(self.rig.store.info().cursors):
             if record.log == log and self.committed_cursor(record.name, self.names[log]):
-                self.give_up(self.rig.store.cursor(record.cursor), 0, 1 << 30, "purged")
+                self.give_up(self.rig.store.cursors.record(record.cursor), 0, 1 << 30, "purged")
 
     def give_up(
         self, cursor: CursorRecord, first: int, count: int, reason: str, *, if_kept: bool = False
@@ -302,7 +304,7 @@ class Workload:
         ]  # fmt: skip
         for position, address, sequence, body in there:
             loss = Loss(cursor.name, address, sequence, sequence, 1, len(body), reason, 1)
-            self.rig.store.give_up(cursor.cursor, position, position, [loss], if_kept=if_kept)
+            self.rig.store.cursors.give_up(cursor.cursor, position, position, [loss], if_kept=if_kept)
             lost = [Lost(cursor.name, address, sequence, len(body), reason)]
             self.group.given.append(Given(key, position, position, lost, if_kept))
             if if_kept:
@@ -316,19 +318,19 @@ class Workload:
         key = None if cursor is None else (cursor.name, self.names[cursor.log])
         if cursor is not None and key is not None:
             self.group.dropped.append(key)
-            self.rig.store.drop_cursor(cursor.cursor)
+            self.rig.store.cursors.drop(cursor.cursor)
 
     def put(self) -> None:
         key, value = f"client {self.dice.randrange(12)}", "v" * self.dice.choice((1, 50, 5_000))
         value += str(self.number)
-        self.rig.store.put(KIND, key, value.encode())
+        self.rig.store.state.put(KIND, key, value.encode())
         self.group.puts[key] = value
         if key in self.group.deletes:
             self.group.deletes.remove(key)
 
     def delete(self) -> None:
         key = f"client {self.dice.randrange(12)}"
-        self.rig.store.delete(KIND, key)
+        self.rig.store.state.delete(KIND, key)
         self.group.puts.pop(key, None)
         if key not in self.group.deletes:
             self.group.deletes.append(key)
@@ -336,7 +338,7 @@ class Workload:
     def commit(self) -> None:
         self.rig.now += self.dice.choice((0.001, 0.05, 2.0))
         self.seal()
-        if not self.rig.store.flush():
+        if not self.rig.store.commits.flush():
             # Nothing but acknowledgements that may wait, and messages that wait for company: the next group has them.
             self.tell(Line("unsealed"))
             self.sealed, self.group = Group(), self.sealed
@@ -344,7 +346,7 @@ class Workload:
         if {*IN_MEMORY} <= {*self.names.values()}:  # no log is made meanwhile: it would be shown before it is committed
             for _ in range(self.dice.randrange(4)):
                 self.dice.choice((self.take, self.keep_up))()
-        while self.rig.store.committing:
+        while self.rig.store.commits.committing:
             self.rig.turn()
         if self.unseen:
             self.unseen = False

@@ -83,7 +83,7 @@ class Receiver(RunConsumer):
     def __init__(self, broker: Broker, address: str, name: str | None = None) -> None:
         self.runs: list[Run] = []
         options = SubscribeOptions(durable_name=name, all_qos=True)
-        self.subscription = broker.router.subscribe(self, address, options)
+        self.subscription = broker.router.subscriptions.subscribe(self, address, options)
         self.subscription.pump()
 
     def take(self, subscription: Subscription, stored: Stored) -> None:

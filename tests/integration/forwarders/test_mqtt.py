@@ -104,7 +104,7 @@ def test_a_message_larger_than_is_taken_is_read_past(mosquitto: Mosquitto, caplo
             await eventually(lambda: len(listener.messages) == 20)
             await eventually(lambda: {run.address for run in reader.runs} == {"plant/before", "plant/after"})
             assert near.connector().refused_here == {"in": 1}
-            (lost,) = near.store.losses(0, 10)
+            (lost,) = near.store.ledger.entries(0, 10)
             assert lost[1:8] == ("inbound/peer/in", "$inbound/peer/in", 0, 0, 1, 17_000_017, "inbound-too-large")
             near.connector().dialer.pause()
             await eventually(lambda: not near.connector().dialer.state.connected)

@@ -173,7 +173,7 @@ class World:
         self.arrivals = Arrivals(LOOPS, self.router) if lanes else None
         self.owners: list[AmqpSession] = []
         self.kept: dict[tuple[str, int], list[Any]] = {}
-        self.store.commit_listeners.append(lambda commit: self._keep(commit.appended))
+        self.store.commits.listeners.append(lambda commit: self._keep(commit.appended))
         self.clients = [Client(self, f"c{number}") for number in range(CLIENTS)]
         self.consumer = Client(self, "consumer")
         self.former: list[Client] = []

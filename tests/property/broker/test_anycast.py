@@ -172,7 +172,7 @@ class Address:
 
     def come(self, receiver: Receiver) -> None:
         self.receivers.append(receiver)
-        joined = self.site.router.subscribe(receiver, ADDRESS, SubscribeOptions())
+        joined = self.site.router.subscriptions.subscribe(receiver, ADDRESS, SubscribeOptions())
         receiver.subscription = joined
         joined.pump()
 
@@ -180,7 +180,7 @@ class Address:
         self.receivers.remove(receiver)
         receiver.held.clear()
         group = self.site.router.subscriptions.competing.anycast_group(ADDRESS)
-        self.site.router.unsubscribe(receiver, group, forget=False)
+        self.site.router.subscriptions.unsubscribe(receiver, group, forget=False)
 
     @property
     def unanswered(self) -> set[bytes]:

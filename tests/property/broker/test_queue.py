@@ -107,7 +107,7 @@ class QueueMachine(RuleBasedStateMachine):
             receiver = Receiver(self, letters)
             receiver.credit = credit
             self.receivers.append(receiver)
-            receiver.joined = self.site.router.subscribe(receiver, "queue/a", SubscribeOptions())
+            receiver.joined = self.site.router.subscriptions.subscribe(receiver, "queue/a", SubscribeOptions())
             receiver.joined.pump()
             self.site.settle_down()
 
@@ -138,7 +138,7 @@ class QueueMachine(RuleBasedStateMachine):
         receiver.held.clear()
         receiver.credit = 0
         assert receiver.joined is not None
-        self.site.router.unsubscribe(receiver, receiver.joined, forget=False)
+        self.site.router.subscriptions.unsubscribe(receiver, receiver.joined, forget=False)
         self.site.settle_down()
 
     @precondition(lambda self: self.receivers)
@@ -198,9 +198,9 @@ class QueueMachine(RuleBasedStateMachine):
             receiver.held.clear()
             self.receivers.remove(receiver)
             assert receiver.joined is not None
-            self.site.router.unsubscribe(receiver, receiver.joined, forget=False)
+            self.site.router.subscriptions.unsubscribe(receiver, receiver.joined, forget=False)
         self.receivers.append(everything)
-        everything.joined = self.site.router.subscribe(everything, "queue/a", SubscribeOptions())
+        everything.joined = self.site.router.subscriptions.subscribe(everything, "queue/a", SubscribeOptions())
         everything.joined.pump()
         for _ in range(5):
             self.site.settle_down()

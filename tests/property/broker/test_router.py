@@ -150,7 +150,7 @@ class RouterMachine(RuleBasedStateMachine):
         """What is at a position of a log."""
         self.done_with: set[tuple[int, int]] = set()
         """(cursor, position) of what was settled, or given up."""
-        self.store.commit_listeners.append(self.committed)
+        self.store.commits.listeners.append(self.committed)
         self.watch_giving_up()
         self.receivers: dict[str, Receiver] = {
             name: Receiver(name) for name in ("queue-a", "queue-b", "durable", "any", "dead")
@@ -180,13 +180,13 @@ class RouterMachine(RuleBasedStateMachine):
                 self.logged[log, stored.position + i] = (stored.run.address, body)
 
     def watch_giving_up(self) -> None:
-        give_up = self.store.give_up
+        give_up = self.store.cursors.give_up
 
         def watched(cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> None:
             self.done_with.update((cursor, position) for position in range(first, last + 1))
             give_up(cursor, first, last, losses, if_kept=if_kept)
 
-        self.store.give_up = watched  # type: ignore[method-assign]
+        self.store.cursors.give_up = watched  # type: ignore[method-assign]
 
     def address_of(self, name: str) -> str:
         return {"queue-a": "q/1", "queue-b": "q/1", "durable": "t/#", "any": "any/1", "dead": "dead/1"}[name]
@@ -195,9 +195,11 @@ class RouterMachine(RuleBasedStateMachine):
         receiver, address = self.receivers[name], self.address_of(name)
         options = SubscribeOptions(durable_name="sub" if name == "durable" else None)
         remainder = None
-        if name == "durable" and self.router.address_type(address) is not AddressType.TOPIC:
-            remainder = self.router.join_remainder(receiver, "sub")  # as a session does that finds its address changed
-        self.joined[name] = remainder or self.router.subscribe(receiver, address, options)
+        if name == "durable" and self.router.addresses.type_of(address) is not AddressType.TOPIC:
+            remainder = self.router.durable_subscriptions.join_remainder(
+                receiver, "sub"
+            )  # as a session does that finds its address changed
+        self.joined[name] = remainder or self.router.subscriptions.subscribe(receiver, address, options)
         self.joined[name].pump()  # type: ignore[attr-defined]
 
     @rule(
@@ -214,7 +216,7 @@ class RouterMachine(RuleBasedStateMachine):
             self.counter += 1
             bodies.append(f"{sender.name}:{self.counter}".encode())
             tokens.append(sender.next_token)
-            kind = self.router.address_type(address)
+            kind = self.router.addresses.type_of(address)
             kept = address not in TOPICS or kind is AddressType.TOPIC  # else nobody durable is owed it
             label = address if kept else f"other {address}"
             sender.sent[sender.next_token] = (label, bodies[-1])
@@ -222,7 +224,7 @@ class RouterMachine(RuleBasedStateMachine):
             sender.next_token += 1
         before = len(sender.accepted_bodies)
         self.router.publish(Publication(sender, Run(address, sender.name, qos, properties, bodies), tokens))
-        if self.router.address_type(address) in (AddressType.QUEUE, AddressType.TOPIC) and address in STORED:
+        if self.router.addresses.type_of(address) in (AddressType.QUEUE, AddressType.TOPIC) and address in STORED:
             assert len(sender.accepted_bodies) == before, "not before the commit"
 
     @rule()
@@ -233,7 +235,7 @@ class RouterMachine(RuleBasedStateMachine):
     @rule()
     def foreign_flush(self) -> None:
         """Somebody else seals the group: nothing is answered but by its outcome."""
-        self.store.flush()
+        self.store.commits.flush()
 
     @rule()
     def tick(self) -> None:
@@ -328,7 +330,7 @@ class RouterMachine(RuleBasedStateMachine):
             receiver = self.receivers[name]
             receiver.credit = 0
             receiver.held.clear()
-            self.router.unsubscribe(receiver, joined, forget=False)  # type: ignore[arg-type]
+            self.router.subscriptions.unsubscribe(receiver, joined, forget=False)  # type: ignore[arg-type]
 
     @rule(name=st.sampled_from(["queue-a", "queue-b", "any"]))
     def come_back(self, name: str) -> None:
@@ -358,7 +360,7 @@ class RouterMachine(RuleBasedStateMachine):
             self.check_cursor(subscription)
 
     def check_cursor(self, subscription: LogSubscription) -> None:
-        record = self.store.cursor(subscription.cursor)
+        record = self.store.cursors.record(subscription.cursor)
         done = Ranges()
         done.add(-1, record.position - 1)
         for first, last in record.acknowledged:
@@ -392,11 +394,11 @@ class RouterMachine(RuleBasedStateMachine):
         assert len(durable) == len(set(durable))
         owed = {key for key in everything if key[0].startswith("t/")}
         assert set(durable) <= owed
-        lost = [entry for entry in self.store.losses(0, 10_000) if not entry.reason.startswith(DEAD_LETTERED)]
+        lost = [entry for entry in self.store.ledger.entries(0, 10_000) if not entry.reason.startswith(DEAD_LETTERED)]
         lost = [entry for entry in lost if (entry.subscription, entry.address) != ("queue", "t/1")]  # while it was one
         assert {entry.subscription for entry in lost} <= {"sub"}
         assert len(owed) - len(durable) == sum(entry.messages for entry in lost)
-        buried = [entry for entry in self.store.losses(0, 10_000) if entry.reason.startswith(DEAD_LETTERED)]
+        buried = [entry for entry in self.store.ledger.entries(0, 10_000) if entry.reason.startswith(DEAD_LETTERED)]
         assert sum(entry.messages for entry in buried) == len(dead)
         assert all(not sender.sent for sender in self.senders), "everybody got an answer"
         assert not [key for sender in self.senders for key in sender.refused_bodies if ("q/1", key) in settled_queue]
@@ -416,7 +418,12 @@ class RouterMachine(RuleBasedStateMachine):
                 receiver.credit = max(receiver.credit, 50)
                 self.joined[name].pump()  # type: ignore[attr-defined]
                 busy = busy or len(receiver.got) > before
-            if not busy and not self.posted and not self.store.committing and all(not s.sent for s in self.senders):
+            if (
+                not busy
+                and not self.posted
+                and not self.store.commits.committing
+                and all(not s.sent for s in self.senders)
+            ):
                 return
 
 

@@ -168,9 +168,9 @@ class World:
         self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
         self.arrivals = Arrivals(self.router, asyncio.get_running_loop()) if lanes else NoLanes()
         self.follower = Follower()
-        self.router.declare(Declaration(name="kept", pattern=kept, all_qos=True))
+        self.router.subscriptions.declare(Declaration(name="kept", pattern=kept, all_qos=True))
         self.kept: list[tuple[int, Stored]] = []
-        self.store.commit_listeners.append(lambda commit: self.kept.extend(commit.appended))
+        self.store.commits.listeners.append(lambda commit: self.kept.extend(commit.appended))
         self.handlers: list[ConnectionHandler] = []
         self.tracer = PacketTracer(
             lambda: [handler._driver for handler in self.handlers], loop=asyncio.get_running_loop(), now_ns=lambda: 1
@@ -223,7 +223,7 @@ class World:
     def subscribe(self, pattern: str) -> None:
         """Behind what came before it in this turn, which lanes keep for the end: both are right, but not the same."""
         self.router.publish_collected()
-        self.router.subscribe(self.follower, pattern, SubscribeOptions())
+        self.router.subscriptions.subscribe(self.follower, pattern, SubscribeOptions())
 
     def trace(self, client: str) -> None:
         """Show what a client sends from now on, in place of what was shown; without lanes nothing is."""
@@ -427,7 +427,7 @@ class TestLanes:
             world = World(True, 4, rights=False)
             for data in (self.PUBLISH, self.NEXT, self.NEXT, self.NEXT):
                 world.take(0, data)
-            assert world.store.gathered == 1  # the machine's: the lane is made by the first
+            assert world.store.commits.gathered == 1  # the machine's: the lane is made by the first
             await world.end_turn()
             await world.finish()
             assert [stored.run.bodies for _, stored in world.kept] == [[b"x"], [b"y"], [b"y"], [b"y"]]
@@ -441,7 +441,7 @@ class TestLanes:
             world = World(True, 4, rights=False)
             for data in (self.PUBLISH, self.NEXT[:cut], self.NEXT[cut:] + 3 * self.NEXT):
                 world.take(0, data)
-            assert world.store.gathered == 2  # the machine's
+            assert world.store.commits.gathered == 2  # the machine's
             await world.finish()
             assert [stored.run.bodies for _, stored in world.kept] == [[b"x"], [b"y"], [b"y"] * 3]
 
@@ -467,7 +467,7 @@ class TestLanes:
             for number, name in enumerate(("a/b", "a/b", topic, topic), 1):
                 world.take(0, packets.Publish(name, b"x", 1, packet_id=number).encode(4))
             # those, see above; behind what the lane took of them before
-            assert world.store.gathered == (2 + machines if machines else 1)
+            assert world.store.commits.gathered == (2 + machines if machines else 1)
             await world.end_turn()
             await world.finish()
             assert [stored.run.address for _, stored in world.kept] == ["a/b", "a/b", topic, topic]
@@ -477,7 +477,7 @@ class TestLanes:
     def test_a_live_subscriber_gets_what_all_sent_in_a_turn_at_once(self) -> None:
         async def run() -> None:
             world = World(True, 4, rights=False)
-            world.router.forget("kept")
+            world.router.subscriptions.forget("kept")
             world.take(2, packets.Subscribe(1, (SubscriptionRequest("a/#", 1),)).encode(4))
             await world.end_turn()
             for number in range(1, 4):
@@ -508,8 +508,8 @@ class TestLanes:
     def test_answers_keep_their_order_where_some_wait_for_the_disk(self) -> None:
         async def run() -> None:
             world = World(True, 4, rights=False)
-            world.router.forget("kept")
-            world.router.declare(Declaration(name="some", pattern="kept/#", all_qos=True))
+            world.router.subscriptions.forget("kept")
+            world.router.subscriptions.declare(Declaration(name="some", pattern="kept/#", all_qos=True))
             names = ("kept/a", "b/c", "kept/a", "b/c", "kept/a", "b/c")
             for number, name in enumerate(names, 1):
                 world.take(0, packets.Publish(name, b"x", 1, packet_id=number).encode(4))

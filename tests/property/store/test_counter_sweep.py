@@ -52,7 +52,7 @@ class SweepMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.rig = sqlite_rig(self.directory / "0", LIMITS)
         for log in LOGS:
-            self.rig.store.open_cursor("c", self.rig.store.log(log), 0)
+            self.rig.store.cursors.open("c", self.rig.store.logs.open(log), 0)
         self.rig.commit()
 
     def teardown(self) -> None:
@@ -63,11 +63,11 @@ class SweepMachine(RuleBasedStateMachine):
     def commit(self, messages: list[tuple[str, str, int]]) -> None:
         store = self.rig.store
         for log, address, size in messages:
-            store.append(store.log(log), run_of(b"x" * size, address=address))
+            store.logs.append(store.logs.open(log), run_of(b"x" * size, address=address))
         given = [(log, stored.position, stored.sequence) for log, stored in self.rig.commit().appended]
         expected = []
         for log, address, size in messages:
-            expected.append((store.log(log), self.ends[log], self.sequences.get(address, 0)))
+            expected.append((store.logs.open(log), self.ends[log], self.sequences.get(address, 0)))
             self.given[log].append((address, self.sequences.get(address, 0)))
             self.ends[log] += 1
             self.sequences[address] = self.sequences.get(address, 0) + 1
@@ -78,7 +78,7 @@ class SweepMachine(RuleBasedStateMachine):
     def fail(self, messages: list[tuple[str, str, int]]) -> None:
         assert isinstance(self.rig.store.medium, SqliteMedium)
         for log, address, size in messages:
-            self.rig.store.append(self.rig.store.log(log), run_of(b"x" * size, address=address))
+            self.rig.store.logs.append(self.rig.store.logs.open(log), run_of(b"x" * size, address=address))
         execute_on(self.rig.store.medium.writer, "PRAGMA busy_timeout = 0")
         other = sqlite3.connect(self.rig.store.medium.path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -92,10 +92,10 @@ class SweepMachine(RuleBasedStateMachine):
     def acknowledge(self, log: str, count: int) -> None:
         """The oldest: they are deleted with some later commit."""
         store = self.rig.store
-        cursor = store.open_cursor("c", store.log(log), 0)
-        position = store.cursor(cursor).position
+        cursor = store.cursors.open("c", store.logs.open(log), 0)
+        position = store.cursors.record(cursor).position
         if position < self.ends[log]:
-            store.acknowledge(cursor, position, min(position + count, self.ends[log]) - 1)
+            store.cursors.acknowledge(cursor, position, min(position + count, self.ends[log]) - 1)
 
     @rule()
     def die(self) -> None:
@@ -114,8 +114,8 @@ class SweepMachine(RuleBasedStateMachine):
         store = self.rig.store
         self.rig.settle()
         for log, end in self.ends.items():
-            if store.cursor(store.open_cursor("c", store.log(log), 0)).position == end:
-                assert store.bounds(store.log(log)) == (end, end)
+            if store.cursors.record(store.cursors.open("c", store.logs.open(log), 0)).position == end:
+                assert store.logs.bounds(store.logs.open(log)) == (end, end)
 
     @rule()
     def reopen(self) -> None:
@@ -134,11 +134,11 @@ class SweepMachine(RuleBasedStateMachine):
     @invariant()
     def logs_are_what_they_hold(self) -> None:
         store = self.rig.store
-        assert {address: following for address, following in store.sequences() if following} == self.sequences
+        assert {address: following for address, following in store.lineage.sequences() if following} == self.sequences
         for log, end in self.ends.items():
-            first, found = store.bounds(store.log(log))
+            first, found = store.logs.bounds(store.logs.open(log))
             assert found == end
-            assert store.info().logs[store.log(log) - 1].bytes == sum(self.sizes[log][first:])
+            assert store.info().logs[store.logs.open(log) - 1].bytes == sum(self.sizes[log][first:])
 
 
 TestSweepMachine = SweepMachine.TestCase

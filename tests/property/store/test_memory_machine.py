@@ -70,13 +70,13 @@ class MemoryMachine(RuleBasedStateMachine):
         store = self.rig.store
         for log in "ab":
             for cursor in "xy":
-                number = store.open_cursor(cursor, store.log(log), 0)
+                number = store.cursors.open(cursor, store.logs.open(log), 0)
                 self.done.setdefault((cursor, log), set())
                 if log == "b" and cursor == "y":
-                    store.set_filter(number, lambda run: run.address != "q")
-        store.account_for_lost()
+                    store.cursors.set_filter(number, lambda run: run.address != "q")
+        store.ledger.account_for_crash()
         for log in "ab":
-            store.keep_in_memory(store.log(log), keep=keep)
+            store.logs.keep_in_memory(store.logs.open(log), keep=keep)
 
     def teardown(self) -> None:
         self.rig.store.close()
@@ -100,7 +100,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(log=LOGS, address=ADDRESSES, bodies=BODIES)
     def append(self, log: str, address: str, bodies: list[bytes]) -> None:
-        stored = self.rig.store.append(self.rig.store.log(log), run_of(*bodies, address=address))
+        stored = self.rig.store.logs.append(self.rig.store.logs.open(log), run_of(*bodies, address=address))
         if isinstance(stored, Stored):
             self.promise(log, stored)
 
@@ -108,11 +108,11 @@ class MemoryMachine(RuleBasedStateMachine):
     def flush(self, seconds: float) -> None:
         self.rig.now += seconds
         before = len(self.rig.commits)
-        self.rig.store.flush()
+        self.rig.store.commits.flush()
         self.finish(before)
 
     def finish(self, before: int) -> None:
-        while self.rig.store.committing:
+        while self.rig.store.commits.committing:
             self.rig.turn()
         for commit in self.rig.commits[before:]:
             for log, stored in commit.appended:
@@ -122,7 +122,7 @@ class MemoryMachine(RuleBasedStateMachine):
     def append_during_a_commit(self, log: str, address: str, bodies: list[bytes], seconds: float) -> None:
         self.rig.now += seconds
         before = len(self.rig.commits)
-        self.rig.store.flush()
+        self.rig.store.commits.flush()
         self.append(log, address, bodies)
         self.acknowledge_all(log, "x")
         self.finish(before)
@@ -141,13 +141,13 @@ class MemoryMachine(RuleBasedStateMachine):
             self.ack(log, name, 0, max(self.promised[log]))
 
     def ack(self, log: str, name: str, first: int, last: int) -> None:
-        number = self.rig.store.log(log)
-        self.rig.store.acknowledge(self.rig.store.open_cursor(name, number, 0), first, last)
+        number = self.rig.store.logs.open(log)
+        self.rig.store.cursors.acknowledge(self.rig.store.cursors.open(name, number, 0), first, last)
         self.done[name, log] |= {p for p in self.promised[log] if first <= p <= last}
 
     @rule(log=LOGS, keep=st.booleans())
     def configure(self, log: str, keep: bool) -> None:
-        self.rig.store.keep_in_memory(self.rig.store.log(log), keep=keep)
+        self.rig.store.logs.keep_in_memory(self.rig.store.logs.open(log), keep=keep)
 
     @rule()
     def a_commit_fails(self) -> None:
@@ -157,7 +157,7 @@ class MemoryMachine(RuleBasedStateMachine):
         other.execute("BEGIN IMMEDIATE")
         self.rig.now += 6
         before = len(self.rig.commits)
-        self.rig.store.flush()
+        self.rig.store.commits.flush()
         self.finish(before)
         other.execute("ROLLBACK")
         other.close()
@@ -183,24 +183,24 @@ class MemoryMachine(RuleBasedStateMachine):
         self.rig = sqlite_rig(place, LIMITS)
         self.begin(keep=keep)
         before = len(self.rig.commits)
-        while self.rig.store.flush():
+        while self.rig.store.commits.flush():
             self.finish(before)
             before = len(self.rig.commits)
 
     @rule(log=LOGS, size=st.integers(1, 60), exactly=st.booleans())
     def evict(self, log: str, size: int, exactly: bool) -> None:
-        self.rig.store.evict(self.rig.store.log(log), size, size if exactly else None)
+        self.rig.store.retention.evict(self.rig.store.logs.open(log), size, size if exactly else None)
 
     @invariant()
     def what_was_promised_is_there_or_in_the_ledger(self) -> None:
         store = self.rig.store
-        losses = [loss[1:] for loss in store.losses(0, 10_000)]
-        losses += [*store._memory._ended, *store._memory._losses.values()]  # not in the ledger yet
+        losses = [loss[1:] for loss in store.ledger.entries(0, 10_000)]
+        losses += [*store._rings._ended, *store._rings._losses.values()]  # not in the ledger yet
         losses += store._gatherer.open.losses
         assert all(loss[6] in ("evicted", MEMORY) for loss in losses)
         lost = {(loss[0], loss[1], n) for loss in losses for n in range(loss[2], loss[3] + 1)}
         for log, promised in self.promised.items():
-            there = {position: name for position, *name, _ in self.rig.read_all(store.log(log))}
+            there = {position: name for position, *name, _ in self.rig.read_all(store.logs.open(log))}
             for position, (name, _) in promised.items():
                 for cursor in "xy":
                     owed = not (log == "b" and cursor == "y" and name[0] == "q")
@@ -210,7 +210,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost_twice(self) -> None:
         names: set[tuple[str, str, int]] = set()
-        for entry in self.rig.store.losses(0, 10_000):
+        for entry in self.rig.store.ledger.entries(0, 10_000):
             if entry.messages == entry.last - entry.first + 1:
                 for name in ((entry.subscription, entry.address, n) for n in range(entry.first, entry.last + 1)):
                     assert name not in names or entry.address in self.shared, name
@@ -219,12 +219,12 @@ class MemoryMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_read_is_what_was_taken(self) -> None:
         for log, promised in self.promised.items():
-            for position, address, sequence, body in self.rig.read_all(self.rig.store.log(log)):
+            for position, address, sequence, body in self.rig.read_all(self.rig.store.logs.open(log)):
                 assert promised[position] == ((address, sequence), body)
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        memory = self.rig.store._memory
+        memory = self.rig.store._rings
         for ring in memory.rings.values():
             assert ring.cost <= LIMITS.memory_bytes_max
             assert ring.cost == sum(run.size + 64 * len(run.stored.run.bodies) for run in ring.runs)
@@ -236,7 +236,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_rings_have_reservations(self) -> None:
-        memory = self.rig.store._memory
+        memory = self.rig.store._rings
         pairs = {(address, log) for log, ring in memory.rings.items() for address in ring.addresses}
         assert pairs == {(address, log) for address, each in memory.numbers.reservations.items() for log in each.logs}
         held = dict.fromkeys(memory.numbers.reservations, 0)
@@ -244,7 +244,7 @@ class MemoryMachine(RuleBasedStateMachine):
             for run in ring.runs:
                 held[run.stored.run.address] += 1
         assert held == {address: each.held for address, each in memory.numbers.reservations.items()}
-        assert all(log.isdecimal() for key, _ in self.rig.store.items(MEMORY) for log in [key.partition(" ")[0]])
+        assert all(log.isdecimal() for key, _ in self.rig.store.state.items(MEMORY) for log in [key.partition(" ")[0]])
 
 
 TestMemoryMachine = MemoryMachine.TestCase

@@ -69,22 +69,22 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(log=LOGS, address=st.sampled_from(["p", "q", "r"]), bodies=BODIES)
     def append(self, log: str, address: str, bodies: list[bytes]) -> None:
-        self.rig.store.append(self.rig.store.log(log), run_of(*bodies, address=address))
+        self.rig.store.logs.append(self.rig.store.logs.open(log), run_of(*bodies, address=address))
         self.gathered.append((log, address, bodies))
 
     @rule(log=LOGS, name=CURSORS, position=st.integers(0, 3))
     def open_cursor(self, log: str, name: str, position: int) -> None:
-        number = self.rig.store.log(log)
-        cursor = self.rig.store.open_cursor(name, number, position)
+        number = self.rig.store.logs.open(log)
+        cursor = self.rig.store.cursors.open(name, number, position)
         if (name, log) not in self.cursors:
-            made_at = self.rig.store.cursor(cursor).position
+            made_at = self.rig.store.cursors.record(cursor).position
             assert made_at == min(position, len(self.messages.get(log, []))) or made_at <= self.first_possible(log)
             self.cursors[name, log] = set(range(made_at))
 
     @rule(log=LOGS, name=CURSORS)
     def drop_cursor(self, log: str, name: str) -> None:
         if self.cursors.pop((name, log), None) is not None:
-            self.rig.store.drop_cursor(self.rig.store.open_cursor(name, self.rig.store.log(log), 0))
+            self.rig.store.cursors.drop(self.rig.store.cursors.open(name, self.rig.store.logs.open(log), 0))
 
     @rule(log=LOGS, name=CURSORS, data=st.data())
     def acknowledge(self, log: str, name: str, data: st.DataObject) -> None:
@@ -92,40 +92,40 @@ class StoreMachine(RuleBasedStateMachine):
         if (name, log) in self.cursors and end:
             first = data.draw(st.integers(0, end - 1))
             last = data.draw(st.integers(first, min(first + 9, end - 1)))
-            number = self.rig.store.log(log)
-            self.rig.store.acknowledge(self.rig.store.open_cursor(name, number, 0), first, last)
+            number = self.rig.store.logs.open(log)
+            self.rig.store.cursors.acknowledge(self.rig.store.cursors.open(name, number, 0), first, last)
             self.cursors[name, log] |= set(range(first, last + 1))
 
     @rule(log=LOGS, name=CURSORS)
     def rest(self, log: str, name: str) -> None:
         """Make a cursor idle, where its row says all of it."""
         if (name, log) in self.cursors:
-            self.rig.store.rest_cursor(self.rig.store.open_cursor(name, self.rig.store.log(log), 0))
+            self.rig.store.cursors.rest(self.rig.store.cursors.open(name, self.rig.store.logs.open(log), 0))
 
     @rule(log=LOGS, data=st.data())
     def pass_cursors(self, log: str, data: st.DataObject) -> None:
-        store, number = self.rig.store, self.rig.store.log(log)
+        store, number = self.rig.store, self.rig.store.logs.open(log)
         names = sorted(name for name, its in self.cursors if its == log)
         position = data.draw(st.integers(0, len(self.messages.get(log, []))))
-        store.pass_cursors(number, [store.open_cursor(name, number, 0) for name in names], position)
+        store.cursors.pass_all(number, [store.cursors.open(name, number, 0) for name in names], position)
         for name in names:
             self.cursors[name, log] |= set(range(position))
 
     @rule(key=st.sampled_from("klm"), value=st.one_of(st.none(), st.binary(max_size=9)))
     def put_or_delete(self, key: str, value: bytes | None) -> None:
         if value is None:
-            self.rig.store.delete("kind", key)
+            self.rig.store.state.delete("kind", key)
         else:
-            self.rig.store.put("kind", key, value)
+            self.rig.store.state.put("kind", key, value)
         self.gathered_state[key] = value
 
     @rule(seconds=st.sampled_from([0.0, 0.1]))
     def flush(self, seconds: float) -> None:
         self.rig.now += seconds
         expected = bool(self.gathered or self.gathered_state)
-        started = self.rig.store.flush()
+        started = self.rig.store.commits.flush()
         assert started or not expected
-        while self.rig.store.committing:
+        while self.rig.store.commits.committing:
             self.rig.turn()
         if started:
             assert self.rig.commits[-1].error is None
@@ -139,8 +139,8 @@ class StoreMachine(RuleBasedStateMachine):
         execute_on(self.rig.store.medium.writer, "PRAGMA busy_timeout = 0")
         other = sqlite3.connect(self.rig.store.medium.path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        assert self.rig.store.flush()
-        while self.rig.store.committing:
+        assert self.rig.store.commits.flush()
+        while self.rig.store.commits.committing:
             self.rig.turn()
         other.execute("ROLLBACK")
         other.close()
@@ -190,8 +190,8 @@ class StoreMachine(RuleBasedStateMachine):
     def what_must_be_there_is_there(self) -> None:
         store = self.rig.store
         for log, messages in self.messages.items():
-            number = store.log(log)
-            first, end = store.bounds(number)
+            number = store.logs.open(log)
+            first, end = store.logs.bounds(number)
             assert end == len(messages)
             assert first <= self.first_possible(log)
             assert self.rig.read_all(number, 0, 30) == messages[first:]
@@ -201,15 +201,15 @@ class StoreMachine(RuleBasedStateMachine):
     def cursors_are_where_they_were_put(self) -> None:
         store = self.rig.store
         for (name, log), acknowledged in self.cursors.items():
-            [record] = [each for each in store.cursors_named(name) if each.log == store.log(log)]
-            assert record.cursor == store.open_cursor(name, record.log, 0)
+            [record] = [each for each in store.cursors.named(name) if each.log == store.logs.open(log)]
+            assert record.cursor == store.cursors.open(name, record.log, 0)
             above = {p for first, last in record.acknowledged for p in range(first, last + 1)}
             assert set(range(record.position)) | above == acknowledged
 
     @invariant()
     def state_is_what_was_put(self) -> None:
         put = {**self.state, **self.gathered_state}
-        assert list(self.rig.store.items("kind")) == sorted((k, v) for k, v in put.items() if v is not None)
+        assert list(self.rig.store.state.items("kind")) == sorted((k, v) for k, v in put.items() if v is not None)
 
 
 TestStoreMachine = StoreMachine.TestCase

@@ -67,7 +67,7 @@ class TestDeliveryCount:
     def test_dead_letter_has_the_reason(self) -> None:
         site = Site()
         policy = AddressPolicy(redelivery=Redelivery(attempts_max=1), deadletter="deadletter/d")
-        site.router.reconfigure(site.router.table, {"queue/#": policy})
+        site.router.reconfigure(site.router.addresses.table, {"queue/#": policy})
         client = site.client()
         send(client, "queue/a", message("m", annotations={Symbol("x-opt-own"): 1}))
         link = client.receiver("queue/a")
@@ -85,7 +85,7 @@ class TestDeliveryCount:
     def test_an_expired_dead_letter_expires_no_more(self, behind: list[Any]) -> None:
         """A JMS client drops what has expired by its own account, also where a person looks for what has."""
         site = Site()
-        site.router.reconfigure(site.router.table, {"queue/#": AddressPolicy(expiry="deadletter/d")})
+        site.router.reconfigure(site.router.addresses.table, {"queue/#": AddressPolicy(expiry="deadletter/d")})
         client = site.client()
         past = Timestamp(site.router.now_ns() // 1_000_000 - 1)
         send(client, "queue/a", message("late", properties=["id", *[None] * 7, past, *behind]))
@@ -107,7 +107,7 @@ class TestDeliveryCount:
         (got,) = client.received(client.receiver("queue/a"))
         assert outline(got).body == b"soon"
         assert read_header(got).ttl_ms == 5000
-        assert [lost.reason for lost in site.store.losses(0, 10)] == ["expired"]
+        assert [lost.reason for lost in site.store.ledger.entries(0, 10)] == ["expired"]
 
 
 class TestBrowsing:

@@ -308,7 +308,7 @@ class TestReceivingFromAQueue:
         """AMQP 1.0 section 3.2.1: delivery-count counts transfers that failed, and there was none."""
         site = Site()
         rule = AddressPolicy(redelivery=Redelivery(attempts_max=1), deadletter="deadletter/d")
-        site.router.reconfigure(site.router.table, {"queue/#": rule})
+        site.router.reconfigure(site.router.addresses.table, {"queue/#": rule})
         client, other = site.client(), site.client("other")
         small = client.receiver("queue/a", max_message_size=1000)
         send(client, client.sender("queue/a"), "x" * 2000)
@@ -319,7 +319,7 @@ class TestReceivingFromAQueue:
         assert payloads(other, large) == [b"x" * 2000]
         [found] = other.received(large)
         assert header_of(found)[4:] == [], "no delivery-count"
-        assert site.store.losses(0, 10) == []
+        assert site.store.ledger.entries(0, 10) == []
 
     def test_what_the_only_receiver_there_will_be_cannot_take_is_given_up(self) -> None:
         site = Site()
@@ -328,7 +328,7 @@ class TestReceivingFromAQueue:
         send(client, client.sender("topic/a"), "x" * 2000, "small")
         site.settle_down()
         assert payloads(client, link) == [b"small"]
-        assert [lost.reason for lost in site.store.losses(0, 10)] == ["undeliverable"]
+        assert [lost.reason for lost in site.store.ledger.entries(0, 10)] == ["undeliverable"]
 
 
 class TestDeliveryTime:
@@ -398,7 +398,7 @@ class TestLosingAReceiver:
     def count_after(end: str) -> list[object]:
         site = Site()
         policy = AddressPolicy(redelivery=Redelivery(attempts_max=5))
-        site.router.reconfigure(site.router.table, {"queue/#": policy})
+        site.router.reconfigure(site.router.addresses.table, {"queue/#": policy})
         client, other = site.client("one"), site.client("two")
         link = client.receiver("queue/a", credit=1)
         send(other, other.sender("queue/a"), "m", "n")
@@ -687,7 +687,7 @@ class TestAcrossProtocols:
     def test_amqp_to_a_consumer_of_the_router(self) -> None:
         site = Site()
         client, device = site.client(), MqttDevice()
-        site.router.subscribe(device, "topic/#", SubscribeOptions())
+        site.router.subscriptions.subscribe(device, "topic/#", SubscribeOptions())
         send(client, client.sender("topic/a/b"), "one", "two")
         site.settle_down()
         (run,) = device.runs
@@ -702,14 +702,14 @@ class TestLife:
         client = site.client("device-1", SOLE_CONNECTION)
         for name in ("r1", "r2", "r3"):
             client.receiver(f"queue/{name}", name)
-        unsubscribe = site.router.unsubscribe
+        unsubscribe = site.router.subscriptions.unsubscribe
 
         def faulty(consumer: Any, subscription: Any, *, forget: bool) -> None:
             if subscription is site.router.queues.get("queue/r2"):
                 raise ValueError("a fault of ours")
             unsubscribe(consumer, subscription, forget=forget)
 
-        monkeypatch.setattr(site.router, "unsubscribe", faulty)
+        monkeypatch.setattr(site.router.subscriptions, "unsubscribe", faulty)
         with pytest.raises(ValueError, match="a fault of ours"):
             client.cut()
         assert [bool(site.router.queues[f"queue/{name}"].group) for name in ("r1", "r2", "r3")] == [False, True, False]

@@ -336,7 +336,7 @@ class TestTemporaryQueues:
         assert payloads(client, third) == [b"%d" % i for i in range(5)]
         client.engine.detach(made)
         site.settle_down()
-        assert not site.router.temporary_queues
+        assert not site.router.subscriptions.live.temporary_queues
         assert site.router.pool.waiting_bytes == 0
 
     def test_each_gets_what_it_selects_and_the_rest_waits(self) -> None:

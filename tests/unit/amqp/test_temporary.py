@@ -45,13 +45,13 @@ class TestSending:
         address, owner, link = node(site)
         listener, other = MqttDevice("listener"), MqttDevice()
         for pattern in ("#", "temp/#", "temp/+"):
-            site.router.subscribe(listener, pattern, SubscribeOptions())
+            site.router.subscriptions.subscribe(listener, pattern, SubscribeOptions())
         publish(site, other, address)
         assert listener.runs == []
         assert len(owner.received(link)) == 1
 
     def test_nothing_is_stored_or_retained(self, site: Site) -> None:
-        kept = site.router.declare(Declaration(name="forwarder/hub/all", pattern="#", all_qos=True))
+        kept = site.router.subscriptions.declare(Declaration(name="forwarder/hub/all", pattern="#", all_qos=True))
         publish(site, MqttDevice(), temporary_address(), flags=1 | DURABLE | RETAIN)
         assert sum(part.backlog for part in kept.parts) == 0
         assert len(site.router.retained) == 0
@@ -67,5 +67,5 @@ class TestReceiving:
         for each in (address, temporary_address()):
             for options in (SubscribeOptions(), SubscribeOptions(durable_name="d"), SubscribeOptions(share_name="s")):
                 with pytest.raises(AddressError) as raised:
-                    site.router.subscribe(MqttDevice(), each, options)
+                    site.router.subscriptions.subscribe(MqttDevice(), each, options)
                 assert raised.value.refusal is Refusal.NOT_AUTHORIZED

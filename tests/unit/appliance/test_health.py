@@ -57,7 +57,7 @@ class Gateway:
         self.broker: Any = SimpleNamespace(
             router=router, listeners=self.listeners, admission=self.admission, failing={}, gate=self.gate
         )
-        self.store: Any = SimpleNamespace(medium=SimpleNamespace(problems=[]), entered={})
+        self.store: Any = SimpleNamespace(medium=SimpleNamespace(problems=[]), ledger=SimpleNamespace(entered={}))
         self.users: str | None = None
         self.renewal: str | None = None
         self.clock: Any = _Clock()
@@ -185,7 +185,7 @@ def test_rejected_by_the_hub(gateway: Gateway) -> None:
 
 
 def test_losses_are_a_warning_with_their_reasons(gateway: Gateway) -> None:
-    gateway.store.entered = {"expired": 1, "evicted": 2}
+    gateway.store.ledger.entered = {"expired": 1, "evicted": 2}
     problem = gateway.only()
     assert problem.severity is Severity.WARNING
     assert "evicted, expired" in problem.what

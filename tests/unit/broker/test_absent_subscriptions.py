@@ -44,7 +44,7 @@ class Site(test_promises.Site):
         self, address: str, name: str = "c", *, credit: int = 1000, options: SubscribeOptions | None = None
     ) -> Consumer:
         consumer = Consumer(name, credit)
-        consumer.joined = self.router.subscribe(consumer, address, options or SubscribeOptions())
+        consumer.joined = self.router.subscriptions.subscribe(consumer, address, options or SubscribeOptions())
         consumer.joined.pump()
         self.settle_down()
         return consumer
@@ -57,7 +57,7 @@ def options(name: str, **more: object) -> SubscribeOptions:
 def away(site: Site, consumer: Consumer) -> None:
     """The consumer leaves, and for long."""
     assert consumer.joined is not None
-    site.router.unsubscribe(consumer, consumer.joined, forget=False)
+    site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
     for _ in range(4):
         site.settle_down(wait_s=SUBSCRIPTION_REST_S)
 
@@ -68,7 +68,7 @@ def opened(site: Site) -> set[str]:
 
 def position(site: Site, name: str) -> int:
     """Where its only cursor stands on disk."""
-    [record] = [record for record in site.store.cursors() if record.name == name]
+    [record] = [record for record in site.store.cursor_records() if record.name == name]
     return record.position
 
 
@@ -100,7 +100,7 @@ class TestAtRest:
 
             def committed(self, *, kept: bool) -> None:
                 assert consumer.joined is not None
-                site.router.leave_for_now(consumer, consumer.joined)
+                site.router.subscriptions.leave_for_now(consumer, consumer.joined, site.router.now_ns())
 
         site.router.participate(Leaving())
         site.send("topic/a", b"1")
@@ -162,7 +162,7 @@ class TestAtRest:
         away(site, site.consumer("topic/b", options=options("mqtt/c/topic/b")))
         site.send("topic/a", b"x" * 100)
         [log] = [log.log for log in site.store.info().logs if log.name.startswith("topic")]
-        site.store.evict(log, 100)
+        site.store.retention.evict(log, 100)
         assert [(entry.subscription, entry.reason) for entry in site.lost] == [("mqtt/c/topic/a", "evicted")]
         assert opened(site) == set()
 
@@ -181,18 +181,18 @@ class TestAtRest:
             site.router.flush()
             while site.posted:
                 site.posted.popleft()()
-            site.store.evict(log, 100)
+            site.store.retention.evict(log, 100)
         assert {(entry.subscription, entry.address) for entry in site.lost} == {("forwarder/hub", "topic/b")}
 
     def test_it_is_deleted_without_being_opened(self) -> None:
         site = Site()
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
         site.send("topic/a", b"1")
-        site.router.forget("mqtt/c/topic/a")
+        site.router.subscriptions.forget("mqtt/c/topic/a")
         site.settle_down(wait_s=1.0)
         assert len(site.router.durable_subscriptions) == 0
-        assert not [record for record in site.store.cursors() if record.name.startswith("mqtt")]
-        assert not list(site.store.items("subscription"))
+        assert not [record for record in site.store.cursor_records() if record.name.startswith("mqtt")]
+        assert not list(site.store.state.items("subscription"))
         assert site.store.totals().messages == 0
         assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == []
 
@@ -217,7 +217,7 @@ class TestAtRest:
         consumers = [site.consumer(f"topic/{i}", options=options(f"mqtt/c/topic/{i}")) for i in range(10)]
         for consumer in consumers:
             assert consumer.joined is not None
-            site.router.unsubscribe(consumer, consumer.joined, forget=False)
+            site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         left = []
         for _ in range(4):
             site.router.tick()
@@ -232,10 +232,10 @@ class TestAtRest:
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
         site.router.publish(Publication(Origin(), Run("topic/a", "device", 1, b"", [b"1"]), ()))
         site.router.flush()
-        listeners, site.store.commit_listeners[:] = list(site.store.commit_listeners), []
+        listeners, site.store.commits.listeners[:] = list(site.store.commits.listeners), []
         while site.posted:
             site.posted.popleft()()
-        site.store.commit_listeners[:] = listeners
+        site.store.commits.listeners[:] = listeners
         for _ in range(8):
             site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
         assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == [("1", 0)]
@@ -271,7 +271,7 @@ def test_a_look_through_all_of_them_finds_all_that_stay() -> None:
     looking = iter(site.router.durable_subscriptions)
     found = [next(looking) for _ in range(3)]
     for name in names[1:18]:
-        site.router.forget(name)
+        site.router.subscriptions.forget(name)
     assert {names[0], *names[18:]} <= {*found, *looking} <= {*names}
     assert list(site.router.durable_subscriptions) == sorted([names[0], *names[18:]])
 
@@ -287,13 +287,15 @@ def test_after_a_restart(tmp_path: Path, many: bool) -> None:
 
     def settle(router: Router) -> None:
         router.flush()
-        while rig.store.committing or not rig.posted.empty():
+        while rig.store.commits.committing or not rig.posted.empty():
             rig.turn()
 
     router = start()
     for name in names:
         consumer = Consumer(name)
-        router.unsubscribe(consumer, router.subscribe(consumer, name.split("/", 2)[2], options(name)), forget=False)
+        router.subscriptions.unsubscribe(
+            consumer, router.subscriptions.subscribe(consumer, name.split("/", 2)[2], options(name)), forget=False
+        )
     settle(router)
     router.publish(Publication(Origin(), Run("topic/0", "device", 1, b"", [b"1"]), ()))
     settle(router)
@@ -308,7 +310,7 @@ def test_after_a_restart(tmp_path: Path, many: bool) -> None:
             settle(router)
             rig.now += SUBSCRIPTION_REST_S
     consumer = Consumer("back")
-    router.subscribe(consumer, "topic/0", options(names[0])).pump()
+    router.subscriptions.subscribe(consumer, "topic/0", options(names[0])).pump()
     while not consumer.got:
         rig.turn()
     assert consumer.got == [("1", 0)]
@@ -350,7 +352,7 @@ class ComingAndGoing(RuleBasedStateMachine):
         if accepts:
             self.take(name, consumer)
         assert consumer.joined is not None
-        self.site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        self.site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
 
     def take(self, name: str, consumer: Consumer) -> None:
         self.site.settle_down()
@@ -381,7 +383,7 @@ class ComingAndGoing(RuleBasedStateMachine):
             consumer = self.there.pop(name)
             self.take(name, consumer)
             assert consumer.joined is not None
-            self.site.router.unsubscribe(consumer, consumer.joined, forget=False)
+            self.site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         self.site.settle_down(wait_s=1.0)
         self.site.boot()
 
@@ -391,7 +393,7 @@ class ComingAndGoing(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.owed)))
         self.there.pop(name, None)
         del self.owed[name], self.had[name]
-        self.site.router.forget(name)
+        self.site.router.subscriptions.forget(name)
         self.site.settle_down()
 
     @invariant()

@@ -123,8 +123,8 @@ class TestCredit:
         site = Site()
         senders = [Careless(site, name, fails=name == "broken") for name in ("before", "broken", "after")]
         for sender in senders:
-            assert site.router.sender_credit(sender, "anycast/a") == 0
-            site.router.sender_credit(sender, "anycast/b")
+            assert site.router.credit.of(sender, "anycast/a") == 0
+            site.router.credit.of(sender, "anycast/b")
         site.consumer("anycast/a")
         assert [len(sender.told) > 0 for sender in senders] == [True] * 3
         assert senders[1].aborted >= 1
@@ -138,9 +138,9 @@ class TestCredit:
         site = Site()
         senders = [Careless(site, name) for name in ("with", "without")]
         consumer = site.consumer("anycast/a", credit=1)
-        assert site.router.sender_credit(senders[0], "anycast/a") == 1
+        assert site.router.credit.of(senders[0], "anycast/a") == 1
         senders[0].publish("anycast/a", 1)
-        assert site.router.sender_credit(senders[1], "anycast/a") == 0
+        assert site.router.credit.of(senders[1], "anycast/a") == 0
         assert consumer.last is not None
         subscription, first = consumer.last
         subscription.settle(consumer, first, first, Outcome.ACCEPTED)
@@ -161,7 +161,7 @@ class TestCredit:
 
         senders = [Ending(site, name) for name in ("first", "second")]
         for sender in senders:
-            assert site.router.sender_credit(sender, "anycast/a") == 0
+            assert site.router.credit.of(sender, "anycast/a") == 0
         site.consumer("anycast/a")
         assert [len(sender.told) for sender in senders] == [1, 1]
         assert len(site.router._watchers) == 0
@@ -192,7 +192,7 @@ class TestTickets:
     @pytest.mark.parametrize(
         "sealed",
         [
-            pytest.param(lambda site: site.store.flush(), id="somebody else seals the group"),
+            pytest.param(lambda site: site.store.commits.flush(), id="somebody else seals the group"),
             pytest.param(lambda site: site.store.close(), id="the store is closed"),
             pytest.param(lambda site: site.router.flush(), id="the router seals it"),
         ],
@@ -213,7 +213,7 @@ class TestTickets:
         site = Site()
         sender = Sender(site)
         sender.publish("queue/a", 1)
-        site.store.flush()
+        site.store.commits.flush()
         sender.publish("queue/a", 2)
         site.store.failure = StoreError("the medium failed")  # of the commit that starts when this one ends
         site.posted.popleft()()
@@ -226,7 +226,7 @@ class TestTickets:
         sender = Sender(site)
         sender.publish("queue/a", 1)
         sender.publish("topic/nobody", 2)
-        site.store.flush()
+        site.store.commits.flush()
         assert sender.told == []
         callbacks(site)
         assert sender.told == [(1, None), (2, None)]

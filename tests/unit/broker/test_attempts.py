@@ -11,7 +11,7 @@ from tests.unit.broker.test_promises import Consumer, Site, attempts
 
 
 def kept(site: Site) -> dict[str, dict[int, int]]:
-    return {key: unpack(value) for key, value in site.store.items(ATTEMPTS)}
+    return {key: unpack(value) for key, value in site.store.state.items(ATTEMPTS)}
 
 
 def fail(site: Site, consumer: Consumer, times: int = 1) -> None:
@@ -81,7 +81,7 @@ def test_what_was_acknowledged_since_counts_for_nobody() -> None:
     fail(site, consumer)
     site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
     (key,) = kept(site)
-    site.store.acknowledge(site.router.queues["queue/a"].cursor, 0, 1)
+    site.store.cursors.acknowledge(site.router.queues["queue/a"].cursor, 0, 1)
     site.settle_down()
     site.boot()
     assert not site.router.queues["queue/a"].failures.counts
@@ -96,7 +96,7 @@ def test_a_deleted_subscription_leaves_nothing() -> None:
     site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
     assert kept(site) != {}
     assert consumer.joined is not None
-    site.router.unsubscribe(consumer, consumer.joined, forget=True)
+    site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=True)
     site.settle_down()
     assert kept(site) == {}
 
@@ -114,13 +114,13 @@ def test_where_attempts_have_no_end_nothing_is_written() -> None:
 def test_no_more_than_one_write_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(queue=attempts(1_000))
     written: list[str] = []
-    put = site.store.put
+    put = site.store.state.put
 
     def counted(kind: str, key: str, value: bytes) -> None:
         written.append(kind)
         put(kind, key, value)
 
-    monkeypatch.setattr(site.store, "put", counted)
+    monkeypatch.setattr(site.store.state, "put", counted)
     site.send("queue/a", b"0")
     consumer = site.consumer("queue/a")
     written.clear()
@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_said_and_left(caplog: pytest.LogCaptureFixture) 
     fail(site, consumer)
     site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
     (key,) = kept(site)
-    site.store.put(ATTEMPTS, key, b"\xc1")
+    site.store.state.put(ATTEMPTS, key, b"\xc1")
     site.settle_down()
     site.boot()
     assert site.consumer("queue/a").got == [("0", 0)]

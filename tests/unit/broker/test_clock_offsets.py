@@ -99,7 +99,12 @@ class Bench:
         self.reports = Reports()
         self.wire: Wire | None = None
         self.offsets = ClockOffsets(
-            self.store, self.reports, "hub", clock=self.machine, sends=lambda address: address.startswith("plant/")
+            self.store.state,
+            self.store.lineage,
+            self.reports,
+            "hub",
+            clock=self.machine,
+            sends=lambda address: address.startswith("plant/"),
         )
         self.look()
 
@@ -133,7 +138,7 @@ class Bench:
 
     def _cut(self) -> None:
         """Go on with what is on the medium: what waits for its commit has never been acknowledged."""
-        while self.store.committing:
+        while self.store.commits.committing:
             self.rig.turn()
         self.commit_names()
         before, old = self.folder / str(self.lives), self.rig
@@ -146,7 +151,9 @@ class Bench:
         """Stamped now, and not committed yet."""
         flags = 1 | (CLOCK_GOOD if self.machine.good else 0)
         bodies = [b"%d" % self.machine.true] * count
-        self.store.append(self.store.log("topic plant/#"), Run(address, "d", flags, b"", bodies, self.machine.wall))
+        self.store.logs.append(
+            self.store.logs.open("topic plant/#"), Run(address, "d", flags, b"", bodies, self.machine.wall)
+        )
 
     def commit_names(self) -> None:
         """Remember what each message is called."""
@@ -372,8 +379,8 @@ def test_a_full_medium_delays_it(bench: Bench) -> None:
     bench.rig.settle()
     fail_commits(bench.rig)
     bench.machine.found_right()
-    bench.store.flush()
-    while bench.store.committing:
+    bench.store.commits.flush()
+    while bench.store.commits.committing:
         bench.rig.turn()
     bench.offsets.look()
     heal(bench.rig)
@@ -417,7 +424,7 @@ def test_many_addresses_go_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatc
     bench.check()
     assert all(len(one.messages) <= 3 for one in bench.told)
     assert {message.address[:6] for one in bench.told for message in one.messages} == {"plant/"}
-    assert not any(list(bench.store.items(f"clock {part}/hub")) for part in ("stretch", "ranges", "counters"))
+    assert not any(list(bench.store.state.items(f"clock {part}/hub")) for part in ("stretch", "ranges", "counters"))
 
 
 EVENTS = st.lists(

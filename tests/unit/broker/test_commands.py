@@ -41,7 +41,7 @@ class Gateway(Site):
         self.boot()
         self.answers: list[tuple[int, Answer, str]] = []
         self.tokens = 0
-        self.receipts = CommandReceipts(self.router, self.store, PLAIN)
+        self.receipts = CommandReceipts(self.router, self.store.state, self.store.cursors, PLAIN)
         self.inbox = CommandInbox("hub", self.router, PLAIN, self.names, "gw1", lambda device: device != "stranger")
         self.inbox.attached(self._settle, lambda: None)
         kept = SubscribeOptions(durable_name="hub", all_qos=True)
@@ -199,7 +199,7 @@ def test_nobody_else_makes_receipts(qos: int) -> None:
         gateway.settle_down()
         assert sender.refusals == [Refusal.NOT_AUTHORIZED] * qos
         assert gateway.router.column("command-receipt/pump7", qos) is None
-        assert gateway.router.prefix("command-receipt/pump7") == ""
+        assert gateway.router.routes.prefix("command-receipt/pump7") == ""
     assert gateway.told == []
     device.answer(Outcome.ACCEPTED)
     assert gateway.told == [("a1", "delivered")]

@@ -18,7 +18,7 @@ from tests.unit.broker.test_promises import S, Site
 def _uplink(site: Site, pace: Pace) -> ConnectorUplink:
     endpoint = EndpointHost(host="127.0.0.1", port=1)
     connector = Connector(name="hub", hosts=(endpoint,), pace=pace)
-    hop = Hop("gw1", site.store.epoch)
+    hop = Hop("gw1", site.store.lineage.epoch)
     commands = CommandInbox("hub", site.router, PLAIN, KnownNames(), hop.gateway, lambda _device: True)
     return ConnectorUplink(
         connector, space="s", hop=hop, router=site.router, store=site.store, signer=Key(), commands=commands
@@ -32,7 +32,7 @@ def test_what_is_spent_of_a_budget_is_kept_over_a_restart_and_shown() -> None:
     made.uplink.carried(9_000)
     made.look(int(site.now * S), clock_good=True)
     site.settle_down()
-    assert list(site.store.items("budget")) == [], "not each few bytes are written"
+    assert list(site.store.state.items("budget")) == [], "not each few bytes are written"
     made.uplink.carried(791_000)
     made.look(int(site.now * S), clock_good=True)
     site.settle_down()

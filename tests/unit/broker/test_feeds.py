@@ -76,12 +76,12 @@ def sealed(site: Site, address: str, *bodies: bytes) -> Asking:
     origin = Asking()
     site.router.publish(Publication(origin, Run(address, "device", 1, b"", list(bodies)), range(len(bodies))))
     site.router.flush()
-    assert site.store.committing
+    assert site.store.commits.committing
     return origin
 
 
 def joined(site: Site, consumer: Any, address: str, options: SubscribeOptions) -> Any:
-    consumer.joined = site.router.subscribe(consumer, address, options)
+    consumer.joined = site.router.subscriptions.subscribe(consumer, address, options)
     consumer.joined.pump()
     site.settle_down()
     return consumer
@@ -91,9 +91,9 @@ def open_messages(site: Site, name: str) -> int:
     """Messages no cursor of this name is done with."""
     site.settle_down()
     site.settle_down(wait_s=1.0)  # so that its moves are written
-    records = [record for record in site.store.cursors() if record.name == name]
+    records = [record for record in site.store.cursor_records() if record.name == name]
     done = sum(last - first + 1 for record in records for first, last in record.acknowledged)
-    return sum(site.store.bounds(record.log)[1] - record.position for record in records) - done
+    return sum(site.store.logs.bounds(record.log)[1] - record.position for record in records) - done
 
 
 class TestConfiguredWhileACommitRuns:
@@ -136,7 +136,7 @@ class TestConfiguredWhileACommitRuns:
         site.router.reconfigure(TOPICS)
         consumer = site.consumer("plant/#", options=DURABLE)
         assert consumer.joined is not None
-        site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         sealed(site, "plant/press/1", b"a")
         site.router.reconfigure(
             AddressTable([AddressRule("plant/#", AddressType.TOPIC), AddressRule("plant/press/#", AddressType.TOPIC)])
@@ -165,7 +165,7 @@ class TestConfiguredWhileACommitRuns:
         site = Site()
         consumer = site.consumer("topic/a", options=DURABLE)
         again = SubscribeOptions(durable_name="kept", no_local=True)
-        consumer.joined = site.router.subscribe(consumer, "topic/a", again)
+        consumer.joined = site.router.subscriptions.subscribe(consumer, "topic/a", again)
         site.send("topic/a", b"once")
         assert names(consumer) == ["once"]
 
@@ -250,7 +250,7 @@ class TestIsolation:
     ) -> None:
         site = Site()
         unknowing = Unknowing()
-        unknowing.joined = site.router.subscribe(unknowing, address, options)
+        unknowing.joined = site.router.subscriptions.subscribe(unknowing, address, options)
         other_options = SubscribeOptions(durable_name="other") if options.durable_name else options
         other = site.consumer(address, "other", options=other_options)
         for body in (b"1", b"2"):
@@ -262,7 +262,7 @@ class TestIsolation:
         assert SECRET.decode() not in caplog.text
         if options.durable_name:
             unknowing.failures = 0
-            site.router.unsubscribe(unknowing, unknowing.joined, forget=False)
+            site.router.subscriptions.unsubscribe(unknowing, unknowing.joined, forget=False)
             joined(site, unknowing, address, options)
             assert names(unknowing) == ["1", "2"]
 
@@ -271,7 +271,7 @@ class TestIsolation:
         header = encode(Described(Ulong(0x70), [True, Ubyte(9)]))
         other = site.consumer("queue/a", "other")
         unknowing = Unknowing()
-        unknowing.joined = site.router.subscribe(unknowing, "queue/a", SubscribeOptions())
+        unknowing.joined = site.router.subscriptions.subscribe(unknowing, "queue/a", SubscribeOptions())
         for body in (b"a", b"b"):
             site.send("queue/a", b"\x00\x53\x75\xa0\x01" + body, properties=header, flags=AMQP | 1)
         assert len(other.got) == 2
@@ -406,7 +406,7 @@ class TestWatermark:
         site = Site()
         consumer = site.consumer("topic/#", options=DURABLE)
         assert consumer.joined is not None
-        site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         [part] = site.router.durable_subscriptions["kept"].parts
         told: list[bytes] = []
         arrived = part.arrived

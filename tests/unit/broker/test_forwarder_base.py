@@ -47,20 +47,20 @@ def test_bases() -> None:
 
     store = MemoryStore(post=posted.append)
     router = Router(store, AddressTable([]), clock_ns=lambda: 1)
-    router.declare(Declaration(name="mqtt/absent/#", pattern="#"))
+    router.subscriptions.declare(Declaration(name="mqtt/absent/#", pattern="#"))
     for address in ("plant/1", "plant/1", "other"):
         router.publish(Publication(Device(), Run(address, "device", 1, b"", [b"x"]), [1]))
         settle()
     uplink = Uplink()
-    router.subscribe(uplink, "plant/#", SubscribeOptions(durable_name="forwarder/hub/a", all_qos=True))
-    assert router.bases == {"plant/1": 2}
+    router.subscriptions.subscribe(uplink, "plant/#", SubscribeOptions(durable_name="forwarder/hub/a", all_qos=True))
+    assert router.durable_subscriptions.bases == {"plant/1": 2}
     settle()
     for address in ("plant/1", "plant/2"):
         router.publish(Publication(Device(), Run(address, "device", 0, b"", [b"y"]), ()))
     settle()
     assert uplink.sequences == [("plant/1", 2), ("plant/2", 0)]
     again = Router(store, AddressTable([]), clock_ns=lambda: 1)
-    assert again.bases == {"plant/1": 2}
+    assert again.durable_subscriptions.bases == {"plant/1": 2}
 
 
 def test_what_is_under_way_when_the_filter_changes_is_sent_once() -> None:
@@ -83,10 +83,10 @@ def test_what_is_under_way_when_the_filter_changes_is_sent_once() -> None:
 
     options = SubscribeOptions(durable_name="forwarder/hub/a", all_qos=True)
     uplink = Uplink()
-    router.subscribe(uplink, "plant/#", options)
+    router.subscriptions.subscribe(uplink, "plant/#", options)
     publish("plant/1")
     assert uplink.sequences == [("plant/1", 0)]
-    router.subscribe(uplink, "#", options).pump()
+    router.subscriptions.subscribe(uplink, "#", options).pump()
     publish("other")
     assert uplink.sequences == [("plant/1", 0), ("other", 0)]
     for subscription, position in uplink.under_way:
@@ -94,4 +94,4 @@ def test_what_is_under_way_when_the_filter_changes_is_sent_once() -> None:
     settle()
     (durable,) = router.durable_subscriptions.figures()
     assert (durable.pattern, durable.backlog, durable.outstanding) == ("#", 0, 0)
-    assert [each.position for each in store.cursors()] == [2]
+    assert [each.position for each in store.cursor_records()] == [2]

@@ -166,7 +166,7 @@ def test_messages_of_topics_that_are_none_any_more_are_said_to_stay(caplog: pyte
     site.router.reconfigure(table(None))
     options = SubscribeOptions(durable_name="amqp/c/s", all_qos=True)
     consumer = site.consumer("plant/press/1", options=options)
-    site.router.unsubscribe(consumer, consumer.joined, forget=False)
+    site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
     Device(site).send("plant/press/1")
     site.settle_down()
     with caplog.at_level(logging.WARNING):
@@ -249,7 +249,7 @@ def test_an_address_that_takes_no_consumer_more_is_tried_again(caplog: pytest.Lo
     assert "as many as it may have" in full.fault
     forwarders.follow()
     assert caplog.text.count("takes nothing") == 1, "it is said once"
-    site.router.unsubscribe(first, first.joined, forget=False)
+    site.router.subscriptions.unsubscribe(first, first.joined, forget=False)
     forwarders.follow()
     assert full.fault is None
     device = Device(site)

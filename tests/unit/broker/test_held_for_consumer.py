@@ -28,12 +28,12 @@ class Rig(test_ordered_replies.Rig):
 
     def consume(self, credit: int = 100, address: str = "any/2") -> Consumer:
         consumer = Consumer(credit)
-        self.router.subscribe(consumer, address, SubscribeOptions()).pump()
+        self.router.subscriptions.subscribe(consumer, address, SubscribeOptions()).pump()
         return consumer
 
     def go(self, consumer: Consumer) -> None:
         group = self.router.subscriptions.competing.anycast_group("any/2")
-        self.router.unsubscribe(consumer, group, forget=False)
+        self.router.subscriptions.unsubscribe(consumer, group, forget=False)
 
     @property
     def held_bytes(self) -> int:

@@ -37,7 +37,7 @@ class Rig:
         self.start()
 
     def start(self) -> None:
-        self.losses = InboundLosses(self.store, self.router)
+        self.losses = InboundLosses(self.store.state, self.store.ledger, self.router)
         self.router.participate(self.losses)
         self.inbound = Inbound(self.router, FORWARDER, KnownNames(), "gw1", losses=self.losses)
         self.attach()
@@ -51,7 +51,7 @@ class Rig:
             self.posted.pop(0)()
 
     def entries(self) -> list[tuple[object, ...]]:
-        return [entry[1:8] for entry in self.store.losses(0, 100)]
+        return [entry[1:8] for entry in self.store.ledger.entries(0, 100)]
 
 
 def unreadable(token: int, code: str = "too-large", size: int = 100) -> Incoming:
@@ -143,7 +143,7 @@ def test_numbers_go_on_after_a_start_and_reasons_have_their_own() -> None:
 
 def test_a_hub_is_told_with_the_losses_of_its_forwarders() -> None:
     rig, reports = Rig(), Reports()
-    losses = LossReports(rig.store, reports, "hub")
+    losses = LossReports(rig.store.state, rig.store.lineage, rig.store.ledger, reports, "hub")
     rig.inbound.receive([unreadable(1)])
     rig.commit()
     credit = reports.ledger_credit

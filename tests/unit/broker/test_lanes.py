@@ -64,7 +64,7 @@ class Crossing:
         self.site.settle_down()
 
     def up(self, live: int = 100, backlog: int = 0) -> None:
-        self.forwarding.part_lanes(self.site.store, self.backlog)
+        self.forwarding.part_lanes(self.site.store.logs, self.site.store.cursors, self.backlog)
         self.live.credit = live
         self.give(backlog)
         for subscription in self.forwarding.subscriptions:
@@ -86,7 +86,7 @@ class Crossing:
         """Bounds of the log, once everything that may go is gone."""
         for _ in range(4):
             self.site.settle_down(wait_s=1.0)
-        return self.site.store.bounds(self.forwarding.parts[0].log)
+        return self.site.store.logs.bounds(self.forwarding.parts[0].log)
 
 
 def test_what_comes_does_not_wait_for_what_was_there() -> None:
@@ -171,7 +171,7 @@ def test_what_the_filter_does_not_match_is_passed_by_both_lanes() -> None:
     crossing.live.settle()
     crossing.backlog.settle()
     assert crossing.kept == (0, 12), "somebody else has not had it"
-    assert crossing.site.store.cursor(crossing.forwarding.parts[0].cursor).position == 12
+    assert crossing.site.store.cursors.record(crossing.forwarding.parts[0].cursor).position == 12
 
 
 def test_with_too_many_holes_what_comes_waits(
@@ -188,7 +188,7 @@ def test_with_too_many_holes_what_comes_waits(
         crossing.live.settle()
     assert crossing.live.got == [1, 11, 20, 21, 30, 31]
     assert "2 holes in what was sent" in caplog.text
-    record = crossing.site.store.cursor(crossing.forwarding.parts[0].cursor)
+    record = crossing.site.store.cursors.record(crossing.forwarding.parts[0].cursor)
     assert (record.position, list(record.acknowledged)) == (0, [(1, 1), (3, 7)])
     crossing.give(100)
     assert crossing.backlog.got == [0, 10]

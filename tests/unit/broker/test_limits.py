@@ -81,7 +81,7 @@ def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(35):
         rig.publish(f"t/{number}", b"x")
         assert len(rig.router.routes.made) <= 10
-        assert len(rig.router.table._found) <= 10
+        assert len(rig.router.addresses.table._found) <= 10
     assert rig.device.answers == ["accepted"] * 35
 
 
@@ -131,21 +131,21 @@ def test_routes_of_what_begins_alike_are_cached(rig: Rig, monkeypatch: pytest.Mo
 
 def test_long_addresses_are_not_remembered(rig: Rig) -> None:
     reader = Reader(1000)
-    rig.router.subscribe(reader, "t/#", SubscribeOptions(durable_name="d"))
+    rig.router.subscriptions.subscribe(reader, "t/#", SubscribeOptions(durable_name="d"))
     long = "t/" + "x" * limits.ADDRESS_REMEMBERED_CHARACTERS_MAX
     for address in (long, "t/short"):
         rig.publish(address, b"x")
         rig.settle()
     (part,) = rig.router.durable_subscriptions["d"].parts
     assert list(rig.router.routes.made) == list(part._address_matches or {"t/short": True}) == ["t/short"]
-    assert long not in rig.router.table._found
+    assert long not in rig.router.addresses.table._found
     assert reader.bodies == [b"x"] * 2
 
 
 def test_anycast_addresses_nobody_consumes_from(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(competing_consumers, "ANYCAST_GROUPS_MAX", 10)
     reader = Reader(1000)
-    rig.router.subscribe(reader, "any/kept", SubscribeOptions())
+    rig.router.subscriptions.subscribe(reader, "any/kept", SubscribeOptions())
     for number in range(35):
         rig.publish(f"any/{number}", b"x")
         assert len(rig.router.subscriptions.competing.anycast) <= 11
@@ -156,7 +156,7 @@ def test_anycast_addresses_nobody_consumes_from(rig: Rig, monkeypatch: pytest.Mo
 def test_addresses_a_subscription_remembers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_subscription, "ADDRESSES_CACHED_MAX", 4)
     reader = Reader(1000)
-    rig.router.subscribe(reader, "t/#", SubscribeOptions(durable_name="d"))
+    rig.router.subscriptions.subscribe(reader, "t/#", SubscribeOptions(durable_name="d"))
     for number in range(20):
         rig.publish(f"t/{number}", b"%d" % number)
         rig.settle()
@@ -171,7 +171,7 @@ def test_a_slow_live_subscriber_holds_no_more_than_its_share(rig: Rig, monkeypat
     rig.router.pool.bytes_max = 4_000
     slow, slower, quick = Reader(), Reader(), Reader(1_000)
     for reader, address in ((slow, "t/a"), (slower, "t/b"), (quick, "t/#")):
-        rig.router.subscribe(reader, address, SubscribeOptions())
+        rig.router.subscriptions.subscribe(reader, address, SubscribeOptions())
     for _ in range(50):
         rig.publish("t/a", bytes(97))
     for _ in range(50):
@@ -196,7 +196,7 @@ def test_all_slow_live_subscribers_hold_no_more_than_the_pool_and_a_quarter(
     monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MAX", 10 * size)
     rig.router.pool.bytes_max = 40 * size
     for number in range(20):
-        rig.router.subscribe(Reader(), f"t/{number:02}", SubscribeOptions())
+        rig.router.subscriptions.subscribe(Reader(), f"t/{number:02}", SubscribeOptions())
         for _ in range(10):
             rig.publish(f"t/{number:02}", bytes(100))
     assert rig.router.pool.waiting_bytes == (50 + 15 * 2) * size
@@ -208,7 +208,7 @@ def test_a_served_subscription_keeps_a_bounded_buffer_and_loses_nothing(
     monkeypatch.setattr(log_subscription, "SUBSCRIPTION_BUFFER_BYTES_MAX", 500)
     monkeypatch.setattr("edge.broker.delivery.log_reader.READ_BYTES_MAX", 300)
     reader = Reader()
-    subscription = rig.router.subscribe(reader, "q/1", SubscribeOptions())
+    subscription = rig.router.subscriptions.subscribe(reader, "q/1", SubscribeOptions())
     for number in range(40):
         rig.publish("q/1", b"%0100d" % number)
         rig.settle()
@@ -230,7 +230,7 @@ def test_a_served_subscription_keeps_a_bounded_buffer_and_loses_nothing(
 def test_anycast_without_room_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.publish("any/1", b"nobody there")
     assert rig.device.answers == [Refusal.NO_CONSUMER]
-    rig.router.subscribe(Reader(), "any/1", SubscribeOptions())
+    rig.router.subscriptions.subscribe(Reader(), "any/1", SubscribeOptions())
     body = bytes(limits.TRANSIENT_BUFFER_BYTES_MIN // 2 - len("any/1"))
     for _ in range(3):
         rig.publish("any/1", body)

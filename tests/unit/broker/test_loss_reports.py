@@ -15,12 +15,12 @@ from tests.contract.store.rig import memory_rig, run_of
 
 def test_what_could_not_be_read_is_told_without_another_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, reports = memory_rig(), Reports()
-    store, losses = rig.store, LossReports(rig.store, reports, "hub")
-    log, name = store.log("a"), "forwarder/hub/all"
-    cursor = store.open_cursor(name, log, 0)
-    store.append(log, run_of(b"x", address="a"))
+    store, losses = rig.store, LossReports(rig.store.state, rig.store.lineage, rig.store.ledger, reports, "hub")
+    log, name = store.logs.open("a"), "forwarder/hub/all"
+    cursor = store.cursors.open(name, log, 0)
+    store.logs.append(log, run_of(b"x", address="a"))
     rig.commit()
-    store.give_up(cursor, 0, 0, [Loss(name, "a", 0, 0, 1, 1, "expired", 0)])
+    store.cursors.give_up(cursor, 0, 0, [Loss(name, "a", 0, 0, 1, 1, "expired", 0)])
     rig.commit()
     credit = reports.ledger_credit
     with monkeypatch.context() as broken:
@@ -28,7 +28,7 @@ def test_what_could_not_be_read_is_told_without_another_loss(monkeypatch: pytest
         def fails(_after: int, _entries_max: int, _subscriptions: str) -> Sequence[LedgerEntry]:
             raise StoreError("the medium does not answer")
 
-        broken.setattr(store, "losses", fails)
+        broken.setattr(store.ledger, "entries", fails)
         losses.feed()
         losses.look()
     assert reports.ledger_credit == credit

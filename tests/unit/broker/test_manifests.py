@@ -46,6 +46,11 @@ class Wire:
         """It is settled."""
 
 
+def manifests_of(store: AnyStore, *arguments: Any, **more: Any) -> Manifests:
+    """Return the manifests of a connector over this store."""
+    return Manifests(store.state, store.lineage, store.ledger, *arguments, **more)
+
+
 class Bench:
     """A connector's manifests over a store, which a hub takes."""
 
@@ -63,7 +68,7 @@ class Bench:
         """A process begins, and its connection."""
         self.reports, self.wire = Reports(), Wire()
         covers = lambda address: address.startswith("plant/")  # noqa: E731
-        self.manifests = Manifests(self.store, self.reports, "hub", gateway=gateway, covers=covers, signer=Key())
+        self.manifests = manifests_of(self.store, self.reports, "hub", gateway=gateway, covers=covers, signer=Key())
         self.link = Link(None, None, "manifests", is_sender=True, ours=True)
         self.link.credit = 1_000
         engine: Any = self.wire
@@ -77,8 +82,8 @@ class Bench:
         self.begin()
 
     def append(self, address: str, count: int) -> None:
-        log = self.store.log("topic plant/#")
-        self.store.append(log, Run(address, "d", 1, b"", [b"x"] * count, 0))
+        log = self.store.logs.open("topic plant/#")
+        self.store.logs.append(log, Run(address, "d", 1, b"", [b"x"] * count, 0))
         self.rig.commit()
 
     def look(self) -> None:
@@ -173,7 +178,12 @@ def test_an_hour_is_stated_once_it_is_over(bench: Bench) -> None:
     bench.later(0.6)
     (one,) = bench.taken()
     assert (one.address, one.hour, one.first_sequence, one.last_sequence) == ("plant/1", HOUR * HOUR_NS, 0, 6)
-    assert (one.epoch, one.store_epoch, one.closing, one.statements) == (bench.store.epoch, bench.store.epoch, 1, 1)
+    assert (one.epoch, one.store_epoch, one.closing, one.statements) == (
+        bench.store.lineage.epoch,
+        bench.store.lineage.epoch,
+        1,
+        1,
+    )
     assert one.clock_quality == "good"
     bench.later(1)
     bench.append("plant/2", 1)
@@ -200,7 +210,7 @@ def test_a_clock_that_is_set_ends_the_hour(bench: Bench, jump: float) -> None:
 
 
 def test_nothing_is_stated_before_a_hub_asks_for_it(bench: Bench) -> None:
-    quiet = Manifests(bench.store, Reports(), "other", gateway="gw", covers=lambda _: True, signer=Key())
+    quiet = manifests_of(bench.store, Reports(), "other", gateway="gw", covers=lambda _: True, signer=Key())
     bench.append("plant/1", 1)
     quiet.look(HOUR * HOUR_NS, clock_good=True)
     quiet.look((HOUR + 2) * HOUR_NS, clock_good=True)
@@ -225,7 +235,7 @@ def test_manifests_made_anew_in_the_midst_of_a_commit_go_on_from_it(bench: Any) 
     bench.append("plant/1", 3)
     bench.hours += 1
     bench.manifests.look(int(bench.hours * HOUR_NS), clock_good=True)
-    assert bench.store.flush()  # what is stated is under way
+    assert bench.store.commits.flush()  # what is stated is under way
     bench.begin()
     assert spans(bench.taken(), "plant/1") == [(HOUR, 0, 2)]
     bench.append("plant/1", 1)
@@ -259,9 +269,9 @@ def test_a_commit_that_fails_states_nothing_twice(bench: Bench) -> None:
     bench.append("plant/1", 3)
     fail_commits(bench.rig)
     bench.hours += 1
-    log = bench.store.log("topic office/#")
+    log = bench.store.logs.open("topic office/#")
     for _ in range(3):
-        bench.store.append(log, Run("office/1", "d", 1, b"", [bytes(100_000)], 0))  # which there is no room for
+        bench.store.logs.append(log, Run("office/1", "d", 1, b"", [bytes(100_000)], 0))  # which there is no room for
         bench.manifests.look(int(bench.hours * HOUR_NS), clock_good=True)
         bench.rig.commit()
     bench.hours += 1
@@ -275,15 +285,15 @@ def test_a_commit_that_fails_states_nothing_twice(bench: Bench) -> None:
 
 def test_what_was_given_up_is_said_by_reason(bench: Bench) -> None:
     bench.append("plant/1", 10)
-    log = bench.store.log("topic plant/#")
-    cursor = bench.store.open_cursor("forwarder/hub/up", log, 0)
+    log = bench.store.logs.open("topic plant/#")
+    cursor = bench.store.cursors.open("forwarder/hub/up", log, 0)
     bench.rig.commit()
-    bench.store.give_up(cursor, 0, 3, [Loss("forwarder/hub/up", "plant/1", 0, 3, 4, 40, "expired", 1)])
+    bench.store.cursors.give_up(cursor, 0, 3, [Loss("forwarder/hub/up", "plant/1", 0, 3, 4, 40, "expired", 1)])
     bench.rig.commit()
     bench.later(1)
-    bench.store.give_up(cursor, 4, 4, [Loss("forwarder/hub/up", "plant/1", 4, 4, 1, 10, "expired", 1)])
-    bench.store.give_up(cursor, 6, 6, [Loss("forwarder/hub/up", "plant/1", 6, 6, 1, 10, "evicted", 1)])
-    bench.store.give_up(cursor, 7, 7, [Loss("forwarder/other/up", "plant/1", 7, 7, 1, 10, "evicted", 1)])
+    bench.store.cursors.give_up(cursor, 4, 4, [Loss("forwarder/hub/up", "plant/1", 4, 4, 1, 10, "expired", 1)])
+    bench.store.cursors.give_up(cursor, 6, 6, [Loss("forwarder/hub/up", "plant/1", 6, 6, 1, 10, "evicted", 1)])
+    bench.store.cursors.give_up(cursor, 7, 7, [Loss("forwarder/other/up", "plant/1", 7, 7, 1, 10, "evicted", 1)])
     bench.rig.commit()
     bench.later(1)
     found = bench.taken()
@@ -323,8 +333,8 @@ def test_what_waits_is_stated_anew_under_a_new_epoch(tmp_path: Path) -> None:
     bench.append("plant/1", 2)
     bench.later(1)
     assert bench.manifests.waiting == 1
-    before = bench.store.epoch
-    rig.store.begin_epoch()
+    before = bench.store.lineage.epoch
+    rig.store.lineage.begin_epoch()
     bench.append("plant/1", 4)
     bench.reports.clear()
     bench.manifests.restate()
@@ -334,11 +344,11 @@ def test_what_waits_is_stated_anew_under_a_new_epoch(tmp_path: Path) -> None:
     old, *_ = found = bench.taken()[1:]
     assert [(one.epoch, one.first_sequence, one.last_sequence) for one in found] == [
         (before, 3, 4),
-        (bench.store.epoch, 5, 8),
+        (bench.store.lineage.epoch, 5, 8),
     ]
     assert old.previous != GENESIS
     assert found[1].previous == GENESIS
-    assert {(one.store_epoch, one.closing) for one in found} == {(bench.store.epoch, 1)}
+    assert {(one.store_epoch, one.closing) for one in found} == {(bench.store.lineage.epoch, 1)}
     rig.store.close()
 
 

@@ -70,7 +70,7 @@ def bodies(consumer: Consumer) -> list[str]:
 def test_the_answer_does_not_wait(site: Site, sender: Sender) -> None:
     sender.send("queue/a", b"1", b"2")
     assert sender.answered == [0, 1, 2]
-    assert not site.store.committing
+    assert not site.store.commits.committing
 
 
 def test_what_was_taken_is_delivered_at_the_end_of_the_turn_in_order(site: Site, sender: Sender) -> None:
@@ -121,7 +121,7 @@ def test_a_retained_message_is_answered_when_the_log_has_it_too(
 ) -> None:
     site.consumer("topic/t", options=DURABLE)
     reserved = Ticket()
-    monkeypatch.setattr(site.store, "append", lambda _log, _run: reserved)
+    monkeypatch.setattr(site.store.logs, "append", lambda _log, _run: reserved)
     sender.send("topic/t", b"1", flags=1 | RETAIN)
     site.settle_down()
     assert sender.answered == [0], "only the retained message is on disk"
@@ -149,7 +149,7 @@ def test_who_comes_back_reads_on_from_memory(site: Site, sender: Sender) -> None
     site.settle_down()
     assert bodies(consumer) == ["first", "1"]
     assert consumer.joined is not None
-    site.router.unsubscribe(consumer, consumer.joined, forget=False)
+    site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
     assert bodies(site.consumer("queue/a", "other")) == ["first", "1", "2", "3"]
 
 
@@ -195,11 +195,11 @@ def test_a_quota_makes_the_oldest_go(when_full: WhenFull) -> None:
         sender.send("queue/a", b"%0100d" % n)
         site.settle_down()
     assert (len(sender.answered), sender.why) == (20, None)
-    assert site.store.log_bytes(1) <= 1_000
+    assert site.store.retention.log_bytes(1) <= 1_000
     site.settle_down(wait_s=30.0)
     kept = [int(body) for body in bodies(site.consumer("queue/a"))]
-    lost = [n for entry in site.store.losses(0, 10) for n in range(entry.first, entry.last + 1)]
-    assert {entry.reason for entry in site.store.losses(0, 10)} == {"evicted"}
+    lost = [n for entry in site.store.ledger.entries(0, 10) for n in range(entry.first, entry.last + 1)]
+    assert {entry.reason for entry in site.store.ledger.entries(0, 10)} == {"evicted"}
     assert lost + kept == list(range(20))
     assert kept
 
@@ -212,7 +212,7 @@ def test_a_quota_that_rejects_loses_nothing() -> None:
         site.settle_down()
     assert sender.why is Refusal.FULL
     assert [int(body) for body in bodies(site.consumer("queue/a"))] == list(range(10))
-    assert site.store.losses(0, 10) == []
+    assert site.store.ledger.entries(0, 10) == []
 
 
 def test_without_a_quota_a_full_ring_drops_its_oldest_whatever_the_address_says() -> None:
@@ -222,10 +222,10 @@ def test_without_a_quota_a_full_ring_drops_its_oldest_whatever_the_address_says(
         sender.send("queue/a", b"%04000000d" % n)
         site.settle_down()
     assert (len(sender.answered), sender.why) == (10, None)
-    assert site.store.log_bytes(1) <= Limits().memory_bytes_max
+    assert site.store.retention.log_bytes(1) <= Limits().memory_bytes_max
     site.settle_down(wait_s=30.0)
-    assert sum(entry.messages for entry in site.store.losses(0, 10)) >= 4
-    assert {entry.reason for entry in site.store.losses(0, 10)} == {"evicted"}
+    assert sum(entry.messages for entry in site.store.ledger.entries(0, 10)) >= 4
+    assert {entry.reason for entry in site.store.ledger.entries(0, 10)} == {"evicted"}
 
 
 def test_what_memory_took_is_not_refused_with_what_the_medium_did_not(site: Site, sender: Sender) -> None:

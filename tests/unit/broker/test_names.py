@@ -64,7 +64,7 @@ class Site:
         self.boot()
 
     def boot(self) -> None:
-        self.store.commit_listeners.clear()
+        self.store.commits.listeners.clear()
         self.router = Router(
             self.store,
             AddressTable(RULES),
@@ -90,10 +90,10 @@ class Site:
     def take(self, address: str) -> Device:
         """Consume all a queue has, and leave."""
         device = Device()
-        joined = self.router.subscribe(device, address, SubscribeOptions())
+        joined = self.router.subscriptions.subscribe(device, address, SubscribeOptions())
         joined.pump()
         self.settle()
-        self.router.unsubscribe(device, joined, forget=False)
+        self.router.subscriptions.unsubscribe(device, joined, forget=False)
         self.settle()
         return device
 
@@ -118,9 +118,9 @@ class TestQuotas:
     def test_a_queue_made_by_a_consumer(self) -> None:
         site, greedy = Site(), Device("greedy")
         for i in range(3):
-            site.router.subscribe(greedy, f"queue/{i}", SubscribeOptions())
+            site.router.subscriptions.subscribe(greedy, f"queue/{i}", SubscribeOptions())
         with pytest.raises(AddressError) as raised:
-            site.router.subscribe(greedy, "queue/3", SubscribeOptions())
+            site.router.subscriptions.subscribe(greedy, "queue/3", SubscribeOptions())
         assert raised.value.refusal is Refusal.NAMES
         assert "greedy" in str(raised.value)
 
@@ -129,39 +129,46 @@ class TestQuotas:
         for i in range(3):
             site.send(greedy, f"queue/{i}")
         for i in range(2):
-            site.router.subscribe(greedy, f"t/{i}", SubscribeOptions(durable_name=f"s{i}"))
+            site.router.subscriptions.subscribe(greedy, f"t/{i}", SubscribeOptions(durable_name=f"s{i}"))
             site.send(greedy, f"t/{i}", retain=True)
         site.settle()
         site.boot()
         assert site.send(greedy, "queue/3") == Refusal.NAMES
         assert site.send(Device("other"), "queue/3") == "accepted"
         with pytest.raises(AddressError):
-            site.router.subscribe(greedy, "t/2", SubscribeOptions(durable_name="s2"))
+            site.router.subscriptions.subscribe(greedy, "t/2", SubscribeOptions(durable_name="s2"))
         assert site.send(greedy, "t/2", retain=True) == "accepted"
         assert site.send(greedy, "t/3", retain=True) == Refusal.NAMES
 
     def test_subscriptions(self) -> None:
         site, greedy = Site(), Device("greedy")
-        durable = [site.router.subscribe(greedy, f"t/{i}", SubscribeOptions(durable_name=f"s{i}")) for i in range(2)]
-        live = [site.router.subscribe(greedy, f"t/{i}", SubscribeOptions()) for i in range(2)]
+        durable = [
+            site.router.subscriptions.subscribe(greedy, f"t/{i}", SubscribeOptions(durable_name=f"s{i}"))
+            for i in range(2)
+        ]
+        live = [site.router.subscriptions.subscribe(greedy, f"t/{i}", SubscribeOptions()) for i in range(2)]
         for options in (SubscribeOptions(durable_name="s2"), SubscribeOptions()):
             with pytest.raises(AddressError):
-                site.router.subscribe(greedy, "t/2", options)
-        site.router.subscribe(greedy, "t/2", SubscribeOptions(qos0_only=True))  # the twin of a durable one
+                site.router.subscriptions.subscribe(greedy, "t/2", options)
+        site.router.subscriptions.subscribe(
+            greedy, "t/2", SubscribeOptions(qos0_only=True)
+        )  # the twin of a durable one
         for one in (*durable, *live):
-            site.router.unsubscribe(greedy, one, forget=True)
+            site.router.subscriptions.unsubscribe(greedy, one, forget=True)
         assert site.count(NameKind.SUBSCRIPTION) == site.count(NameKind.FILTER) == 0
 
     def test_forwarders_are_the_configurations(self) -> None:
         site = Site()
         for i in range(9):
-            site.router.subscribe(Device("u"), f"t/{i}", SubscribeOptions(durable_name=f"forwarder/hub/{i}"))
+            site.router.subscriptions.subscribe(
+                Device("u"), f"t/{i}", SubscribeOptions(durable_name=f"forwarder/hub/{i}")
+            )
         assert site.count(NameKind.SUBSCRIPTION) == 0
 
     def test_retained(self) -> None:
         site, greedy = Site(), Device("greedy")
         reader = Device()
-        site.router.subscribe(reader, "t/#", SubscribeOptions())
+        site.router.subscriptions.subscribe(reader, "t/#", SubscribeOptions())
         answers = [site.send(greedy, f"t/{i}", retain=True) for i in range(4)]
         assert answers == ["accepted"] * 3 + [Refusal.NAMES]
         assert len(reader.got) == 3, "what is refused comes again: nobody is to have it twice"
@@ -174,11 +181,11 @@ class TestQuotas:
     def test_a_temporary_queue(self) -> None:
         site = Site()
         for i in range(2):
-            site.router.make_temporary_queue(f"temp/{i}", "greedy")
+            site.router.subscriptions.live.make_temporary_queue(f"temp/{i}", "greedy")
         with pytest.raises(AddressError):
-            site.router.make_temporary_queue("temp/2", "greedy")
-        site.router.end_temporary_queue("temp/0")
-        site.router.make_temporary_queue("temp/2", "greedy")
+            site.router.subscriptions.live.make_temporary_queue("temp/2", "greedy")
+        site.router.subscriptions.end_temporary_queue("temp/0")
+        site.router.subscriptions.live.make_temporary_queue("temp/2", "greedy")
 
     def test_long_names_count_as_several(self) -> None:
         names = NameQuotas(SMALL)
@@ -212,14 +219,14 @@ class TestQueues:
     def test_a_name_without_a_log_is_no_queue_after_a_start(self) -> None:
         site = Site()
         site.send(Device("greedy"), "queue/a")
-        site.store.put(queues.KIND, "queue/b", b"greedy")  # as where there was no room for its log
+        site.store.state.put(queues.KIND, "queue/b", b"greedy")  # as where there was no room for its log
         site.settle()
         for _ in range(2):
             site.boot()
             assert list(site.router.queues) == ["queue/a"]
             assert site.count(NameKind.QUEUE) == 1
             site.settle()
-        assert dict(site.store.items(queues.KIND)) == {"queue/a": b"greedy"}
+        assert dict(site.store.state.items(queues.KIND)) == {"queue/a": b"greedy"}
         with pytest.raises(KeyError):
             site.router.queues["queue/b"]
         assert site.send(Device("greedy"), "queue/b") == "accepted"
@@ -228,7 +235,7 @@ class TestQueues:
     def test_the_log_of_a_forgotten_one_is_another_ones(self) -> None:
         site = Site()
         site.send(Device("first"), "queue/a")
-        log = site.store.find_log("queue queue/a")
+        log = site.store.logs.find("queue queue/a")
         site.take("queue/a")
         site.settle(QUEUE_REST_S)
         site.settle(QUEUE_REST_S)
@@ -236,7 +243,7 @@ class TestQueues:
         site.settle()
         assert list(site.router.queues) == []
         site.send(Device("second"), "queue/b", b"2")
-        assert site.store.find_log("queue queue/b") == log
+        assert site.store.logs.find("queue queue/b") == log
         assert list(site.router.queues) == ["queue/b"]
         assert "queue/a" not in site.router.queues
         assert site.take("queue/b").got == [b"2"]
@@ -256,10 +263,10 @@ class TestQueues:
         site.send(device, "queue/a")
         held: list[Subscription] = []
         device.deliver = lambda subscription, _stored: held.append(subscription)  # type: ignore[method-assign]
-        joined = site.router.subscribe(device, "queue/a", SubscribeOptions())
+        joined = site.router.subscriptions.subscribe(device, "queue/a", SubscribeOptions())
         joined.pump()
         site.settle()
-        site.router.unsubscribe(device, joined, forget=False, keep=True)
+        site.router.subscriptions.unsubscribe(device, joined, forget=False, keep=True)
         site.settle(QUEUE_REST_S)
         site.settle(QUEUE_REST_S)
         assert "queue/a" in site.router.queues.opened
@@ -271,12 +278,12 @@ class TestQueues:
     def test_a_consumer_of_all_a_filter_matches_gets_what_closed_ones_have_and_get(self) -> None:
         site, device = Site(), Device()
         site.send(Device(), "queue/a", b"before")
-        joined = site.router.subscribe(device, "queue/+", SubscribeOptions())
+        joined = site.router.subscriptions.subscribe(device, "queue/+", SubscribeOptions())
         joined.pump()
         site.settle()
         site.send(Device(), "queue/b", b"after")
         assert device.got == [b"before", b"after"]
-        site.router.unsubscribe(device, joined, forget=False)
+        site.router.subscriptions.unsubscribe(device, joined, forget=False)
         site.send(Device(), "queue/b", b"left")
         assert device.got == [b"before", b"after"]
 
@@ -311,7 +318,7 @@ class TestQueues:
         site.settle(2)
         assert sorted(site.router.queues) == ["queue/full", "queue/ours"]
         assert site.count(NameKind.QUEUE) == 1
-        assert dict(site.store.items("queue")).keys() == {"queue/full", "queue/ours"}
+        assert dict(site.store.state.items("queue")).keys() == {"queue/full", "queue/ours"}
         assert all(info.name != "queue queue/a" for info in site.store.info().logs)
         site.send(device, "queue/a", b"again")
         again = site.take("queue/a")
@@ -342,7 +349,7 @@ class TestQueues:
         site, device = Site(), Device()
         site.send(device, "queue/a")
         site.take("queue/a")
-        browsing = site.router.subscribe(device, "queue/a", SubscribeOptions(browse=True))
+        browsing = site.router.subscriptions.subscribe(device, "queue/a", SubscribeOptions(browse=True))
         site.settle(QUEUE_REST_S)
         site.settle(SMALL.queue_unused_s + 1)
         assert "queue/a" in site.router.queues

@@ -80,7 +80,7 @@ def make_queues(rig: Rig, router: Router, first: int, count: int) -> None:
         for i in range(start, start + GROUP):
             router.publish(Publication(device, Run(f"queue/{i:08d}", "device", 1, b"", [b"x"]), [i]))
         router.flush()
-        while rig.store.committing:
+        while rig.store.commits.committing:
             rig.turn()
     router.tick()
     assert device.accepts == count
@@ -140,9 +140,11 @@ def subscribe(rig: Rig, router: Router, kind: Kind, first: int, count: int) -> N
         for i in range(start, start + GROUP):
             name, pattern, options = kind(i)
             consumer = Subscriber(name)
-            router.unsubscribe(consumer, router.subscribe(consumer, pattern, options), forget=False)
+            router.subscriptions.unsubscribe(
+                consumer, router.subscriptions.subscribe(consumer, pattern, options), forget=False
+            )
         router.flush()
-        while rig.store.committing:
+        while rig.store.commits.committing:
             rig.turn()
         rest(rig, router)
     rig.commits.clear()
@@ -156,12 +158,12 @@ def rest(rig: Rig, router: Router) -> None:
         rig.now += SUBSCRIPTION_REST_S
         router.tick()
         router.flush()
-        while rig.store.committing:
+        while rig.store.commits.committing:
             rig.turn()
     assert not router.durable_subscriptions.opened
-    rig.store.put("nothing", "", b"")  # so that what the last commit held is given back
+    rig.store.state.put("nothing", "", b"")  # so that what the last commit held is given back
     router.flush()
-    while rig.store.committing:
+    while rig.store.commits.committing:
         rig.turn()
 
 
@@ -193,7 +195,7 @@ def test_a_durable_subscription_nobody_holds(tmp_path: Path, kind: Kind, filters
     rig, router = started[0]
     assert len(router.durable_subscriptions) == total
     for name in list(router.durable_subscriptions):
-        router.forget(name)
+        router.subscriptions.forget(name)
     gc.collect()
     assert len(router.durable_subscriptions) == 0
     rig.store.close()
@@ -222,7 +224,7 @@ def sessions_away(
             sessions.on_disk.save(session)
             sessions.leave(session, connected, None, rig.now)
         router.flush()
-        while rig.store.committing:
+        while rig.store.commits.committing:
             rig.turn()
         sessions.tick(rig.now)
         rest(rig, router)

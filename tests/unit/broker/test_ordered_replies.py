@@ -80,7 +80,7 @@ class Rig:
         )
         self.sender = Sender(in_order=in_order)
         self.consumer = Consumer(credit)
-        self.group = self.router.subscribe(self.consumer, "any/1", SubscribeOptions())
+        self.group = self.router.subscriptions.subscribe(self.consumer, "any/1", SubscribeOptions())
 
     def publish(self, address: str, *tokens: int) -> None:
         bodies = [str(token).encode() for token in tokens]
@@ -168,7 +168,7 @@ def test_the_consumer_leaves() -> None:
     rig.publish("any/1", 1, 2)
     rig.publish("q/1", 3)
     rig.commit()
-    rig.router.unsubscribe(rig.consumer, rig.group, forget=False)
+    rig.router.subscriptions.unsubscribe(rig.consumer, rig.group, forget=False)
     assert rig.sender.answers == [(1, Refusal.NO_CONSUMER), (2, Refusal.NO_CONSUMER), (3, None)]
     rig.settled()
 

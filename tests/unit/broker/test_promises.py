@@ -83,7 +83,7 @@ class Site:
         self.boot()
 
     def boot(self) -> None:
-        self.store.commit_listeners.clear()  # those of the process before
+        self.store.commits.listeners.clear()  # those of the process before
         self.router = Router(
             self.store,
             self.table,
@@ -110,7 +110,7 @@ class Site:
         self, address: str, name: str = "c", *, credit: int = 1000, options: SubscribeOptions | None = None
     ) -> Consumer:
         consumer = Consumer(name, credit)
-        consumer.joined = self.router.subscribe(consumer, address, options or SubscribeOptions())
+        consumer.joined = self.router.subscriptions.subscribe(consumer, address, options or SubscribeOptions())
         consumer.joined.pump()
         self.settle_down()
         return consumer
@@ -118,22 +118,22 @@ class Site:
     @property
     def lost(self) -> list[LedgerEntry]:
         self.settle_down()
-        return [entry for entry in self.store.losses(0, 1000) if not entry.reason.startswith(DEAD_LETTERED)]
+        return [entry for entry in self.store.ledger.entries(0, 1000) if not entry.reason.startswith(DEAD_LETTERED)]
 
     @property
     def buried(self) -> list[tuple[str, int, int]]:
         """(reason, first, last) of what the ledger says of messages that are at a dead letter address."""
         self.settle_down()
-        entries = [entry for entry in self.store.losses(0, 1000) if entry.reason.startswith(DEAD_LETTERED)]
+        entries = [entry for entry in self.store.ledger.entries(0, 1000) if entry.reason.startswith(DEAD_LETTERED)]
         return [(entry.reason.removeprefix(DEAD_LETTERED), entry.first, entry.last) for entry in entries]
 
     def kept(self, address: str) -> int:
         """Messages of a queue that nobody is done with."""
         self.settle_down(wait_s=1.0)
         queue = self.router.queues[address]
-        record = self.store.cursor(queue.cursor)
+        record = self.store.cursors.record(queue.cursor)
         done = record.position + sum(last - first + 1 for first, last in record.acknowledged)
-        return self.store.bounds(queue.log)[1] - done
+        return self.store.logs.bounds(queue.log)[1] - done
 
 
 def attempts(count: int, **more: float) -> AddressPolicy:
@@ -148,7 +148,7 @@ class TestLinkLoss:
         consumer.credit = 0
         consumer.answer(Outcome.LOST)
         assert consumer.joined is not None
-        site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         site.settle_down()
 
     @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ class TestRedelivery:
         assert first.last is not None
         subscription, position = first.last
         subscription.settle(first, position + 5, position + 9, Outcome.RELEASED)  # these are being read again now
-        site.router.unsubscribe(first, first.joined, forget=False)
+        site.router.subscriptions.unsubscribe(first, first.joined, forget=False)
         second = site.consumer("queue/a")
         assert [name for name, _ in second.got] == [str(i) for i in range(10)]
 
@@ -332,7 +332,7 @@ class TestRedelivery:
         site.settle_down()
         assert len(first.got) == 1
         assert second.joined is not None
-        site.router.unsubscribe(second, second.joined, forget=False)
+        site.router.subscriptions.unsubscribe(second, second.joined, forget=False)
         site.settle_down()
         assert len(first.got) == 2
 
@@ -388,7 +388,7 @@ class TestRedelivery:
         site.send("topic/a", b"after a restart")
         site.boot()
         consumer = Consumer()
-        joined = site.router.join_remainder(consumer, "sub")
+        joined = site.router.durable_subscriptions.join_remainder(consumer, "sub")
         assert joined is not None
         joined.pump()
         site.settle_down()
@@ -446,9 +446,9 @@ class TestGivenUp:
         for number in range(300):
             site.send("queue/a", b"%0100d" % number)
         consumer = site.consumer("queue/a", credit=300)
-        asked, read = [], site.store.read
+        asked, read = [], site.store.logs.read
         monkeypatch.setattr(
-            site.store, "read", lambda log, at, size, done: (asked.append(size), read(log, at, size, done))
+            site.store.logs, "read", lambda log, at, size, done: (asked.append(size), read(log, at, size, done))
         )
         assert consumer.last is not None
         subscription, _ = consumer.last
@@ -574,7 +574,7 @@ class TestTimeToLive:
         site = Site(topic=AddressPolicy(ttl_max_s=10))
         consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
         assert consumer.joined is not None
-        site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         site.send("topic/a", b"0", b"1")
         site.settle_down(wait_s=11)
         site.send("topic/a", b"2")
@@ -641,7 +641,7 @@ class TestConsumers:
             site.consumer("queue/a", "third")
         assert refused.value.refusal is Refusal.FULL
         assert first.joined is not None
-        site.router.unsubscribe(first, first.joined, forget=False)
+        site.router.subscriptions.unsubscribe(first, first.joined, forget=False)
         site.consumer("queue/a", "third")
         site.consumer("anycast/a")
         with pytest.raises(AddressError):

@@ -61,14 +61,14 @@ class Picky(Consumer):
 
 
 def attach(site: Site, consumer: Any, address: str = "queue/a") -> Any:
-    consumer.joined = site.router.subscribe(consumer, address, SubscribeOptions())
+    consumer.joined = site.router.subscriptions.subscribe(consumer, address, SubscribeOptions())
     consumer.joined.pump()
     site.settle_down()
     return consumer
 
 
 def detach(site: Site, consumer: Any) -> None:
-    site.router.unsubscribe(consumer, consumer.joined, forget=False)
+    site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
     site.settle_down()
 
 
@@ -243,7 +243,7 @@ class TestSelectors:
         picky = Picky("a", credit=2)
         exhausted: list[int] = []
         picky.exhausted = lambda: exhausted.append(len(picky.got))  # type: ignore[attr-defined]
-        picky.joined = site.router.subscribe(picky, "queue/a", SubscribeOptions())
+        picky.joined = site.router.subscriptions.subscribe(picky, "queue/a", SubscribeOptions())
         picky.joined.pump()
         assert not picky.joined.idle_now
         site.settle_down()
@@ -521,7 +521,7 @@ class Sliced(Site):
         return len(self.router.queues.opened)
 
     def consume(self, consumer: Consumer) -> PatternSubscription:
-        joined = self.router.subscribe(consumer, "queue/#", SubscribeOptions())
+        joined = self.router.subscriptions.subscribe(consumer, "queue/#", SubscribeOptions())
         assert isinstance(joined, PatternSubscription)
         consumer.joined = joined
         joined.pump()
@@ -570,7 +570,7 @@ class TestAllQueuesOfAFilter:
         joined = site.consume(consumer)
         joined.when_joined(lambda: told.append(True))
         site.turn(3)
-        site.router.unsubscribe(consumer, joined, forget=False)
+        site.router.subscriptions.unsubscribe(consumer, joined, forget=False)
         assert told == [True]
         consumer.credit = 1000
         opened = site.opened
@@ -587,7 +587,7 @@ class TestAllQueuesOfAFilter:
             def take(self, subscription: Subscription, stored: Stored) -> None:
                 super().take(subscription, stored)
                 if self.joined is not None:
-                    site.router.unsubscribe(self, self.joined, forget=False)
+                    site.router.subscriptions.unsubscribe(self, self.joined, forget=False)
 
         site, leaving = Sliced(10), Leaving()
         site.consume(leaving)
@@ -605,7 +605,7 @@ class TestAllQueuesOfAFilter:
         site.router.publish(Publication(Origin(), Run("queue/new", "d", 1, b"", [b"new"]), ()))
         site.router.flush()
         other = Consumer("other", credit=0)
-        site.router.subscribe(other, "queue/39", SubscribeOptions())
+        site.router.subscriptions.subscribe(other, "queue/39", SubscribeOptions())
         site.turn(80)
         assert len(consumer.got) == 41
 
@@ -614,7 +614,7 @@ class TestAllQueuesOfAFilter:
         joined = site.consume(consumer)
         site.turn(2)
         site.router.reconfigure(AddressTable([AddressRule("queue/#", AddressType.TOPIC)]))
-        site.router.unsubscribe(consumer, joined, forget=False, keep=True)
+        site.router.subscriptions.unsubscribe(consumer, joined, forget=False, keep=True)
         got = len(consumer.got)
         site.turn(80)
         assert len(consumer.got) == got

@@ -75,7 +75,7 @@ class Site:
 
     def start(self, rules: Sequence[AddressRule] | None = None) -> None:
         """A process over what the store has."""
-        self.store.commit_listeners.clear()
+        self.store.commits.listeners.clear()
         self.router = Router(
             self.store,
             AddressTable(rules or self.rules),
@@ -104,12 +104,12 @@ class Site:
         return [why for _, why in self.sender.told[before:]]
 
     def used(self, address: str) -> int:
-        account = self.router.account(address)
+        account = self.router.routes.account(address)
         return account.used if account is not None else 0
 
     @property
     def ledger(self) -> list[LedgerEntry]:
-        return list(self.store.losses(0, 1000))
+        return list(self.store.ledger.entries(0, 1000))
 
 
 def quota(
@@ -133,7 +133,7 @@ class TestStart:
 
     def test_of_topics_too_and_of_what_is_of_another_type_not(self) -> None:
         site = Site(queue=quota(None))
-        site.router.subscribe(Reader(), "topic/#", SubscribeOptions(durable_name="kept"))
+        site.router.subscriptions.subscribe(Reader(), "topic/#", SubscribeOptions(durable_name="kept"))
         site.send("topic/a", count=2)
         site.send("queue/a", count=3)
         site.start([AddressRule("topic/#", AddressType.TOPIC), AddressRule("queue/#", AddressType.ANYCAST)])
@@ -146,7 +146,7 @@ class TestReject:
         assert [site.send("queue/a") for _ in range(10)] == [[None]] * 10
         assert site.send("queue/a", size=1) == [Refusal.FULL]
         assert site.used("queue/a") == 1000
-        account = site.router.account("queue/a")
+        account = site.router.routes.account("queue/a")
         assert account is not None
         assert account.refused == 1
         assert site.router.figures.refused == 1
@@ -162,27 +162,27 @@ class TestReject:
         site.send("queue/a", count=10)
         assert site.send("queue/a") == [Refusal.FULL]
         queue = site.router.queues["queue/a"]
-        site.store.acknowledge(queue.cursor, 0, 9)
+        site.store.cursors.acknowledge(queue.cursor, 0, 9)
         site.settle_down()
         assert site.used("queue/a") == 0
         assert site.send("queue/a", count=10) == [None] * 10
 
     def test_amqp_senders_get_no_credit_and_hear_when_there_is_room(self) -> None:
         site = Site(queue=quota(1000))
-        assert site.router.sender_credit(site.sender, "queue/a") > 0
+        assert site.router.credit.of(site.sender, "queue/a") > 0
         site.send("queue/a", count=10)
-        assert site.router.sender_credit(site.sender, "queue/a") == 0
+        assert site.router.credit.of(site.sender, "queue/a") == 0
         site.settle_down()
         assert site.sender.credit == []
-        site.store.acknowledge(site.router.queues["queue/a"].cursor, 0, 9)
+        site.store.cursors.acknowledge(site.router.queues["queue/a"].cursor, 0, 9)
         site.settle_down()
         assert site.sender.credit == ["queue/a"]
-        assert site.router.sender_credit(site.sender, "queue/a") > 0
+        assert site.router.credit.of(site.sender, "queue/a") > 0
 
     def test_a_topic_refuses_only_what_it_would_keep(self) -> None:
         site = Site(topic=quota(300))
         assert site.send("topic/a", count=100) == [None] * 100
-        site.router.subscribe(Reader(), "topic/a", SubscribeOptions(durable_name="reader"))
+        site.router.subscriptions.subscribe(Reader(), "topic/a", SubscribeOptions(durable_name="reader"))
         assert site.send("topic/a", count=3) == [None] * 3
         assert site.send("topic/a") == [Refusal.FULL]
         site.router.publish(Publication(site.sender, Run("topic/a", "device", 0, b"", [b"qos 0"]), ()))
@@ -191,9 +191,9 @@ class TestReject:
     def test_a_new_quota_counts_for_what_is_there(self) -> None:
         site = Site(queue=quota(None))
         assert site.send("queue/a", count=20) == [None] * 20
-        site.router.reconfigure(site.router.table, {"queue/#": quota(1000)})
+        site.router.reconfigure(site.router.addresses.table, {"queue/#": quota(1000)})
         assert site.send("queue/a", size=1) == [Refusal.FULL]
-        site.router.reconfigure(site.router.table, {})
+        site.router.reconfigure(site.router.addresses.table, {})
         assert site.send("queue/a", count=20) == [None] * 20
 
 
@@ -274,8 +274,8 @@ class TestSpace:
             if address == "events/a" and before + size <= 500:
                 assert answer is None
             if consume and (queue := site.router.queues.get(address)) is not None:
-                end = site.store.bounds(queue.log)[1]
-                site.store.acknowledge(queue.cursor, 0, end - 1)
+                end = site.store.logs.bounds(queue.log)[1]
+                site.store.cursors.acknowledge(queue.cursor, 0, end - 1)
                 site.settle_down()
             assert site.used("events/a") <= 700
             assert site.used("events/a") + site.used("telemetry/a") <= 2000
@@ -348,9 +348,9 @@ class TestOrder:
     def test_a_sender_has_credit_as_long_as_somebody_gives_way(self) -> None:
         site = Site(space=2000, events=quota(None), telemetry=quota(None, DROP, reserve=1000))
         assert site.send("telemetry/a", count=20) == [None] * 20
-        assert site.router.sender_credit(site.sender, "events/a") > 0
+        assert site.router.credit.of(site.sender, "events/a") > 0
         assert site.send("events/a", count=10) == [None] * 10
-        assert site.router.sender_credit(site.sender, "events/a") == 0
+        assert site.router.credit.of(site.sender, "events/a") == 0
 
     def test_logs_that_give_way_at_once_are_bounded(self) -> None:
         site = Site(space=10_000, events=quota(None), telemetry=quota(None, DROP))

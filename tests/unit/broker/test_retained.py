@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ def run(address: str, body: bytes) -> Run:
 )
 def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
     store = MemoryStore(post=lambda call: call())
-    retained = RetainedMessages(store, NameQuotas(Limits()))
+    retained = RetainedMessages(store.state, NameQuotas(Limits()))
     model: dict[str, bytes] = {}
     deleted: set[str] = set()
     for i, (address, keep) in enumerate(changes):
@@ -47,8 +47,8 @@ def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
             model[address] = body
         elif model.pop(address, None) is not None:
             deleted.add(address)
-    store.flush()
-    for each in (retained, RetainedMessages(store, NameQuotas(Limits()))):
+    store.commits.flush()
+    for each in (retained, RetainedMessages(store.state, NameQuotas(Limits()))):
         assert len(each) == len(model)
         for pattern in filters:
             found = {kept.address: kept.bodies[0] for kept in each.matching(pattern)}
@@ -63,11 +63,11 @@ def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
 def test_a_message_that_is_deleted_again_waits_for_the_first_deletion() -> None:
     posted: deque[Callable[[], None]] = deque()
     store = MemoryStore(post=posted.append)
-    retained = RetainedMessages(store, NameQuotas(Limits()))
+    retained = RetainedMessages(store.state, NameQuotas(Limits()))
 
     def commit(failure: StoreError | None = None) -> None:
         store.failure = failure
-        store.flush()
+        store.commits.flush()
         while posted:
             posted.popleft()()
         store.failure = None
@@ -85,11 +85,11 @@ def test_a_message_that_is_deleted_again_waits_for_the_first_deletion() -> None:
     commit()
     assert second.error is None
     assert retained.put(run("a", b""), "") is None
-    assert len(RetainedMessages(store, NameQuotas(Limits()))) == 0
+    assert len(RetainedMessages(store.state, NameQuotas(Limits()))) == 0
 
 
 def test_a_wildcard_looks_at_its_own_branch_only() -> None:
-    retained = RetainedMessages(MemoryStore(post=lambda call: call()), NameQuotas(Limits()))
+    retained = RetainedMessages(MemoryStore(post=lambda call: call()).state, NameQuotas(Limits()))
     for i in range(20_000):
         retained.put(run(f"plant/{i}/temperature", b"1"), "")
     steps = list(retained.walk("plant/77/+"))
@@ -105,8 +105,7 @@ def test_a_wildcard_looks_at_its_own_branch_only() -> None:
 def test_what_a_topic_takes_over_its_body(topic: Callable[[int], str]) -> None:
     """At most 300 bytes, with its name, as a million of them have to fit a small gateway."""
     count, body = 20_000, bytes(100)
-    retained = RetainedMessages(MemoryStore(post=lambda call: call()), NameQuotas(Limits()))
-    retained._store = Nowhere()  # type: ignore[assignment]
+    retained = RetainedMessages(Nowhere(), NameQuotas(Limits()))
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -124,6 +123,15 @@ class Nowhere:
     def put(self, kind: str, key: str, value: bytes) -> Ticket:
         return Ticket()
 
+    def delete(self, kind: str, key: str) -> Ticket:
+        return Ticket()
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        return None
+
+    def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
+        return iter(())
+
 
 class Shelf:
     """Retained messages with a clock; a body says how many seconds its message is worth keeping, ``0``: for ever."""
@@ -133,7 +141,9 @@ class Shelf:
         self.judged: set[str] = set()
         self.unknown_age: set[str] = set()
         self.store = store or MemoryStore(post=lambda call: call())
-        self.kept = RetainedMessages(self.store, NameQuotas(Limits()), lambda run: int(run.bodies[0]) * 10**9 or None)
+        self.kept = RetainedMessages(
+            self.store.state, NameQuotas(Limits()), lambda run: int(run.bodies[0]) * 10**9 or None
+        )
 
     def put(self, address: str, ttl_s: int) -> None:
         self.kept.put(Run(address, "d", 1, b"", [b"%d" % ttl_s], self.now_s * 10**9), "")
@@ -141,7 +151,7 @@ class Shelf:
     def tick(self, now_s: int) -> None:
         self.now_s = now_s
         self.kept.purge(now_s * 10**9, self._is_over)
-        self.store.flush()
+        self.store.commits.flush()
 
     def _is_over(self, run: Run, ttl: int) -> bool:
         self.judged.add(run.address)
@@ -153,7 +163,7 @@ class Shelf:
 
     @property
     def stored(self) -> set[str]:
-        return {address for address, _ in self.store.items(KIND)}
+        return {address for address, _ in self.store.state.items(KIND)}
 
 
 class TestExpiry:

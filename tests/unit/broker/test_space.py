@@ -87,7 +87,7 @@ async def published_in_a_flush(tmp_path: Path) -> None:
             sender.arrived(token)
             await asyncio.sleep(0)
             assert sender.calls == calls + 1, "a flush asks once for what was collected"
-            assert (space.flushes, store.committing) == (token + 1, True)
+            assert (space.flushes, store.commits.committing) == (token + 1, True)
             await asyncio.wait_for(sender.answered.wait(), DEADLINE_S)
             for _ in range(3):
                 await asyncio.sleep(0)

@@ -31,20 +31,20 @@ class Reads:
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        read = site.store.read
+        read = site.store.logs.read
 
         def counted(*arguments: object) -> None:
             self.count += 1
             read(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(site.store, "read", counted)
+        monkeypatch.setattr(site.store.logs, "read", counted)
 
 
 def absent(site: Site, name: str, pattern: str = "topic/#") -> None:
     """A durable subscription nobody is connected for."""
     consumer = site.consumer(pattern, name, options=SubscribeOptions(durable_name=name))
     assert consumer.joined is not None
-    site.router.unsubscribe(consumer, consumer.joined, forget=False)
+    site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
 
 
 def fill(
@@ -67,7 +67,7 @@ def tick(site: Site) -> None:
 
 def held(site: Site, log: str) -> int:
     """Bytes of bodies a log keeps."""
-    return site.store.log_bytes(site.store.log(log))
+    return site.store.retention.log_bytes(site.store.logs.open(log))
 
 
 class TestAbsent:
@@ -118,7 +118,7 @@ class TestAbsent:
         fill(site, "queue/a", 10)
         assert len(consumer.got) == 3
         assert consumer.joined is not None
-        site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         site.settle_down(wait_s=3600)
         assert [(lost.first, lost.last) for lost in site.lost] == [(0, 9)]
         assert site.kept("queue/a") == 0
@@ -157,7 +157,7 @@ class TestAbsent:
         fill(site, "topic/a", 10)
         site.now += 3600
         site.router.tick()
-        site.router.forget("one")
+        site.router.subscriptions.forget("one")
         site.settle_down()
         assert site.lost == []
         assert held(site, "topic topic/#") == 0
@@ -185,7 +185,7 @@ class TestOwnTimes:
         site.send("queue/a", b"waits", properties=expiry(60))
         site.settle_down(wait_s=61)
         assert site.lost == []
-        site.router.reconfigure(site.router.table, {"queue/#": HOUR})
+        site.router.reconfigure(site.router.addresses.table, {"queue/#": HOUR})
         site.settle_down(wait_s=SWEEP_AGAIN_S)
         site.settle_down(wait_s=3600)
         assert site.kept("queue/a") == 0
@@ -330,7 +330,7 @@ class TestRoom:
             assert consumer.last is not None
             assert consumer.joined is not None
             consumer.last[0].settle(consumer, 0, 100, Outcome.ACCEPTED)
-            site.router.unsubscribe(consumer, consumer.joined, forget=False)
+            site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
             for _ in range(4):
                 site.settle_down(wait_s=1)
         assert site.kept("queue/a") == 0
@@ -342,7 +342,7 @@ class TestRoom:
         site.store.failure = StoreFull("no space left")
         site.send("queue/b", b"refused")
         site.settle_down(wait_s=3600)
-        assert site.store.losses(0, 10) == []
+        assert site.store.ledger.entries(0, 10) == []
         site.store.failure = None
         site.settle_down(wait_s=1)
         assert site.kept("queue/a") == 0
@@ -377,7 +377,7 @@ def test_many_subscriptions_take_their_turn(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_consumer_without_credit_is_seen_to_in_memory() -> None:
     site = Site(queue=HOUR)
     consumer = Consumer(credit=0)
-    site.router.subscribe(consumer, "queue/a", SubscribeOptions()).pump()
+    site.router.subscriptions.subscribe(consumer, "queue/a", SubscribeOptions()).pump()
     fill(site, "queue/a", 5)
     site.settle_down(wait_s=3600)
     assert site.kept("queue/a") == 0

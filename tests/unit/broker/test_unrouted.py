@@ -61,7 +61,7 @@ class TestAnswers:
         site = Site()
         consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="d"))
         assert consumer.joined is not None
-        site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         publisher = Publisher(site)
         publisher.publish("topic/a", 1)
         site.settle_down()

@@ -42,7 +42,7 @@ class Site(test_promises.Site):
         super().__init__(**policies)
 
     def boot(self) -> None:
-        self.store.commit_listeners.clear()  # those of the process before
+        self.store.commits.listeners.clear()  # those of the process before
         self.router = Router(
             self.store,
             self.table,
@@ -60,7 +60,7 @@ class Site(test_promises.Site):
 
     def leave(self, consumer: Consumer) -> None:
         assert consumer.joined is not None
-        self.router.unsubscribe(consumer, consumer.joined, forget=False)
+        self.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         self.settle_down()
 
     def wait(self, wait_s: float) -> None:
@@ -78,7 +78,7 @@ class Site(test_promises.Site):
         return self.on_disk_of(NAME)
 
     def on_disk_of(self, name: str) -> Declaration | None:
-        kept = dict(self.store.items(KIND)).get(name)
+        kept = dict(self.store.state.items(KIND)).get(name)
         return None if kept is None else msgspec.msgpack.decode(kept, type=Declaration)
 
     def given_up(self) -> list[tuple[str, int]]:
@@ -104,7 +104,7 @@ class TestItsEnd:
         assert site.on_disk is None
         assert site.given_up() == [(Reason.UNUSED.value, 2)]
         assert site.router.names.count(NameKind.SUBSCRIPTION) == 0
-        assert site.store.cursors() == []
+        assert site.store.cursor_records() == []
 
     def test_an_empty_one_ends_as_well(self) -> None:
         site = Site()
@@ -239,7 +239,7 @@ class TestWhoComesBack:
         for _ in range(30):
             site.send("topic/a", *[b"x" * 10_000] * 20)
         site.now += UNUSED_S
-        while not site.store.losses(0, 1):
+        while not site.store.ledger.entries(0, 1):
             site.router.tick()
             while site.posted:
                 site.posted.popleft()()
@@ -299,7 +299,7 @@ class TestRestart:
         left(site)
         site.wait(UNUSED_S / 2)
         older = {"name": NAME, "pattern": "topic/a", "all_qos": True, "not_from": None, "selector": "", "user": ""}
-        site.store.put(KIND, NAME, msgspec.msgpack.encode(older))
+        site.store.state.put(KIND, NAME, msgspec.msgpack.encode(older))
         site.settle_down()
         site.boot()
         site.wait(UNUSED_S * 0.9)
@@ -311,13 +311,13 @@ class TestRestart:
         """Who takes one message at a time, each over a link of its own, has no commit for that."""
         site = Site()
         written: list[str] = []
-        put = site.store.put
+        put = site.store.state.put
 
         def watched(kind: str, key: str, value: bytes) -> object:
             written.append(kind)
             return put(kind, key, value)
 
-        site.store.put = watched  # type: ignore[method-assign, assignment]
+        site.store.state.put = watched  # type: ignore[method-assign, assignment]
         for _ in range(10):
             left(site)
             site.wait(SUBSCRIPTION_LEFT_KEPT_S / 2)
@@ -333,11 +333,11 @@ class TestRestart:
 
     def test_in_a_file(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
-        running = RunningTime(rig.store)
+        running = RunningTime(rig.store.state)
         running.tick(5.0, counts=True)
         running.tick(5.0 + RUNNING_TIME_KEPT_S, counts=True)
         rig.store.close()
-        again = RunningTime(sqlite_rig(tmp_path).store)
+        again = RunningTime(sqlite_rig(tmp_path).store.state)
         assert again.now == RUNNING_TIME_KEPT_S
         again.tick(1.0, counts=True)
         again.tick(0.5, counts=True)

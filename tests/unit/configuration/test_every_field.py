@@ -453,9 +453,9 @@ def facts(gateway: Gateway) -> dict[str, object]:
     broker, router, devices = gateway.broker, gateway.broker.router, gateway.broker.devices
     issuer = broker.gate.bearer
     return {
-        "rules": {(rule.pattern, rule.type) for rule in router.table.rules},
-        "policies": {name: router.policy(name) for name in NAMES},
-        "subscriptions": {name: router._addresses.policy_of_subscription(name) for name in ("t::s", "other::s")},
+        "rules": {(rule.pattern, rule.type) for rule in router.addresses.table.rules},
+        "policies": {name: router.addresses.policy(name) for name in NAMES},
+        "subscriptions": {name: router.addresses.policy_of_subscription(name) for name in ("t::s", "other::s")},
         "room": [room for room in map(_room, router.quotas.rooms()) if room[1:] != (None, 0, "reject", 4)],
         "space": router.quotas.space_bytes,
         "authentication": broker.gate.mode,

@@ -24,9 +24,9 @@ def test_the_interval_is_set_once_and_no_commit_changes_it(usual: float, tmp_pat
     assert usual > SWITCH_S
     assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
     rig = sqlite_rig(tmp_path)
-    log = rig.store.log("a")
+    log = rig.store.logs.open("a")
     for size in (1, 100_000):
-        rig.store.append(log, run_of(bytes(size)))
+        rig.store.logs.append(log, run_of(bytes(size)))
         rig.commit()
         assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
     rig.store.close()

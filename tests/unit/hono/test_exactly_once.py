@@ -26,7 +26,7 @@ class Devices(Site):
 
     def start(self) -> None:
         super().start()
-        self.interception = DeviceInterception(DeviceService(DeviceApi(tenant="t"), self.router, self.store))
+        self.interception = DeviceInterception(DeviceService(DeviceApi(tenant="t"), self.router, self.store.state))
 
     @property
     def stored(self) -> int:
@@ -45,7 +45,7 @@ def refused(site: Devices, peer: Peer, topic: str) -> None:
     site.store.failure = StoreError("no")
     site.settle()
     site.store.failure = None
-    site.store.put("test", "test", b"")
+    site.store.state.put("test", "test", b"")
     site.settle()
     assert site.router.figures.refused == 1
 

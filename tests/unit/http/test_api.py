@@ -102,7 +102,7 @@ class GivingBack(RunConsumer):
 def test_what_the_only_consumer_gives_back_nobody_has_taken(outcome: Outcome) -> None:
     async def test(rig: Rig) -> None:
         consumer = GivingBack(outcome)
-        rig.router.subscribe(consumer, "anycast/a", SubscribeOptions())
+        rig.router.subscriptions.subscribe(consumer, "anycast/a", SubscribeOptions())
         assert (await rig.client.post("/t/anycast/a", content=b"x")).status_code == 503
         assert consumer.got == 1
 

@@ -112,7 +112,7 @@ def test_a_session_that_cannot_be_read_is_looked_at_again(monkeypatch: pytest.Mo
         def fail(kind: str, key: str) -> bytes:
             raise StoreError("the medium fails")
 
-        broken.setattr(site.store, "get", fail)
+        broken.setattr(site.store.state, "get", fail)
         site.sessions.tick(12.0)
     assert len(site.sessions) == 1
     site.sessions.tick(14.0)
@@ -123,7 +123,7 @@ def test_a_session_another_program_has_deleted() -> None:
     site = Site()
     subscribed(site, SubscriptionRequest("topic/1", 1)).lose()
     away(site)
-    site.store.delete("session", "c")
+    site.store.state.delete("session", "c")
     assert not Peer(site).connack.session_present
 
 
@@ -147,7 +147,7 @@ def test_what_is_in_flight_keeps_the_object_and_it_goes_later() -> None:
     for _ in range(3):
         away(site)
     assert "c" not in site.sessions._table.opened
-    assert dict(site.store.items("outgoing")).get("c", b"") == b""
+    assert dict(site.store.state.items("outgoing")).get("c", b"") == b""
 
 
 def test_it_ends_when_its_time_has_come() -> None:
@@ -161,7 +161,7 @@ def test_it_ends_when_its_time_has_come() -> None:
     away(site, 11.0)
     assert len(site.sessions) == len(site.router.durable_subscriptions) == 0
     assert site.router.names.count(NameKind.SESSION) == site.router.names.count(NameKind.SUBSCRIPTION) == 0
-    assert list(site.store.items("session")) == []
+    assert list(site.store.state.items("session")) == []
     assert not Peer(site).connack.session_present
 
 
@@ -247,7 +247,7 @@ def test_a_subscription_of_amqp_that_is_called_like_a_shared_one_outlives_a_rest
     """Nobody has ended ``share/news::mine``; the shared subscription nobody has a session for did end."""
     site = Site()
     for name, all_qos in (("share/news::mine", True), ("share/g/news", False)):
-        site.router.declare(Declaration(name=name, pattern="share/news", all_qos=all_qos))
+        site.router.subscriptions.declare(Declaration(name=name, pattern="share/news", all_qos=all_qos))
     site.settle()
     site.start()
     assert list(site.router.durable_subscriptions) == ["share/news::mine"]

@@ -93,7 +93,7 @@ class Site:
 
     def incoming(self, client_id: str = "c") -> list[int]:
         """QoS 2 packet identifiers on disk."""
-        return list(array.array("H", dict(self.store.items("incoming")).get(client_id, b"")))
+        return list(array.array("H", dict(self.store.state.items("incoming")).get(client_id, b"")))
 
 
 class Peer:
@@ -257,7 +257,7 @@ class TestPubcomp:
 
     def test_waits_for_a_commit_somebody_else_starts(self) -> None:
         site, peer = self.start()
-        assert site.store.flush()
+        assert site.store.commits.flush()
         assert peer.sent() == []
         site.end_commit()
         assert peer.sent() == [p.PubComp(1)]
@@ -441,7 +441,7 @@ class TestConnack:
         site.settle()
         [connack] = peer.sent()
         assert not connack.session_present
-        assert not list(site.store.items("session"))
+        assert not list(site.store.state.items("session"))
 
     def test_of_a_session_that_leaves_no_trace_waits_for_nothing(self) -> None:
         peer = Peer(Site(), clean_start=True, expiry_s=0, waits=True)
@@ -464,7 +464,7 @@ class TestConnack:
         peer = Peer(site, clean_start=True, expiry_s=0, waits=True)
         assert peer.sent() == []
         site.settle()
-        assert not list(site.store.items("session"))
+        assert not list(site.store.state.items("session"))
         [connack] = peer.sent()
         assert connack.reason is R.SUCCESS
 

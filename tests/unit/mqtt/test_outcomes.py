@@ -40,7 +40,7 @@ class Site(amqp.Site):
     @property
     def losses(self) -> list[tuple[str, int]]:
         """Reasons in the ledger, and how many messages."""
-        return [(loss.reason, loss.messages) for loss in self.store.losses(0, 100)]
+        return [(loss.reason, loss.messages) for loss in self.store.ledger.entries(0, 100)]
 
 
 class Peer:
@@ -137,7 +137,7 @@ class TestTooLargeForOne:
     def test_until_it_expires_by_the_rule_of_the_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = Site()
         rule = AddressPolicy(ttl_max_s=10, expiry="deadletter/d")
-        site.router.reconfigure(site.router.table, {"queue/#": rule})
+        site.router.reconfigure(site.router.addresses.table, {"queue/#": rule})
         little = small(site, "queue/x")
         Peer(site, "publisher").publish("queue/x", LARGE_BODY)
         assert little.take() == []
@@ -268,14 +268,14 @@ class TestRefused:
     @pytest.mark.parametrize("qos", [1, 2])
     def test_it_is_dead_lettered_where_the_queue_says_so(self, qos: int, kept: int) -> None:
         site = Site()
-        site.router.reconfigure(site.router.table, {"queue/#": AddressPolicy(deadletter="deadletter/d")})
+        site.router.reconfigure(site.router.addresses.table, {"queue/#": AddressPolicy(deadletter="deadletter/d")})
         consumer = Peer(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
         site.router.publish(Publication(amqp.MqttDevice(), Run("queue/x", "d", 2, b"", [b"refused"]), (1,)))
         site.settle_down()
         self.refuse(consumer)
         assert Peer(site, "other", "deadletter/d").take() == [b"refused"]
         assert site.losses == [("dead-lettered: rejected", 1)]
-        assert dict(site.store.items("outgoing")) == {}, "no record of the exchange is left"
+        assert dict(site.store.state.items("outgoing")) == {}, "no record of the exchange is left"
 
     @pytest.mark.parametrize("address", ["queue/x", "topic/x"])
     def test_or_it_is_in_the_ledger(self, address: str) -> None:
@@ -300,7 +300,7 @@ class TestLosingAConsumer:
     def poisoned() -> Site:
         site = Site()
         policy = AddressPolicy(redelivery=Redelivery(attempts_max=3), deadletter="deadletter/d")
-        site.router.reconfigure(site.router.table, {"queue/#": policy})
+        site.router.reconfigure(site.router.addresses.table, {"queue/#": policy})
         run = Run("queue/x", "d", 2, b"", [b"poison"])
         site.router.publish(Publication(amqp.MqttDevice(), run, (1,)))
         site.settle_down()
@@ -321,7 +321,7 @@ class TestLosingAConsumer:
         assert self.got(again) == []
         assert Peer(site, "other", "deadletter/d").take() == [b"poison"]
         assert site.losses == [("dead-lettered: delivery attempts exceeded", 1)]
-        assert dict(site.store.items("outgoing")) == {}, "no record of the exchange is left"
+        assert dict(site.store.state.items("outgoing")) == {}, "no record of the exchange is left"
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_before_the_last_attempt_it_comes_again(self, qos: int) -> None:
@@ -351,7 +351,7 @@ class TestLosingAConsumer:
     def test_after_a_goodbye_another_gets_it_at_once(self) -> None:
         site = self.poisoned()
         policy = AddressPolicy(redelivery=Redelivery(attempts_max=3, delay_s=60))
-        site.router.reconfigure(site.router.table, {"queue/#": policy})
+        site.router.reconfigure(site.router.addresses.table, {"queue/#": policy})
         consumer = Peer(site, "consumer", "queue/x", session_expiry_interval_s=100)
         other = Peer(site, "other", "queue/x")
         consumer.send(p.Disconnect())

@@ -36,10 +36,10 @@ class Site(test_outcomes.Site):
         self.settle_down()
         self.turns: deque[Callable[[], None]] = deque()
         self.looks = 0
-        self.store.commit_listeners.clear()
+        self.store.commits.listeners.clear()
         self.router = Router(
             self.store,
-            self.router.table,
+            self.router.addresses.table,
             clock_ns=lambda: amqp.CLOCK_NS,
             flush_soon=lambda: None,
             monotonic_s=self.look,

@@ -55,7 +55,7 @@ class Site:
     def restart(self) -> None:
         """What was committed is there; the clock goes on from the first tick."""
         self._turns.clear()
-        self._store.commit_listeners.clear()
+        self._store.commits.listeners.clear()
         self.router = Published(
             self._store,
             AddressTable([AddressRule("queue/#", AddressType.QUEUE)]),
@@ -66,7 +66,7 @@ class Site:
             soon=self._turns.append,
         )
         self.router.runs, self.router.users = [], []
-        self.wills = Wills(self.router, self._store)
+        self.wills = Wills(self.router, self._store.state)
         self.wills.tick(START_S)
 
     def commit(self) -> None:
@@ -93,14 +93,14 @@ class Site:
     @property
     def stored(self) -> list[bytes]:
         """What the queue holds on disk."""
-        log = self._store.find_log(f"{QUEUE_LOG}queue/state")
+        log = self._store.logs.find(f"{QUEUE_LOG}queue/state")
         return [] if log is None else [body for each in self._store.medium.kept(log) for body in each.run.bodies]
 
     @property
     def on_disk(self) -> list[bytes]:
         """Wills that are kept, and those that are stored."""
-        kept = [msgspec.msgpack.decode(value, type=Will).run for _, value in self._store.items("will")]
-        owed = [msgspec.msgpack.decode(value, type=Owed).run for _, value in self._store.items("owed-will")]
+        kept = [msgspec.msgpack.decode(value, type=Will).run for _, value in self._store.state.items("will")]
+        owed = [msgspec.msgpack.decode(value, type=Owed).run for _, value in self._store.state.items("owed-will")]
         return [*(body for run in (*kept, *owed) for body in run.bodies), *self.stored]
 
     def turn(self) -> None:
@@ -137,7 +137,7 @@ def test_it_is_its_users_after_a_restart_too() -> None:
     """Who pays for the name of what is retained. A will that an older version kept has no user."""
     site = Site()
     site.wills.keep("c", will(b"gone"), expiry_s=0, user="anna")
-    site._store.put("will", "older", msgspec.msgpack.encode(will(b"older")))
+    site._store.state.put("will", "older", msgspec.msgpack.encode(will(b"older")))
     site.commit()
     site.restart()
     site.at(WILLS_AFTER_START_S)
@@ -347,7 +347,7 @@ class TestNotStored:
     def test_where_it_cannot_be_retained_it_is_published_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         site = Site()
         monkeypatch.setattr(site.router.retained, "admits", lambda _run, _user: False)
-        site.router.declare(Declaration(name="kept", pattern="state"))
+        site.router.subscriptions.declare(Declaration(name="kept", pattern="state"))
         site.wills.publish("c", will(b"gone"))
         site.settle()
         assert site.router.runs[-1] == ("c", "state", b"gone", 0)

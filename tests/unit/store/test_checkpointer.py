@@ -230,13 +230,13 @@ def test_commits_that_write_nothing_begin_no_checkpoint(tmp_path: Path, monkeypa
     told: list[int] = []
     monkeypatch.setattr(Checkpointer, "committed", lambda _, log_bytes: told.append(log_bytes))
     rig = sqlite_rig(tmp_path)
-    rig.store.put("kind", "another", b"value")
+    rig.store.state.put("kind", "another", b"value")
     rig.commit()
     told.clear()
-    rig.store.delete("kind", "a key that no row has")
+    rig.store.state.delete("kind", "a key that no row has")
     assert rig.commit().error is None
     assert not told
-    rig.store.put("kind", "key", b"value")
+    rig.store.state.put("kind", "key", b"value")
     rig.commit()
     assert len(told) == 1
     rig.store.close()
@@ -333,12 +333,12 @@ def test_a_store_that_keeps_its_log_moves_all_of_it_when_it_is_opened_again(
     tmp_path: Path, syncs: FailingSyncs
 ) -> None:
     rig = sqlite_rig(tmp_path, Limits(checkpoint_bytes=100_000))
-    log = rig.store.log("a")
-    rig.store.open_cursor("c", log, 0)
+    log = rig.store.logs.open("a")
+    rig.store.cursors.open("c", log, 0)
     syncs.fail = True
     sent = 0
     while not medium_of(rig).problems:
-        rig.store.append(log, run_of(b"%d" % sent * 5_000))
+        rig.store.logs.append(log, run_of(b"%d" % sent * 5_000))
         rig.commit()
         sent += 1
         assert sent < 1_000

@@ -25,18 +25,18 @@ def run(address: str, *bodies: bytes) -> Run:
 def fill(rig: Rig, log: int, commits: int) -> None:
     """Each commit: 3 messages of a, 2 of b."""
     for _ in range(commits):
-        rig.store.append(log, run("a", b"1", b"22", b"333"))
-        rig.store.append(log, run("b", b"4444", b"5"))
+        rig.store.logs.append(log, run("a", b"1", b"22", b"333"))
+        rig.store.logs.append(log, run("b", b"4444", b"5"))
         rig.commit()
 
 
 def losses(rig: Rig) -> list[Entry]:
     """(subscription, address, first, last, messages, bytes) of what the ledger calls damaged."""
     rig.settle()
-    assert all(entry.reason == "damaged" for entry in rig.store.losses(0, 100))
+    assert all(entry.reason == "damaged" for entry in rig.store.ledger.entries(0, 100))
     return [
         (entry.subscription, entry.address, entry.first, entry.last, entry.messages, entry.bytes)
-        for entry in rig.store.losses(0, 100)
+        for entry in rig.store.ledger.entries(0, 100)
     ]
 
 
@@ -59,8 +59,8 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.rig = sqlite_rig(folder)
         self.path = folder / FILE_NAME
-        self.log = self.rig.store.log("topic #")
-        self.one = self.rig.store.open_cursor("one", self.log, 0)
+        self.log = self.rig.store.logs.open("topic #")
+        self.one = self.rig.store.cursors.open("one", self.log, 0)
 
     def names(self) -> list[tuple[str, int]]:
         """(address, sequence) of everything that is delivered."""
@@ -81,16 +81,16 @@ def made(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_a_body_rots(made: Store) -> None:
-    two = made.rig.store.open_cursor("two", made.log, 0)
-    made.rig.store.acknowledge(two, 0, 5)
+    two = made.rig.store.cursors.open("two", made.log, 0)
+    made.rig.store.cursors.acknowledge(two, 0, 5)
     rot(made.path, 1, 5)
     assert len(made.names()) == 15
     assert losses(made.rig) == [
         ("one", "a", 3, 5, 3, 6), ("one", "b", 2, 3, 2, 5),
         ("two", "a", 4, 5, 2, 5), ("two", "b", 2, 3, 2, 5),
     ]  # fmt: skip
-    assert made.rig.store.cursor(made.one).acknowledged == [(5, 9)]
-    assert made.rig.store.cursor(two).position == 10
+    assert made.rig.store.cursors.record(made.one).acknowledged == [(5, 9)]
+    assert made.rig.store.cursors.record(two).position == 10
 
 
 def test_the_ledger_is_written_with_the_cursor_and_once(made: Store) -> None:
@@ -128,14 +128,14 @@ def test_what_nobody_can_name(made: Store) -> None:
 
 
 def test_a_group_that_had_them_all_loses_nothing(made: Store) -> None:
-    made.rig.store.acknowledge(made.one, 0, 9)
+    made.rig.store.cursors.acknowledge(made.one, 0, 9)
     rot(made.path, 1, 5)
     made.rig.read_all(made.log, 5)
     assert losses(made.rig) == []
 
 
 def test_a_group_is_told_of_what_it_wanted(made: Store) -> None:
-    made.rig.store.set_filter(made.one, lambda run: run.address == "b")
+    made.rig.store.cursors.set_filter(made.one, lambda run: run.address == "b")
     behead(made.path, 5)
     made.names()
     assert losses(made.rig) == [("one", "b", 2, 3, 2, 0)]
@@ -145,15 +145,15 @@ def test_a_count_that_rots_takes_nothing_with_it(made: Store) -> None:
     change(made.path, "UPDATE segment SET messages = 4000 WHERE key = ?", key(1, 5))
     names = made.names()
     assert len(names) == 15
-    assert made.rig.store.cursor(made.one).acknowledged == [(5, 9)]
+    assert made.rig.store.cursors.record(made.one).acknowledged == [(5, 9)]
     assert losses(made.rig) == [("one", "a", 3, 5, 3, 0), ("one", "b", 2, 3, 2, 0)]
 
 
 def test_evicted_before_anybody_read_it(made: Store) -> None:
     rot(made.path, 1, 0)
-    made.rig.store.evict(made.log, 12)
+    made.rig.store.retention.evict(made.log, 12)
     made.rig.settle()
-    found = [(*entry[1:7], entry.reason) for entry in made.rig.store.losses(0, 100)]
+    found = [(*entry[1:7], entry.reason) for entry in made.rig.store.ledger.entries(0, 100)]
     assert found == [
         ("one", "a", 0, 2, 3, 6, "damaged"), ("one", "b", 0, 1, 2, 5, "damaged"),
         ("one", "a", 3, 5, 3, 6, "evicted"), ("one", "b", 2, 3, 2, 5, "evicted"),
@@ -165,7 +165,7 @@ def test_neighbours_are_looked_at_up_to_a_bound(tmp_path: Path) -> None:
     for between, expected in ((NEIGHBOURS - 2, "a"), (NEIGHBOURS, "$log/topic #")):
         made = Store(tmp_path / str(between))
         for address in ("a", "a", *("b" for _ in range(between)), "a"):
-            made.rig.store.append(made.log, run(address, b"x"))
+            made.rig.store.logs.append(made.log, run(address, b"x"))
             made.rig.commit()
         made.reopen()
         behead(made.path, 1)

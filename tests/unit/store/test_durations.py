@@ -30,10 +30,10 @@ def test_the_end_of_a_bucket_belongs_to_it() -> None:
 def test_every_commit_is_counted(tmp_path: Path) -> None:
     posted: queue.SimpleQueue = queue.SimpleQueue()  # type: ignore[type-arg]
     store = open_store(tmp_path, post=posted.put)
-    log = store.log("log")
+    log = store.logs.open("log")
     for _ in range(5):
-        store.append(log, Run("address", "device", 1, b"", [b"body"], 1))
-        store.flush()
+        store.logs.append(log, Run("address", "device", 1, b"", [b"body"], 1))
+        store.commits.flush()
         posted.get(timeout=30)()
     histogram = store.medium.commits
     assert histogram.total == 5

@@ -18,9 +18,9 @@ from tests.support.stores import change
 
 
 def append(rig: Rig, address: str, count: int = 1, log_name: str = "topic #") -> None:
-    log = rig.store.log(log_name)
-    rig.store.open_cursor("c", log, 0)
-    rig.store.append(log, Run(address, "d", 1, b"", [b"x"] * count, 1))
+    log = rig.store.logs.open(log_name)
+    rig.store.cursors.open("c", log, 0)
+    rig.store.logs.append(log, Run(address, "d", 1, b"", [b"x"] * count, 1))
     rig.commit()
 
 
@@ -30,7 +30,7 @@ def closed(data: Path, *addresses: str) -> tuple[str, list[str]]:
     for address in addresses:
         append(rig, address)
     rig.store.close()
-    return rig.store.epoch, list(rig.store.openings)
+    return rig.store.lineage.epoch, list(rig.store.lineage.openings)
 
 
 class TestOpenings:
@@ -69,17 +69,17 @@ class TestOpenings:
         rig = sqlite_rig(tmp_path)
         append(rig, "a")
         append(rig, "b")
-        assert rig.store.epoch != epoch
-        assert list(rig.store.epochs.parts("a", 0, 2)) == [(epoch, 0, 1), (rig.store.epoch, 2, 2)]
-        assert rig.store.epochs.of("b", 0) == rig.store.epoch
+        assert rig.store.lineage.epoch != epoch
+        assert list(rig.store.lineage.epochs.parts("a", 0, 2)) == [(epoch, 0, 1), (rig.store.lineage.epoch, 2, 2)]
+        assert rig.store.lineage.epochs.of("b", 0) == rig.store.lineage.epoch
         rig.store.close()
-        assert closed(tmp_path)[0] == rig.store.epoch
+        assert closed(tmp_path)[0] == rig.store.lineage.epoch
 
     def test_a_new_store_beside_an_old_companion_is_new(self, tmp_path: Path) -> None:
         closed(tmp_path, "a")
         (tmp_path / FILE_NAME).unlink()
         rig = sqlite_rig(tmp_path)
-        assert rig.store.epochs.single
+        assert rig.store.lineage.epochs.single
         rig.store.close()
 
     def test_a_medium_that_takes_no_opening(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -94,14 +94,14 @@ class TestOpenings:
         rig = sqlite_rig(tmp_path)
         append(rig, "a")
         rig.reopen()
-        shared = rig.store.openings[-1]
+        shared = rig.store.lineage.openings[-1]
         append(rig, "a")
         rig.reopen()
         append(rig, "a")
         change(tmp_path / FILE_NAME, "UPDATE opening SET ends = '{', id = CAST(x'fe' AS TEXT) WHERE number = 3")
         rig.reopen()
-        rig.store.fork(shared)
-        assert list(rig.store.epochs.parts("a", 0, 2))[1:] == [(rig.store.epoch, 1, 2)]
+        rig.store.lineage.fork(shared)
+        assert list(rig.store.lineage.epochs.parts("a", 0, 2))[1:] == [(rig.store.lineage.epoch, 1, 2)]
         rig.store.close()
 
 
@@ -116,12 +116,12 @@ class TestManyLogs:
         for address in addresses:
             append(rig, address, log_name=f"log {address}")
         rig.store.close()
-        return list(rig.store.openings)
+        return list(rig.store.lineage.openings)
 
     def many(self, data: Path) -> None:
         rig = sqlite_rig(data)
         for i in range(self.LOGS):
-            rig.store.log(f"log {i}")
+            rig.store.logs.open(f"log {i}")
         rig.commit()
         append(rig, "a", log_name="log a")
         rig.store.close()
@@ -140,8 +140,8 @@ class TestManyLogs:
         assert whole > 6 * self.LOGS
         assert [size < 100 for size in others] == [True, True]
         rig = sqlite_rig(tmp_path)
-        logs = {name: rig.store.log(f"log {name}") for name in "ab"}
-        ended = [ends for ends in rig.store.opening_ends() if ends is not None]
+        logs = {name: rig.store.logs.open(f"log {name}") for name in "ab"}
+        ended = [ends for ends in rig.store.lineage.opening_ends() if ends is not None]
         assert [[ends.get(logs[name], 0) for name in "ab"] for ends in ended[:4]] == [[2, 2], [2, 2], [2, 1], [1, 0]]
         assert all(len(ends) >= self.LOGS for ends in ended[:4])
         rig.store.close()
@@ -153,14 +153,14 @@ class TestManyLogs:
         assert len(known) == OPENINGS_MAX + 1
         assert sum(self.sizes(tmp_path)) < 20 * self.LOGS
         rig = sqlite_rig(tmp_path)
-        assert all(ends is not None and len(ends) >= self.LOGS for ends in rig.store.opening_ends())
+        assert all(ends is not None and len(ends) >= self.LOGS for ends in rig.store.lineage.opening_ends())
         rig.store.close()
 
     def test_many_that_changed_are_written_whole(self, tmp_path: Path) -> None:
         self.many(tmp_path)
         rig = sqlite_rig(tmp_path)
         for i in range(self.LOGS):
-            rig.store.append(rig.store.log(f"log {i}"), Run(str(i), "d", 1, b"", [b"x"], 1))
+            rig.store.logs.append(rig.store.logs.open(f"log {i}"), Run(str(i), "d", 1, b"", [b"x"], 1))
         rig.commit()
         rig.store.close()
         self.started(tmp_path)
@@ -173,10 +173,10 @@ class TestManyLogs:
         known = self.started(tmp_path, "a")
         self.started(tmp_path, "a")
         rig = sqlite_rig(tmp_path)
-        epoch = rig.store.epoch
-        rig.store.fork(known[-1])
-        new = rig.store.epoch
-        assert list(rig.store.epochs.parts("a", 0, 3)) == [(epoch, 0, 2), (new, 3, 3)]
+        epoch = rig.store.lineage.epoch
+        rig.store.lineage.fork(known[-1])
+        new = rig.store.lineage.epoch
+        assert list(rig.store.lineage.epochs.parts("a", 0, 3)) == [(epoch, 0, 2), (new, 3, 3)]
         rig.store.close()
 
     def test_with_a_rotten_one_those_told_by_it_are_nobody_s(self, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ class TestManyLogs:
         self.started(tmp_path, "a")
         change(tmp_path / FILE_NAME, "UPDATE opening SET ends = '{' WHERE number = 2")
         rig = sqlite_rig(tmp_path)
-        newest, *others = rig.store.opening_ends()
+        newest, *others = rig.store.lineage.opening_ends()
         assert newest is not None
         assert others[:2] == [None, None]
         rig.store.close()
@@ -198,41 +198,41 @@ class TestFork:
         closed(tmp_path, "a")
         rig = sqlite_rig(tmp_path)
         append(rig, "a", 3)
-        rig.store.fork(known[-1])
+        rig.store.lineage.fork(known[-1])
         append(rig, "a")
         append(rig, "b")
-        new = rig.store.epoch
+        new = rig.store.lineage.epoch
         assert new != epoch
-        assert list(rig.store.epochs.parts("a", 0, 6)) == [(epoch, 0, 1), (new, 2, 6)]
-        assert list(rig.store.epochs.parts("b", 0, 1)) == [(epoch, 0, 0), (new, 1, 1)]
-        assert list(rig.store.epochs.parts("c", 0, 1)) == [(epoch, 0, 0), (new, 1, 1)]
-        assert rig.store.epochs.of("d", 0) == new
-        assert (rig.store.epochs.start("a"), rig.store.epochs.start("d")) == (2, 0)
-        assert sorted(rig.store.epochs.before()) == [(new, "a", 1), (new, "b", 0), (new, "c", 0)]
+        assert list(rig.store.lineage.epochs.parts("a", 0, 6)) == [(epoch, 0, 1), (new, 2, 6)]
+        assert list(rig.store.lineage.epochs.parts("b", 0, 1)) == [(epoch, 0, 0), (new, 1, 1)]
+        assert list(rig.store.lineage.epochs.parts("c", 0, 1)) == [(epoch, 0, 0), (new, 1, 1)]
+        assert rig.store.lineage.epochs.of("d", 0) == new
+        assert (rig.store.lineage.epochs.start("a"), rig.store.lineage.epochs.start("d")) == (2, 0)
+        assert sorted(rig.store.lineage.epochs.before()) == [(new, "a", 1), (new, "b", 0), (new, "c", 0)]
         rig.store.close()
 
     def test_no_opening_in_common(self, tmp_path: Path) -> None:
         """Whatever is as old as the oldest opening it knows of keeps its name."""
         rig = sqlite_rig(tmp_path)
         append(rig, "a", 2)
-        epoch = rig.store.epoch
-        rig.store.fork("")
-        assert list(rig.store.epochs.parts("a", 0, 1)) == [(rig.store.epoch, 0, 1)]
-        assert rig.store.epoch != epoch
+        epoch = rig.store.lineage.epoch
+        rig.store.lineage.fork("")
+        assert list(rig.store.lineage.epochs.parts("a", 0, 1)) == [(rig.store.lineage.epoch, 0, 1)]
+        assert rig.store.lineage.epoch != epoch
         rig.store.close()
 
     def test_twice(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
-        names = [rig.store.epoch]
+        names = [rig.store.lineage.epoch]
         for _ in range(2):
             append(rig, "a", 2)
             rig.reopen()
-            rig.store.fork(rig.store.openings[-2])
-            names.append(rig.store.epoch)
+            rig.store.lineage.fork(rig.store.lineage.openings[-2])
+            names.append(rig.store.lineage.epoch)
         append(rig, "late")
-        assert list(rig.store.epochs.parts("a", 0, 5)) == list(zip(names, (0, 2, 4), (1, 3, 5), strict=True))
-        assert list(rig.store.epochs.parts("a", 1, 2)) == [(names[0], 1, 1), (names[1], 2, 2)]
-        assert list(rig.store.epochs.parts("late", 0, 0)) == [(names[2], 0, 0)]
+        assert list(rig.store.lineage.epochs.parts("a", 0, 5)) == list(zip(names, (0, 2, 4), (1, 3, 5), strict=True))
+        assert list(rig.store.lineage.epochs.parts("a", 1, 2)) == [(names[0], 1, 1), (names[1], 2, 2)]
+        assert list(rig.store.lineage.epochs.parts("late", 0, 0)) == [(names[2], 0, 0)]
         rig.store.close()
 
     def test_a_copy_of_the_directory_knows_nothing(self, tmp_path: Path) -> None:
@@ -247,17 +247,19 @@ class TestFork:
 
     def test_messages_that_are_only_in_memory(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
-        log = rig.store.log("topic #")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.keep_in_memory(log, keep=True)
+        log = rig.store.logs.open("topic #")
+        rig.store.cursors.open("c", log, 0)
+        rig.store.logs.keep_in_memory(log, keep=True)
         for _ in range(3):
-            rig.store.append(log, Run("a", "d", 1, b"", [b"x"], 1))
-            if not rig.store.info().memory_bytes and rig.store.flush():  # what is the first waits for its numbers
-                while rig.store.committing:
+            rig.store.logs.append(log, Run("a", "d", 1, b"", [b"x"], 1))
+            if (
+                not rig.store.info().memory_bytes and rig.store.commits.flush()
+            ):  # what is the first waits for its numbers
+                while rig.store.commits.committing:
                     rig.turn()
-        epoch = rig.store.epoch
+        epoch = rig.store.lineage.epoch
         assert rig.store.info().memory_bytes
-        rig.store.fork("")
-        assert list(rig.store.epochs.parts("a", 0, 3)) == [(rig.store.epoch, 0, 3)]
-        assert rig.store.epoch != epoch
+        rig.store.lineage.fork("")
+        assert list(rig.store.lineage.epochs.parts("a", 0, 3)) == [(rig.store.lineage.epoch, 0, 3)]
+        assert rig.store.lineage.epoch != epoch
         rig.store.close()

@@ -35,13 +35,13 @@ def test_commits_fail_from_then_on(tmp_path: Path, change: Callable[[Path], obje
     assert isinstance(store.medium, SqliteMedium)
     now = [0.0]
     store.medium._files._clock, store.medium._files._looked_at_s = (lambda: now[0]), 0.0
-    log = store.log("queue a")
-    store.append(log, run_of(b"1"))
+    log = store.logs.open("queue a")
+    store.logs.append(log, run_of(b"1"))
     assert rig.commit().error is None
     assert store.medium.problems == []
     change(tmp_path / "data")
     now[0] += LOOK_S
-    store.append(log, run_of(b"2"))
+    store.logs.append(log, run_of(b"2"))
     error = rig.commit().error
     assert isinstance(error, StoreError)
     assert store.medium.problems == [str(error)]

@@ -20,13 +20,13 @@ def made(rig: Rig, count: int = QUEUES, prefix: str = "queue") -> list[int]:
     logs = []
     for start in range(0, count, 20):
         for i in range(start, start + 20):
-            log = rig.store.log(f"{prefix} {i}")
-            rig.store.rest_cursor(rig.store.open_cursor("queue", log, 0))
-            rig.store.append(log, run_of(b"%d" % i, address=str(i)))
+            log = rig.store.logs.open(f"{prefix} {i}")
+            rig.store.cursors.rest(rig.store.cursors.open("queue", log, 0))
+            rig.store.logs.append(log, run_of(b"%d" % i, address=str(i)))
             logs.append(log)
         rig.commit()
     rig.settle()
-    rig.store.flush()
+    rig.store.commits.flush()
     return logs
 
 
@@ -39,8 +39,8 @@ def test_few_are_in_use(tmp_path: Path) -> None:
     logs = made(rig)
     assert in_use(rig) <= 2 * LIMITS.logs_in_use_max
     assert rig.store.totals().messages == QUEUES
-    assert [rig.store.bounds(log) for log in logs] == [(0, 1)] * QUEUES
-    assert sum(rig.store.backlog(rig.store.open_cursor("queue", log, 0)) for log in logs) == QUEUES
+    assert [rig.store.logs.bounds(log) for log in logs] == [(0, 1)] * QUEUES
+    assert sum(rig.store.cursors.backlog(rig.store.cursors.open("queue", log, 0)) for log in logs) == QUEUES
     assert in_use(rig) <= 2 * LIMITS.logs_in_use_max, "asked how much there is they stay at rest"
     rig.reopen()
     assert in_use(rig) == 0
@@ -54,15 +54,15 @@ def test_fewer_are_in_use_once_nothing_comes(tmp_path: Path) -> None:
     limits = Limits(logs_in_use_max=QUEUES, logs_in_use_calm_max=10, counted_logs_calm_max=20, counted_commits_max=1000)
     rig = sqlite_rig(tmp_path, limits)
     for log in made(rig):
-        rig.store.append(log, run_of(b"x", address=str(log)))
+        rig.store.logs.append(log, run_of(b"x", address=str(log)))
     rig.commit()
     assert in_use(rig) == QUEUES
-    rig.store.flush()
+    rig.store.commits.flush()
     assert in_use(rig) == QUEUES, "others may come"
     rig.commit()
     for _ in range(4):
         rig.now += CALM_S
-        assert not rig.store.flush(), "all is counted"
+        assert not rig.store.commits.flush(), "all is counted"
     assert in_use(rig) == limits.logs_in_use_calm_max
     rig.store.close()
 
@@ -72,27 +72,27 @@ def test_one_at_rest_is_used_while_a_commit_is_under_way_and_fails() -> None:
     logs = made(rig)
     store = rig.store
     log, other = logs[3], logs[4]
-    cursor = store.open_cursor("queue", log, 0)
+    cursor = store.cursors.open("queue", log, 0)
     assert {log, other}.isdisjoint(store._logs.in_use)
     fail_commits(rig)
-    store.append(log, run_of(b"refused", address="3"))
-    store.acknowledge(cursor, 0, 0)
-    assert store.flush()
-    store.drop_cursor(store.open_cursor("queue", other, 0))
+    store.logs.append(log, run_of(b"refused", address="3"))
+    store.cursors.acknowledge(cursor, 0, 0)
+    assert store.commits.flush()
+    store.cursors.drop(store.cursors.open("queue", other, 0))
     rig.turn()
     assert rig.commits[-1].error is not None
     heal(rig)
-    assert store.bounds(log) == (0, 1)
-    assert store.cursor(cursor).position == 1
-    store.append(log, run_of(b"kept", address="3"))
+    assert store.logs.bounds(log) == (0, 1)
+    assert store.cursors.record(cursor).position == 1
+    store.logs.append(log, run_of(b"kept", address="3"))
     assert rig.commit().error is None
     rig.settle()
     made(rig, 40, "more")  # so that they are at rest again
-    assert store.bounds(log) == (1, 2)
-    assert store.bounds(other) == (1, 1), "nobody wanted it any more"
+    assert store.logs.bounds(log) == (1, 2)
+    assert store.logs.bounds(other) == (1, 1), "nobody wanted it any more"
     with pytest.raises(KeyError):
-        store.backlog(cursor + 1)
-    assert store.backlog(cursor) == 1
+        store.cursors.backlog(cursor + 1)
+    assert store.cursors.backlog(cursor) == 1
     store.close()
 
 
@@ -100,16 +100,16 @@ def test_a_freed_one_is_made_anew() -> None:
     rig = memory_rig(LIMITS)
     logs = made(rig)
     store = rig.store
-    cursor = store.open_cursor("queue", logs[7], 0)
-    store.acknowledge(cursor, 0, 0)
+    cursor = store.cursors.open("queue", logs[7], 0)
+    store.cursors.acknowledge(cursor, 0, 0)
     rig.settle()
-    assert store.free_log(logs[7])
-    assert store.log("another") == logs[7]
-    assert store.log("queue 7") == QUEUES + 1
+    assert store.logs.free(logs[7])
+    assert store.logs.open("another") == logs[7]
+    assert store.logs.open("queue 7") == QUEUES + 1
     rig.settle()
     with pytest.raises(KeyError):
-        store.cursor(cursor)
-    assert store.bounds(logs[7]) == (1, 1)
+        store.cursors.record(cursor)
+    assert store.logs.bounds(logs[7]) == (1, 1)
     store.close()
 
 
@@ -117,45 +117,48 @@ def test_what_an_account_keeps_is_added_up() -> None:
     rig = memory_rig(LIMITS)
     logs = made(rig)
     store, mine, other = rig.store, Meter(), Meter()
-    assert all(store.meter(log, mine) for log in logs)
-    assert not store.meter(logs[0], mine)
-    assert store.metered_bytes(mine) == sum(map(store.log_bytes, logs)) > 0
-    store.append(logs[5], run_of(bytes(1000), address="5"))
-    assert store.metered_bytes(mine) == sum(map(store.log_bytes, logs)), "what is on its way counts"
+    assert all(store.retention.meter(log, mine) for log in logs)
+    assert not store.retention.meter(logs[0], mine)
+    assert store.retention.metered_bytes(mine) == sum(map(store.retention.log_bytes, logs)) > 0
+    store.logs.append(logs[5], run_of(bytes(1000), address="5"))
+    assert store.retention.metered_bytes(mine) == sum(map(store.retention.log_bytes, logs)), "what is on its way counts"
     rig.settle()
-    assert store.largest(mine, 1) == [logs[5]]
-    store.meter(logs[5], other)
-    assert (store.metered_bytes(other), store.metered_bytes(mine)) == (1001, sum(map(store.log_bytes, logs)) - 1001)
-    store.evict(logs[5], 1001)
+    assert store.retention.largest(mine, 1) == [logs[5]]
+    store.retention.meter(logs[5], other)
+    assert (store.retention.metered_bytes(other), store.retention.metered_bytes(mine)) == (
+        1001,
+        sum(map(store.retention.log_bytes, logs)) - 1001,
+    )
+    store.retention.evict(logs[5], 1001)
     rig.settle()
-    assert store.metered_bytes(other) == 0
-    store.meter(logs[5], None)
-    assert sorted(store.metered(mine)) == sorted(set(logs) - {logs[5]})
+    assert store.retention.metered_bytes(other) == 0
+    store.retention.meter(logs[5], None)
+    assert sorted(store.retention.metered(mine)) == sorted(set(logs) - {logs[5]})
     store.close()
 
 
 def test_the_slowest_of_many_cursors() -> None:
     rig = memory_rig(LIMITS)
     store = rig.store
-    log = store.log("topic")
-    cursors = [store.open_cursor(f"c{i}", log, 0) for i in range(50)]
+    log = store.logs.open("topic")
+    cursors = [store.cursors.open(f"c{i}", log, 0) for i in range(50)]
     for i in range(20):
-        store.append(log, run_of(b"%d" % i))
+        store.logs.append(log, run_of(b"%d" % i))
         rig.commit()
     for i, cursor in enumerate(cursors):
-        store.acknowledge(cursor, 0, i % 10 + 5)
+        store.cursors.acknowledge(cursor, 0, i % 10 + 5)
     rig.settle()
-    assert store.bounds(log)[0] == 6
+    assert store.logs.bounds(log)[0] == 6
     for cursor in cursors[0::10]:
-        store.drop_cursor(cursor)
+        store.cursors.drop(cursor)
     rig.settle()
-    assert store.bounds(log)[0] == 7
-    late = store.open_cursor("late", log, 0)
+    assert store.logs.bounds(log)[0] == 7
+    late = store.cursors.open("late", log, 0)
     for cursor in cursors:
-        store.acknowledge(cursor, 0, 19)
+        store.cursors.acknowledge(cursor, 0, 19)
     rig.settle()
-    assert store.bounds(log)[0] == 7
-    store.drop_cursor(late)
+    assert store.logs.bounds(log)[0] == 7
+    store.cursors.drop(late)
     rig.settle()
-    assert store.bounds(log) == (20, 20)
+    assert store.logs.bounds(log) == (20, 20)
     store.close()

@@ -54,11 +54,11 @@ NEXT = (*schema.MIGRATIONS, "ALTER TABLE log ADD COLUMN quota INTEGER NOT NULL D
 def with_messages(directory: Path) -> tuple[Rig, int]:
     """A store that was closed, with three messages in log `a`, the first of them acknowledged at the cursor."""
     rig = sqlite_rig(directory)
-    log = rig.store.log("a")
-    cursor = rig.store.open_cursor("c", log, 0)
-    rig.store.append(log, run_of(b"a", b"b", b"c"))
+    log = rig.store.logs.open("a")
+    cursor = rig.store.cursors.open("c", log, 0)
+    rig.store.logs.append(log, run_of(b"a", b"b", b"c"))
     rig.commit()
-    rig.store.acknowledge(cursor, 0, 0)
+    rig.store.cursors.acknowledge(cursor, 0, 0)
     rig.commit()
     rig.store.close()
     return rig, cursor
@@ -102,51 +102,51 @@ class TestCopies:
 
 class TestOpen:
     def test_everything_comes_back(self, rig: Rig) -> None:
-        epoch, log = rig.store.epoch, rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(*[b"%d" % i for i in range(10)]))
+        epoch, log = rig.store.lineage.epoch, rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(*[b"%d" % i for i in range(10)]))
         rig.commit()
-        rig.store.acknowledge(cursor, 0, 2)
-        rig.store.acknowledge(cursor, 5, 6)
-        rig.store.put("session", "s", b"v")
+        rig.store.cursors.acknowledge(cursor, 0, 2)
+        rig.store.cursors.acknowledge(cursor, 5, 6)
+        rig.store.state.put("session", "s", b"v")
         rig.reopen()
-        assert rig.store.epoch == epoch
-        assert rig.store.log("a") == log
-        assert rig.store.open_cursor("c", log, 0) == cursor
-        assert rig.store.cursor(cursor)[3:] == (3, [(5, 6)])
-        assert list(rig.store.items("session")) == [("s", b"v")]
+        assert rig.store.lineage.epoch == epoch
+        assert rig.store.logs.open("a") == log
+        assert rig.store.cursors.open("c", log, 0) == cursor
+        assert rig.store.cursors.record(cursor)[3:] == (3, [(5, 6)])
+        assert list(rig.store.state.items("session")) == [("s", b"v")]
         assert len(rig.read_all(log)) == 10
-        rig.store.append(log, run_of(b"10"))
+        rig.store.logs.append(log, run_of(b"10"))
         assert [stored[:2] for _, stored in rig.commit().appended] == [(10, 10)]
-        assert rig.store.log("b") != log
+        assert rig.store.logs.open("b") != log
 
     def test_a_crash_before_counting_loses_no_count(self, rig: Rig, tmp_path: Path) -> None:
-        log, other = rig.store.log("a"), rig.store.log("b")
-        rig.store.open_cursor("c", log, 0)
+        log, other = rig.store.logs.open("a"), rig.store.logs.open("b")
+        rig.store.cursors.open("c", log, 0)
         for i in range(5):
-            rig.store.append(log, run_of(b"x", b"y", address=f"plant/{i % 2}"))
-            rig.store.append(other, run_of(b"z", address="plant/0"))
+            rig.store.logs.append(log, run_of(b"x", b"y", address=f"plant/{i % 2}"))
+            rig.store.logs.append(other, run_of(b"z", address="plant/0"))
             rig.commit()
         after = crash(rig, tmp_path, tmp_path / "copy")
-        assert after.store.bounds(log) == rig.store.bounds(log) == (0, 10)
+        assert after.store.logs.bounds(log) == rig.store.logs.bounds(log) == (0, 10)
         assert after.store.info()[:3] == rig.store.info()[:3]
         for each in (rig, after):
             for address in ("plant/0", "plant/1", "plant/2"):
-                each.store.append(log, run_of(b"x", address=address))
+                each.store.logs.append(log, run_of(b"x", address=address))
             assert [stored[:2] for _, stored in each.commit().appended] == [(10, 11), (11, 4), (12, 0)]
             each.settle()
             each.reopen()
-            each.store.append(log, run_of(b"x", address="plant/1"))
+            each.store.logs.append(log, run_of(b"x", address="plant/1"))
             assert [stored[:2] for _, stored in each.commit().appended] == [(13, 5)]
         after.store.close()
 
     def test_what_is_not_counted_is_bounded(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1000, counted_addresses_max=10))
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         rig.commit()
         for i in range(25):
-            rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
+            rig.store.logs.append(log, run_of(b"x", address=f"plant/{i}"))
             rig.commit()
         counted = sqlite_utils.Database(tmp_path / FILE_NAME)["address"].count
         assert counted == 20
@@ -156,17 +156,17 @@ class TestOpen:
         """So that nothing is to be counted of thousands of queues that are made one after the other."""
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1000))
         for name in ("a", "b"):
-            log = rig.store.log(name)
-            rig.store.append(log, run_of(b"xy", b"z", address=f"plant/{name}"))
+            log = rig.store.logs.open(name)
+            rig.store.logs.append(log, run_of(b"xy", b"z", address=f"plant/{name}"))
             rig.commit()
-        rig.store.append(log, run_of(b"x", address="plant/b"))
+        rig.store.logs.append(log, run_of(b"x", address="plant/b"))
         rig.commit()
         file = sqlite_utils.Database(tmp_path / FILE_NAME)
         assert [(row["next"], row["bytes"]) for row in file["log"].rows] == [(2, 3), (2, 3)]
         assert {row["name"]: row["next"] for row in file["address"].rows} == {"plant/a": 2, "plant/b": 2}
         rig.settle()
         rig.reopen()
-        rig.store.append(log, run_of(b"x", address="plant/b"))
+        rig.store.logs.append(log, run_of(b"x", address="plant/b"))
         assert [stored[:2] for _, stored in rig.commit().appended] == [(3, 3)]
         rig.store.close()
 
@@ -183,75 +183,75 @@ class TestOpen:
 
     def test_counters_of_many_addresses_are_written_in_parts_in_order_of_name(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.PARTS)
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         rig.commit()
         names = [f"plant/{i}" for i in range(8)]
         for name in reversed(names[1:]):
-            rig.store.append(log, run_of(b"x", address=name))
+            rig.store.logs.append(log, run_of(b"x", address=name))
         rig.commit()
         assert self.counted(tmp_path) == ([], 0)
         later = ["z/1", "z/2", "z/3"], ["z/4", "z/5", "z/6"], ["z/7"]
         for more, count, position in zip((names[:1], *later), (0, 3, 6, 8), (0, 0, 0, 8), strict=True):
             for name in more:
-                rig.store.append(log, run_of(b"x", address=name))
+                rig.store.logs.append(log, run_of(b"x", address=name))
             rig.commit()
             assert self.counted(tmp_path) == (names[:count], position)
         after = crash(rig, tmp_path, tmp_path / "copy")
-        rig.store.append(log, run_of(*[b"x"] * 9, address="plant/7"))
+        rig.store.logs.append(log, run_of(*[b"x"] * 9, address="plant/7"))
         rig.commit()
         for each, last in ((rig, 10), (after, 1)):
             for name, following in (("plant/0", 1), ("plant/5", 1), ("plant/7", last), ("z/6", 1)):
-                each.store.append(each.store.log("a"), run_of(b"x", address=name))
+                each.store.logs.append(each.store.logs.open("a"), run_of(b"x", address=name))
                 assert [stored.sequence for _, stored in each.commit().appended] == [following]
         after.store.close()
         rig.store.close()
 
     def test_a_part_that_could_not_be_written_is_written_later(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.PARTS)
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         for i in range(7):
-            rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
+            rig.store.logs.append(log, run_of(b"x", address=f"plant/{i}"))
         rig.commit()
         fail_commits(rig)
         for name in ("plant/0", "y/1", "y/2"):
-            rig.store.append(log, run_of(bytes(20_000), address=name))
+            rig.store.logs.append(log, run_of(bytes(20_000), address=name))
         assert rig.commit().error is not None
         heal(rig)
         for i in range(7):
-            rig.store.append(log, run_of(b"x", address=f"z/{i}"))
+            rig.store.logs.append(log, run_of(b"x", address=f"z/{i}"))
             assert rig.commit().error is None
         assert len(self.counted(tmp_path)[0]) >= 7
         rig.reopen()
         for name, following in (*((f"plant/{i}", 1) for i in range(7)), ("y/1", 0), ("z/6", 1)):
-            rig.store.append(log, run_of(b"x", address=name))
+            rig.store.logs.append(log, run_of(b"x", address=name))
             assert [stored.sequence for _, stored in rig.commit().appended] == [following]
         rig.store.close()
 
     def test_a_long_wait_for_counters_is_bounded(self, tmp_path: Path) -> None:
         """By commits: what came until three quarters of them is counted with the last."""
         rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_commits_many_max=5, counted_addresses_max=50))
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         rig.commit()
         for _ in range(5):
             assert self.counted(tmp_path)[1] == 0
             for j in range(4):
-                rig.store.append(log, run_of(b"x", address=f"plant/{j}"))
+                rig.store.logs.append(log, run_of(b"x", address=f"plant/{j}"))
             rig.commit()
         assert self.counted(tmp_path) == ([f"plant/{j}" for j in range(4)], 12)
         rig.store.close()
 
     def test_a_long_wait_for_counters_is_bounded_by_bytes(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_bytes_many_max=4_940, counted_addresses_max=50))
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         rig.commit()
         for _ in range(5):
             assert self.counted(tmp_path)[1] == 0
             for j in range(4):
-                rig.store.append(log, run_of(bytes(240), address=f"plant/{j}"))
+                rig.store.logs.append(log, run_of(bytes(240), address=f"plant/{j}"))
             rig.commit()
         assert self.counted(tmp_path) == ([f"plant/{j}" for j in range(4)], 12)
         rig.store.close()
@@ -259,12 +259,12 @@ class TestOpen:
     def test_names_count_for_what_opening_reads_again(self, tmp_path: Path) -> None:
         """Or bodies of no bytes would let names of 64 KiB wait by the thousand."""
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1000, counted_bytes_max=1000))
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         rig.commit()
         for i in range(3):
             assert self.counted(tmp_path)[1] == 0
-            rig.store.append(log, run_of(b"", address=f"{i}".rjust(400, "x")))
+            rig.store.logs.append(log, run_of(b"", address=f"{i}".rjust(400, "x")))
             rig.commit()
         assert self.counted(tmp_path)[1] == 3
         rig.store.close()
@@ -278,13 +278,13 @@ class TestOpen:
             counted_commits_max=1000, counted_commits_many_max=16, counted_addresses_max=50, counted_at_once=4
         )
         rig = sqlite_rig(tmp_path, limits)
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         rig.commit()
         found = []
         for i in range(11 + len(parts)):
             for j in range(each):
-                rig.store.append(log, run_of(b"x", address=f"plant/{i:02}{j}"))
+                rig.store.logs.append(log, run_of(b"x", address=f"plant/{i:02}{j}"))
             rig.commit()
             found.append(self.counted(tmp_path))
         ends = [0] * (len(parts) - 1) + [11 * each]
@@ -292,49 +292,49 @@ class TestOpen:
         after = crash(rig, tmp_path, tmp_path / "copy")
         for one in (rig, after):
             for name in ("plant/000", "plant/130", "z"):
-                one.store.append(one.store.log("a"), run_of(b"x", address=name))
+                one.store.logs.append(one.store.logs.open("a"), run_of(b"x", address=name))
             assert [stored.sequence for _, stored in one.commit().appended] == [1, 1, 0]
         after.store.close()
         rig.store.close()
 
     def test_what_can_be_deleted_is_counted_sooner(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_addresses_max=50))
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         for i in range(10):
             for j in range(4):
-                rig.store.append(log, run_of(b"x", address=f"plant/{j}"))
+                rig.store.logs.append(log, run_of(b"x", address=f"plant/{j}"))
             rig.commit()
-            rig.store.acknowledge(cursor, 4 * i, 4 * i + 3)
+            rig.store.cursors.acknowledge(cursor, 4 * i, 4 * i + 3)
         assert self.counted(tmp_path)[1] >= 20
         rig.store.close()
 
     def test_what_came_while_counters_were_written_is_deleted_later(self, tmp_path: Path) -> None:
         """The commit that ends a sweep deletes what was there when it began, though all of it was acknowledged."""
         rig = sqlite_rig(tmp_path, self.PARTS)
-        log, other = rig.store.log("a"), rig.store.log("b")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.open_cursor("c", other, 0)
+        log, other = rig.store.logs.open("a"), rig.store.logs.open("b")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.cursors.open("c", other, 0)
         rig.commit()
         for names in ("1234567", "0", "abc", "def"):
             for name in names:
-                rig.store.append(log, run_of(b"x", address=name))
+                rig.store.logs.append(log, run_of(b"x", address=name))
             rig.commit()
-        rig.store.acknowledge(cursor, 0, 13)
-        rig.store.append(other, run_of(b"x", address="g"))
+        rig.store.cursors.acknowledge(cursor, 0, 13)
+        rig.store.logs.append(other, run_of(b"x", address="g"))
         rig.commit()
-        assert rig.store.bounds(log) == (8, 14)
+        assert rig.store.logs.bounds(log) == (8, 14)
         rig.settle()
-        assert rig.store.bounds(log) == (14, 14)
+        assert rig.store.logs.bounds(log) == (14, 14)
         rig.store.close()
 
     def test_counters_of_many_logs_are_written_together(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.PARTS)
         for i in range(3):
-            log = rig.store.log(f"log/{i}")
-            rig.store.open_cursor(f"c{i}", log, 0)
+            log = rig.store.logs.open(f"log/{i}")
+            rig.store.cursors.open(f"c{i}", log, 0)
             for j in range(4):
-                rig.store.append(log, run_of(b"x", address=f"plant/{i}{j}"))
+                rig.store.logs.append(log, run_of(b"x", address=f"plant/{i}{j}"))
             rig.commit()
         assert len(self.counted(tmp_path)[0]) == 12
         rig.store.close()
@@ -343,42 +343,45 @@ class TestOpen:
     def test_addresses_that_come_no_more_leave_memory(self, tmp_path: Path, commits: int) -> None:
         """Whether or not the medium has been told of them."""
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=commits, addresses_kept=3))
-        log = rig.store.log("a")
+        log = rig.store.logs.open("a")
         for turn in range(3):
             for i in range(10):
-                rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
+                rig.store.logs.append(log, run_of(b"x", address=f"plant/{i}"))
                 assert [stored[:2] for _, stored in rig.commit().appended] == [(10 * turn + i, turn)]
-                assert len(rig.store._counters.sequences) + len(rig.store._counters._older) <= 5
-        assert dict(rig.store.sequences()) == {f"plant/{i}": 3 for i in range(10)}
+                assert len(rig.store.lineage._counters.sequences) + len(rig.store.lineage._counters._older) <= 5
+        assert dict(rig.store.lineage.sequences()) == {f"plant/{i}": 3 for i in range(10)}
         rig.store.close()
 
     @pytest.mark.parametrize("commits", [1, 1_000])
     def test_addresses_that_came_once_leave_memory_and_others_stay(self, tmp_path: Path, commits: int) -> None:
         """Whether or not the medium has been told of them."""
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=commits, addresses_new_max=4))
-        log, counters = rig.store.log("a"), rig.store._counters
+        log, counters = rig.store.logs.open("a"), rig.store.lineage._counters
         for i in range(40):
-            rig.store.append(log, run_of(b"x", address=f"once/{i}"))
-            rig.store.append(log, run_of(b"x", address=f"often/{i % 2}"))
+            rig.store.logs.append(log, run_of(b"x", address=f"once/{i}"))
+            rig.store.logs.append(log, run_of(b"x", address=f"often/{i % 2}"))
             assert rig.commit().appended[1][1].sequence == i // 2
             assert counters.sequences.keys() >= {f"often/{each}" for each in range(min(2, i + 1))}
             assert len(counters.sequences) <= 2 + 2 * 5
         for turn in (1, 2):
             for i in range(40):
-                rig.store.append(log, run_of(b"x", address=f"once/{i}"))
+                rig.store.logs.append(log, run_of(b"x", address=f"once/{i}"))
                 assert [stored.sequence for _, stored in rig.commit().appended] == [turn]
         assert len(counters.sequences) == 42, "who came again stays"
-        assert dict(rig.store.sequences()) == {f"once/{i}": 3 for i in range(40)} | {"often/0": 20, "often/1": 20}
+        assert dict(rig.store.lineage.sequences()) == {f"once/{i}": 3 for i in range(40)} | {
+            "often/0": 20,
+            "often/1": 20,
+        }
         rig.store.close()
 
     def test_addresses_that_come_again_are_kept_once(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(addresses_kept=3))
-        log = rig.store.log("a")
+        log = rig.store.logs.open("a")
         for turn in range(4):
             for i in range(10):
-                rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
+                rig.store.logs.append(log, run_of(b"x", address=f"plant/{i}"))
             assert {stored.sequence for _, stored in rig.commit().appended} == {turn}
-            counters = rig.store._counters
+            counters = rig.store.lineage._counters
             assert len(counters.sequences) + len(counters._older) == 10
             rig.now += ADDRESS_AGE_S
         rig.store.close()
@@ -386,16 +389,16 @@ class TestOpen:
     def test_address_counters_leave_memory_and_come_back(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1, addresses_cached_max=3))
         assert isinstance(rig.store.medium, SqliteMedium)
-        log = rig.store.log("a")
+        log = rig.store.logs.open("a")
         for turn in range(3):
             for i in range(10):
-                rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
+                rig.store.logs.append(log, run_of(b"x", address=f"plant/{i}"))
                 assert [stored.sequence for _, stored in rig.commit().appended] == [turn]
-                assert len(rig.store._counters.sequences) <= 4
+                assert len(rig.store.lineage._counters.sequences) <= 4
         rig.store.close()
 
     def test_the_file_is_nobody_elses(self, rig: Rig, tmp_path: Path) -> None:
-        rig.store.log("a")
+        rig.store.logs.open("a")
         rig.commit()
         assert {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == dict.fromkeys(
             [FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", "store.lock", "store.opened"], 0
@@ -419,18 +422,18 @@ class TestOthers:
     @pytest.mark.parametrize("forked", [False, True])
     def test_one_that_opens_and_closes_the_file_leaves_the_log(self, rig: Rig, tmp_path: Path, forked: bool) -> None:
         """SQLite deletes it with the last connection, which it knows by locks that any close() of ours may drop."""
-        log = rig.store.log("a")
-        rig.store.append(log, run_of(b"0"))
+        log = rig.store.logs.open("a")
+        rig.store.logs.append(log, run_of(b"0"))
         rig.commit()
         if forked:
-            rig.store.fork("")
+            rig.store.lineage.fork("")
         wal = tmp_path / f"{FILE_NAME}-wal"
         before = wal.stat().st_ino
         look = "print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM segment').fetchone())"
         command = [sys.executable, "-W", "ignore", "-c", f"import sqlite3, sys; {look}", str(tmp_path / FILE_NAME)]
         assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "(1,)\n"
         assert wal.stat().st_ino == before
-        rig.store.append(log, run_of(b"1"))
+        rig.store.logs.append(log, run_of(b"1"))
         rig.commit()
         assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "(2,)\n"
 
@@ -464,14 +467,14 @@ class TestRefused:
 
     def test_the_previous_program_serves_what_its_successor_migrated(self, tmp_path: Path) -> None:
         rig, cursor = with_messages(tmp_path)
-        epoch = rig.store.epoch
+        epoch = rig.store.lineage.epoch
         migrate(tmp_path, compatible_from=len(schema.MIGRATIONS))
         went_back = sqlite_rig(tmp_path)
-        assert went_back.store.epoch == epoch
-        log = went_back.store.log("a")
-        assert went_back.store.open_cursor("c", log, 0) == cursor
-        went_back.store.append(log, run_of(b"d", b"e"))
-        went_back.store.acknowledge(cursor, 1, 1)
+        assert went_back.store.lineage.epoch == epoch
+        log = went_back.store.logs.open("a")
+        assert went_back.store.cursors.open("c", log, 0) == cursor
+        went_back.store.logs.append(log, run_of(b"d", b"e"))
+        went_back.store.cursors.acknowledge(cursor, 1, 1)
         went_back.commit()
         went_back.store.close()
         with sqlite3.connect(tmp_path / FILE_NAME) as connection:
@@ -526,25 +529,25 @@ class TestDamage:
     def test_a_rotten_segment_is_skipped_and_passed_by_every_cursor(
         self, rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         for i in range(3):
-            rig.store.append(log, run_of(b"%d" % i, b"x"))
+            rig.store.logs.append(log, run_of(b"%d" % i, b"x"))
             rig.commit()
         rig.reopen()
         assert change(tmp_path, "UPDATE segment SET data = zeroblob(40) WHERE key & 0xfff = 2") == 1
         assert [body for *_, body in rig.read_all(log)] == [b"0", b"x", b"2", b"x"]
         assert "positions 2 to 3 are damaged" in caplog.text
-        assert rig.store.cursor(cursor).acknowledged == [(2, 3)]
-        rig.store.acknowledge(cursor, 0, 1)
-        assert rig.store.cursor(cursor).position == 4
+        assert rig.store.cursors.record(cursor).acknowledged == [(2, 3)]
+        rig.store.cursors.acknowledge(cursor, 0, 1)
+        assert rig.store.cursors.record(cursor).position == 4
         rig.settle()
-        assert rig.store.bounds(log) == (4, 6)
+        assert rig.store.logs.bounds(log) == (4, 6)
 
     def test_newest_messages_rotten_before_they_were_counted(self, rig: Rig, tmp_path: Path) -> None:
-        log = rig.store.log("a")
+        log = rig.store.logs.open("a")
         rig.commit()
-        rig.store.append(log, run_of(b"x"))
+        rig.store.logs.append(log, run_of(b"x"))
         rig.commit()
         change(tmp_path, "UPDATE segment SET crc = crc + 1")
         with pytest.raises(StoreDamaged, match="from position 0 on, are damaged"):
@@ -552,7 +555,7 @@ class TestDamage:
 
     def test_damaged_ranges_of_a_cursor(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
-        rig.store.open_cursor("c", rig.store.log("a"), 0)
+        rig.store.cursors.open("c", rig.store.logs.open("a"), 0)
         rig.store.close()
         change(tmp_path, "UPDATE cursor SET acknowledged = x'00'")
         with pytest.raises(StoreDamaged, match="cursor 'c'"):
@@ -562,77 +565,77 @@ class TestDamage:
 class TestBoundedWork:
     def test_one_commit_deletes_so_much_and_the_next_goes_on(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(reclaim_rows_max=10))
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         for _ in range(35):
-            rig.store.append(log, run_of(b"x"))
+            rig.store.logs.append(log, run_of(b"x"))
             rig.commit()
-        rig.store.acknowledge(cursor, 0, 34)
+        rig.store.cursors.acknowledge(cursor, 0, 34)
         firsts = []
         for _ in range(4):
             rig.commit()
-            firsts.append(rig.store.bounds(log)[0])
+            firsts.append(rig.store.logs.bounds(log)[0])
         assert firsts == [10, 20, 30, 35]
         rig.settle()
         rig.store.close()
 
     def test_bytes_bound_it_as_well(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(reclaim_bytes_max=1000))
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         for _ in range(9):
-            rig.store.append(log, run_of(b"x" * 400))
+            rig.store.logs.append(log, run_of(b"x" * 400))
             rig.commit()
-        rig.store.acknowledge(cursor, 0, 8)
+        rig.store.cursors.acknowledge(cursor, 0, 8)
         rig.commit()
-        assert rig.store.bounds(log) == (3, 9)
+        assert rig.store.logs.bounds(log) == (3, 9)
         rig.settle()
-        assert rig.store.bounds(log) == (9, 9)
+        assert rig.store.logs.bounds(log) == (9, 9)
         assert rig.store.info().bytes == 0
         rig.store.close()
 
     def test_a_busy_store_deletes_only_when_it_counts(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=5))
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         firsts = []
         for i in range(11):
-            rig.store.append(log, run_of(b"x"))
+            rig.store.logs.append(log, run_of(b"x"))
             rig.commit()
-            firsts.append(rig.store.bounds(log)[0])
-            rig.store.acknowledge(cursor, i, i)
+            firsts.append(rig.store.logs.bounds(log)[0])
+            rig.store.cursors.acknowledge(cursor, i, i)
         assert firsts == [0, 0, 0, 0, 4, 4, 4, 4, 4, 9, 9]
         rig.store.close()
 
     def test_what_is_counted_later_is_deleted_as_well(self, tmp_path: Path) -> None:
         """Also where nothing more comes to the log, and nobody acknowledges anything there: its quota may be full."""
         rig = sqlite_rig(tmp_path, Limits(reclaim_rows_max=2))
-        log, other = rig.store.log("a"), rig.store.log("b")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.open_cursor("c", other, 0)
+        log, other = rig.store.logs.open("a"), rig.store.logs.open("b")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.cursors.open("c", other, 0)
         for _ in range(5):
-            rig.store.append(log, run_of(b"x"))
+            rig.store.logs.append(log, run_of(b"x"))
             rig.commit()
-        rig.store.acknowledge(cursor, 0, 4)
+        rig.store.cursors.acknowledge(cursor, 0, 4)
         rig.commit()
-        rig.store.append(log, run_of(b"x"))
+        rig.store.logs.append(log, run_of(b"x"))
         rig.commit()
-        assert rig.store.bounds(log) == (4, 6)
-        rig.store.acknowledge(cursor, 5, 5)
-        rig.store.append(other, run_of(b"x"))
+        assert rig.store.logs.bounds(log) == (4, 6)
+        rig.store.cursors.acknowledge(cursor, 5, 5)
+        rig.store.logs.append(other, run_of(b"x"))
         rig.commit()
-        assert rig.store.bounds(log) == (5, 6)
+        assert rig.store.logs.bounds(log) == (5, 6)
         rig.settle()
-        assert rig.store.bounds(log) == (6, 6)
+        assert rig.store.logs.bounds(log) == (6, 6)
         rig.store.close()
 
     def test_space_is_used_again(self, rig: Rig, tmp_path: Path) -> None:
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
         for i in range(40):
-            rig.store.append(log, run_of(b"x" * 500_000))
+            rig.store.logs.append(log, run_of(b"x" * 500_000))
             rig.commit()
-            rig.store.acknowledge(cursor, i, i)
+            rig.store.cursors.acknowledge(cursor, i, i)
             rig.settle()
         rig.reopen()
         assert (tmp_path / FILE_NAME).stat().st_size < 3_000_000
@@ -644,30 +647,30 @@ class TestBoundedWork:
             f_bavail, f_frsize = 0, 4096
 
         rig = sqlite_rig(tmp_path, Limits(checkpoint_bytes=1_000_000))
-        log = rig.store.log("a")
-        cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"x" * 100_000))
+        log = rig.store.logs.open("a")
+        cursor = rig.store.cursors.open("c", log, 0)
+        rig.store.logs.append(log, run_of(b"x" * 100_000))
         rig.commit()
         monkeypatch.setattr(os, "statvfs", lambda _: Full)
-        assert rig.store.free_bytes() == 0, "the log has what the file is yet to grow by"
+        assert rig.store.retention.free_bytes() == 0, "the log has what the file is yet to grow by"
         for i in range(40):
-            rig.store.append(log, run_of(b"x" * 100_000))
+            rig.store.logs.append(log, run_of(b"x" * 100_000))
             rig.commit()
-            rig.store.acknowledge(cursor, i, i)
+            rig.store.cursors.acknowledge(cursor, i, i)
             rig.settle()
-            if rig.store.free_bytes():
+            if rig.store.retention.free_bytes():
                 break
         assert (tmp_path / FILE_NAME).stat().st_size > 100_000, "moved into the file, where pages are free"
-        assert rig.store.free_bytes()
+        assert rig.store.retention.free_bytes()
         rig.store.close()
 
     def test_a_large_commit_is_packed_into_segments_of_bounded_size(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(segment_bytes_max=1000))
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         runs = [run_of(*[b"%4d" % i] * 100) for i in range(10)] + [run_of(b"y" * 5000), run_of(b"z")]
         for run in runs:
-            rig.store.append(log, run)
+            rig.store.logs.append(log, run)
         committed = rig.commit()
         assert [stored.run for _, stored in committed.appended] == runs
         sizes = [row["body_bytes"] for row in sqlite_utils.Database(tmp_path / FILE_NAME)["segment"].rows]
@@ -683,10 +686,10 @@ class TestBoundedWork:
             return decode(row, position)
 
         monkeypatch.setattr(reader, "decode", watched)
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         for i in range(50):
-            rig.store.append(log, run_of(b"%d" % i))
+            rig.store.logs.append(log, run_of(b"%d" % i))
         rig.commit()
         assert len(rig.read_all(log, bytes_max=1)) == 50
         assert decoded == [0]
@@ -695,10 +698,10 @@ class TestBoundedWork:
 
     def test_the_write_ahead_log_is_moved_into_the_file(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(checkpoint_bytes=100_000))
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         for _ in range(30):
-            rig.store.append(log, run_of(b"x" * 20_000))
+            rig.store.logs.append(log, run_of(b"x" * 20_000))
             rig.commit()
         assert (tmp_path / FILE_NAME).stat().st_size > 300_000
         assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size < 300_000
@@ -708,13 +711,13 @@ class TestBoundedWork:
 
 class TestTools:
     def test_people_read_it_through_views_while_it_runs(self, rig: Rig, tmp_path: Path) -> None:
-        log = rig.store.log("topic plant/#")
-        cursor = rig.store.open_cursor("uplink", log, 0)
-        rig.store.append(log, run_of(b"123", b"4"))
+        log = rig.store.logs.open("topic plant/#")
+        cursor = rig.store.cursors.open("uplink", log, 0)
+        rig.store.logs.append(log, run_of(b"123", b"4"))
         rig.commit()
-        rig.store.append(log, run_of(b"5"))
+        rig.store.logs.append(log, run_of(b"5"))
         rig.commit()
-        rig.store.acknowledge(cursor, 0, 0)
+        rig.store.cursors.acknowledge(cursor, 0, 0)
         rig.settle()
         database = sqlite_utils.Database(tmp_path / FILE_NAME)
         rows = list(database["segments"].rows)
@@ -744,12 +747,12 @@ class TestTools:
 
 
 def test_a_read_during_deletion_starts_at_what_is_kept(rig: Rig) -> None:
-    log = rig.store.log("a")
-    cursor = rig.store.open_cursor("c", log, 0)
+    log = rig.store.logs.open("a")
+    cursor = rig.store.cursors.open("c", log, 0)
     for _ in range(4):
-        rig.store.append(log, run_of(b"x"))
+        rig.store.logs.append(log, run_of(b"x"))
         rig.commit()
-    rig.store.acknowledge(cursor, 0, 1)
+    rig.store.cursors.acknowledge(cursor, 0, 1)
     rig.settle()
     assert isinstance(rig.store.medium, SqliteMedium)
     runs = rig.store.medium.reader.read(Request(log, "a", 0, 4, 1000, print))

@@ -58,13 +58,13 @@ class TestSound:
 
     def test_an_address_that_was_in_another_log_for_a_while(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path)
-        kept, read = rig.store.log("kept"), rig.store.log("read")
-        rig.store.open_cursor("absent", kept, 0)
-        cursor = rig.store.open_cursor("reader", read, 0)
+        kept, read = rig.store.logs.open("kept"), rig.store.logs.open("read")
+        rig.store.cursors.open("absent", kept, 0)
+        cursor = rig.store.cursors.open("reader", read, 0)
         for log in (kept, read, read):
-            rig.store.append(log, run_of(b"x", address="p"))
+            rig.store.logs.append(log, run_of(b"x", address="p"))
             rig.commit()
-        rig.store.acknowledge(cursor, 0, 1)
+        rig.store.cursors.acknowledge(cursor, 0, 1)
         rig.store.close()
         assert verify(tmp_path / "store.sqlite").findings == []
 

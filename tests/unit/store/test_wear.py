@@ -152,18 +152,18 @@ class TestStore:
 
     def publish(self, rig: Rig, log: int, commits: int, size: int = 100) -> None:
         for _ in range(commits):
-            rig.store.append(log, run_of(b"x" * size))
+            rig.store.logs.append(log, run_of(b"x" * size))
             rig.now += 1.0
-            assert rig.store.flush()
-            while rig.store.committing:
+            assert rig.store.commits.flush()
+            while rig.store.commits.committing:
                 rig.turn()
 
     def test_it_rides_along_with_counters_and_is_no_commit_of_its_own(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.LIMITS)
         store = rig.store
         assert isinstance(store.medium, SqliteMedium)
-        log = store.log("a")
-        store.open_cursor("c", log, 0)
+        log = store.logs.open("a")
+        store.cursors.open("c", log, 0)
         self.publish(rig, log, 9)
         assert self.rows(tmp_path) == []  # counted twice, but not for long enough
         rig.now += PERSIST_S
@@ -178,8 +178,8 @@ class TestStore:
 
     def test_it_goes_on_after_a_restart(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.LIMITS)
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         for restarts in range(1, 4):
             self.publish(rig, log, 5)
             rig.reopen()
@@ -191,8 +191,8 @@ class TestStore:
 
     def test_closing_tells_it_also_when_all_else_was_told(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1))
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
+        log = rig.store.logs.open("a")
+        rig.store.cursors.open("c", log, 0)
         self.publish(rig, log, 2)
         assert self.rows(tmp_path) == []
         rig.store.close()
@@ -201,7 +201,7 @@ class TestStore:
 
     def test_hours_that_are_long_ago_go(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.LIMITS)
-        log = rig.store.log("a")
+        log = rig.store.logs.open("a")
         for _ in range(HOURS_KEPT + 20):
             rig.now += HOUR_S
             self.publish(rig, log, 4)
@@ -212,7 +212,7 @@ class TestStore:
 
     def test_what_was_refused_is_no_payload(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.LIMITS)
-        log = rig.store.log("a")
+        log = rig.store.logs.open("a")
         self.publish(rig, log, 1)
         fail_commits(rig)
         rig.now += PERSIST_S

@@ -23,10 +23,10 @@ def test_a_checkpoint_that_raises_anything_keeps_the_writer(
         raise TypeError("a mistake")
 
     monkeypatch.setattr(medium.writer._checkpointer, "committed", wrong)
-    log = rig.store.log("a")
+    log = rig.store.logs.open("a")
     with caplog.at_level(logging.ERROR):
         for turn in range(3):
-            rig.store.append(log, run_of(b"x"))
+            rig.store.logs.append(log, run_of(b"x"))
             assert rig.commit().error is None, turn
         assert not medium.problems
         rig.store.close()
@@ -39,12 +39,12 @@ def test_commits_fail_where_the_thread_has_ended(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
     medium = rig.store.medium
     assert isinstance(medium, SqliteMedium)
-    log = rig.store.log("a")
+    log = rig.store.logs.open("a")
     rig.commit()
     end_thread(medium)
-    rig.store.append(log, run_of(b"x"))
+    rig.store.logs.append(log, run_of(b"x"))
     assert "the thread that commits has ended" in str(rig.commit().error)
-    rig.store.append(log, run_of(b"y"))
+    rig.store.logs.append(log, run_of(b"y"))
     rig.store.close()
     assert "the thread that commits has ended" in str(rig.commits[-1].error)
 

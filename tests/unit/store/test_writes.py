@@ -30,7 +30,7 @@ def publish(rig: Rig, log: int) -> None:
     """A message of each device, of bytes nobody can compress."""
     for number in range(DEVICES):
         address, device = f"load/{number}/data", f"mqttload-{number}"
-        rig.store.append(log, Run(address, device, 0, b"", [os.urandom(BODY_BYTES)], 10**18 + number * 10**6))
+        rig.store.logs.append(log, Run(address, device, 0, b"", [os.urandom(BODY_BYTES)], 10**18 + number * 10**6))
 
 
 def frames(path: Path) -> tuple[int, int]:
@@ -44,14 +44,14 @@ def frames(path: Path) -> tuple[int, int]:
 
 
 def written_per_payload_byte(rig: Rig, path: Path, log: int) -> float:
-    cursor = rig.store.open_cursor("c", log, 0)
+    cursor = rig.store.cursors.open("c", log, 0)
     rig.commit()
     before, _ = frames(path)
     for _ in range(COMMITS):
         publish(rig, log)
         rig.commit()
-        first, end = rig.store.bounds(log)
-        rig.store.acknowledge(cursor, first, end - 1)
+        first, end = rig.store.logs.bounds(log)
+        rig.store.cursors.acknowledge(cursor, first, end - 1)
     count, page = frames(path)
     written = (count - before) * (page + 24) + COMMITS * BLOCK_BYTES
     return written / (COMMITS * DEVICES * BODY_BYTES)
@@ -60,8 +60,8 @@ def written_per_payload_byte(rig: Rig, path: Path, log: int) -> float:
 @pytest.mark.parametrize(("page", "delay_s", "most"), [(PAGE_BYTES_WAITING, 0.1, 2.2), (4096, 0.1, 3.4)])
 def test_a_thousand_messages_a_second_in_ten_commits(tmp_path: Path, page: int, delay_s: float, most: float) -> None:
     rig = sqlite_rig(tmp_path, Limits(page_bytes=page))
-    log = rig.store.log("a")
-    rig.store.delay(log, delay_s)
+    log = rig.store.logs.open("a")
+    rig.store.logs.delay(log, delay_s)
     factor = written_per_payload_byte(rig, tmp_path / FILE_NAME, log)
     rig.store.close()
     assert 1.0 < factor <= most
@@ -69,10 +69,10 @@ def test_a_thousand_messages_a_second_in_ten_commits(tmp_path: Path, page: int, 
 
 def test_only_logs_that_may_wait_are_compressed(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
-    waiting, prompt = rig.store.log("waiting"), rig.store.log("prompt")
+    waiting, prompt = rig.store.logs.open("waiting"), rig.store.logs.open("prompt")
     for log in (waiting, prompt):
-        rig.store.open_cursor("c", log, 0)
-    rig.store.delay(waiting, 0.1)
+        rig.store.cursors.open("c", log, 0)
+    rig.store.logs.delay(waiting, 0.1)
     for log in (waiting, prompt):
         publish(rig, log)
     rig.commit()
@@ -85,9 +85,9 @@ def test_only_logs_that_may_wait_are_compressed(tmp_path: Path) -> None:
 
 def test_a_crash_before_counting_loses_no_count(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path)
-    log = rig.store.log("a")
-    rig.store.open_cursor("c", log, 0)
-    rig.store.delay(log, 0.1)
+    log = rig.store.logs.open("a")
+    rig.store.cursors.open("c", log, 0)
+    rig.store.logs.delay(log, 0.1)
     for _ in range(3):
         publish(rig, log)
         rig.commit()
@@ -97,7 +97,7 @@ def test_a_crash_before_counting_loses_no_count(tmp_path: Path) -> None:
     for path in tmp_path.glob("store.*"):
         (copy / path.name).write_bytes(path.read_bytes())
     after = sqlite_rig(copy)
-    assert after.store.bounds(log) == (0, 3 * DEVICES)
+    assert after.store.logs.bounds(log) == (0, 3 * DEVICES)
     assert after.read_all(log) == wanted
     publish(after, log)
     assert {stored.sequence for _, stored in after.commit().appended} == {3}  # each device's fourth message
@@ -108,7 +108,7 @@ def test_a_crash_before_counting_loses_no_count(tmp_path: Path) -> None:
 def test_a_store_keeps_its_page_size(tmp_path: Path) -> None:
     for wanted in (PAGE_BYTES_WAITING, 4096):
         rig = sqlite_rig(tmp_path, Limits(page_bytes=wanted))
-        rig.store.log(f"made with {wanted}")
+        rig.store.logs.open(f"made with {wanted}")
         rig.commit()
         assert isinstance(rig.store.medium, SqliteMedium)
         assert rig.store.medium.limits.page_bytes == PAGE_BYTES_WAITING

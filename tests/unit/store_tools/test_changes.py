@@ -56,7 +56,7 @@ def backlog(data: Path) -> dict[str, int]:
 
 def store_put(store: SqliteStore) -> tuple[str, str]:
     """The next commit needs more pages than a file has free; returns what to delete again."""
-    store.put("test", "large", bytes(1 << 20))
+    store.state.put("test", "large", bytes(1 << 20))
     return "test", "large"
 
 
@@ -106,14 +106,14 @@ class TestPurge:
     def test_a_forwarder_that_is_configured_no_more_ends(self, made: Made) -> None:
         data = made.path.parent
         with open_store_at(data) as store:
-            store.put("subscription", FORWARDER, b"what it is")
+            store.state.put("subscription", FORWARDER, b"what it is")
         assert command("purge", data, "--cursor", FORWARDER, "--since", "7d", "--yes") == 0
         assert backlog(data) == {"queue": 145, FORWARDER: 209}, "a part of it was asked for"
         assert command("purge", data, "--cursor", FORWARDER, "--yes") == 0
         assert backlog(data) == {"queue": 145}
         assert sum(int(str(entry["messages"])) for entry in ledger(data)) == 209
         with open_store_at(data) as store:
-            assert list(store.items("subscription")) == []
+            assert list(store.state.items("subscription")) == []
         assert verify(made.path).findings == []
 
     def test_one_that_is_configured_goes_on(self, made: Made, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ class TestPurge:
     def test_a_message_of_two_groups_is_one_message(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         made = make(tmp_path / "data")
         rig = sqlite_rig(tmp_path / "data")
-        rig.store.open_cursor("second", 1, 0)
+        rig.store.cursors.open("second", 1, 0)
         rig.commit()
         rig.store.close()
         assert command("purge", made.path.parent, "--log", "queue jobs", "--yes", "--json") == 0
@@ -304,7 +304,7 @@ class TestImport:
                 settle(opened, flush)
             finally:
                 execute_on(medium.writer, "PRAGMA max_page_count = 1000000")
-                opened.store.delete(*large)
+                opened.store.state.delete(*large)
 
         with monkeypatch.context() as patch:
             patch.setattr(Offline, "settle_urgent", settle_or_fail)
@@ -371,14 +371,17 @@ class TestNewEpoch:
         assert document["before"] == made.epoch
         assert document["after"] != made.epoch
         rig = sqlite_rig(data)
-        log = rig.store.log("queue jobs")
+        log = rig.store.logs.open("queue jobs")
         for address in ("jobs", "first/seen"):
-            rig.store.append(log, Run(address, "d", 1, b"", [b"new"], AT))
+            rig.store.logs.append(log, Run(address, "d", 1, b"", [b"new"], AT))
         rig.commit()
-        assert {("jobs", 201), ("first/seen", 1)} <= set(rig.store.sequences())
-        assert rig.store.epochs.current == document["after"]
-        assert list(rig.store.epochs.parts("jobs", 199, 200)) == [(made.epoch, 199, 199), (document["after"], 200, 200)]
-        assert rig.store.epochs.of("first/seen", 0) == document["after"]
+        assert {("jobs", 201), ("first/seen", 1)} <= set(rig.store.lineage.sequences())
+        assert rig.store.lineage.epochs.current == document["after"]
+        assert list(rig.store.lineage.epochs.parts("jobs", 199, 200)) == [
+            (made.epoch, 199, 199),
+            (document["after"], 200, 200),
+        ]
+        assert rig.store.lineage.epochs.of("first/seen", 0) == document["after"]
         rig.store.close()
         assert verify(made.path).findings == []
 
@@ -390,7 +393,10 @@ class TestNewEpoch:
         assert f"epoch {first}: messages in the store keep it" in out
         assert verify(made.path).findings == []
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
-            assert [part[0] for part in store.epochs.parts("jobs", 199, 200)] == [made.epoch, store.epochs.current]
+            assert [part[0] for part in store.lineage.epochs.parts("jobs", 199, 200)] == [
+                made.epoch,
+                store.lineage.epochs.current,
+            ]
 
     def test_it_asks(self, made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         before = made.path.read_bytes()
@@ -404,7 +410,7 @@ class TestNewEpoch:
         rig = sqlite_rig(made.path.parent)
         assert command("new-epoch", made.path.parent, "--yes") == Exit.FAILED
         assert "stop the gateway" in capsys.readouterr().err
-        assert rig.store.epochs.current == made.epoch
+        assert rig.store.lineage.epochs.current == made.epoch
         rig.store.close()
 
     def test_a_store_has_to_be_there(self, tmp_path: Path) -> None:

@@ -219,10 +219,10 @@ GROWTH_MIB_MAX = 24
 def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
     for name, commits in (("small", 40), ("large", 200)):
         rig = sqlite_rig(tmp_path / name)
-        log = rig.store.log("queue big")
-        rig.store.open_cursor("queue", log, 0)
+        log = rig.store.logs.open("queue big")
+        rig.store.cursors.open("queue", log, 0)
         for i in range(commits):
-            rig.store.append(log, Run("big", "d", 1, b"", [b"%0500d" % (i * 1000 + j) for j in range(1000)], AT))
+            rig.store.logs.append(log, Run("big", "d", 1, b"", [b"%0500d" % (i * 1000 + j) for j in range(1000)], AT))
             rig.commit()
         rig.store.close()
     done = subprocess.run(

@@ -57,7 +57,7 @@ class TestFigures:
         assert ever < first.payload_bytes < 100 * ever
         data = made.path.parent
         rig = sqlite_rig(data)
-        rig.store.append(rig.store.log(QUEUE), run_of(b"x" * 1000))
+        rig.store.logs.append(rig.store.logs.open(QUEUE), run_of(b"x" * 1000))
         rig.commit()
         rig.store.close()
         then = figures_of(made.path, now=NOW).wear
@@ -83,13 +83,13 @@ class TestRoom:
 
     def make(self, data: Path, commits: int, oldest_s: float) -> StoreFigures:
         rig = sqlite_rig(data)
-        log = rig.store.log("queue q")
-        rig.store.open_cursor("queue", log, 0)
+        log = rig.store.logs.open("queue q")
+        rig.store.cursors.open("queue", log, 0)
         for _ in range(commits):
-            rig.store.append(log, Run("q", "d", 1, b"", [bytes(100_000)], AT))
+            rig.store.logs.append(log, Run("q", "d", 1, b"", [bytes(100_000)], AT))
             rig.now += 10
-            assert rig.store.flush()
-            while rig.store.committing:
+            assert rig.store.commits.flush()
+            while rig.store.commits.committing:
                 rig.turn()
         now = rig.now
         rig.store.close()
@@ -133,7 +133,7 @@ class TestCommand:
 
     def test_long_names_are_folded_not_cut(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         rig = sqlite_rig(tmp_path)
-        rig.store.log("queue " + "[bold]x/" * 30)
+        rig.store.logs.open("queue " + "[bold]x/" * 30)
         rig.commit()
         rig.store.close()
         assert run(["store", "info", "--data", str(tmp_path)]) == 0
@@ -143,7 +143,7 @@ class TestCommand:
 
     def test_a_running_gateway_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         rig = sqlite_rig(tmp_path)
-        rig.store.append(rig.store.log("queue q"), Run("q", "d", 1, b"", [b"x"], AT + SECOND))
+        rig.store.logs.append(rig.store.logs.open("queue q"), Run("q", "d", 1, b"", [b"x"], AT + SECOND))
         rig.commit()
         assert run(["store", "info", "--data", str(tmp_path), "--json"]) == 0
         document = json.loads(capsys.readouterr().out)

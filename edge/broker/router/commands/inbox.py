@@ -86,8 +86,10 @@ class CommandInbox:
         queue = self._addresses.queue(command.device)
         if not self._knows(command.device):
             return f"this gateway knows no device {command.device}: waypost device add {word(command.device)}"
-        if self._router.address_type(queue) is not AddressType.QUEUE:
-            return f"{queue} is a {self._router.address_type(queue).value} here: an Address of this gateway says so"
+        if self._router.addresses.type_of(queue) is not AddressType.QUEUE:
+            return (
+                f"{queue} is a {self._router.addresses.type_of(queue).value} here: an Address of this gateway says so"
+            )
         return None
 
     def _reject(self, message: Incoming, why: str) -> None:

@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final, Protocol
+from typing import Final
 
 from bridge.command import RECEIPTS, Receipt, identifier_of, receipt_body
 from bridge.message import AMQP, Run, Stored
@@ -26,7 +26,7 @@ from edge.broker.model.topics import matches
 from edge.broker.router.batch import Publication
 from edge.broker.router.commands.addresses import CommandAddresses
 from edge.broker.router.router import Router
-from edge.broker.store.contract import MessageLog, SmallState
+from edge.broker.store.contract import Cursors, SmallState
 
 log = logging.getLogger(__name__)
 
@@ -35,23 +35,20 @@ KIND: Final = "receipt"
 _JSON: Final = encode_run(Properties(content_type="application/json"))
 
 
-class ReceiptStore(MessageLog, SmallState, Protocol):
-    """What receipts need of a store."""
-
-
 class CommandReceipts(Origin):
     """Of one space."""
 
     name = "commands"
 
-    def __init__(self, router: Router, store: ReceiptStore, addresses: CommandAddresses) -> None:
+    def __init__(self, router: Router, state: SmallState, cursors: Cursors, addresses: CommandAddresses) -> None:
         self.addresses: Final = addresses
         self.figures: Counter[Receipt] = Counter()
         """Commands of hubs since the start."""
         self._router = router
-        self._store = store
+        self._state = state
+        self._cursors = cursors
         waiting = sorted(
-            (int(number), device, body) for key, body in store.items(KIND) for number, _, device in [key.partition("/")]
+            (int(number), device, body) for key, body in state.items(KIND) for number, _, device in [key.partition("/")]
         )
         self._numbers = count(waiting[-1][0] + 1 if waiting else 0)
         self._published: dict[int, Run] = {}
@@ -72,7 +69,7 @@ class CommandReceipts(Origin):
         if not matches(self.addresses.commands, address):
             return None
         device = self.addresses.device(address)
-        self._store.move_with_each_commit(queue.cursor)
+        self._cursors.move_with_each_commit(queue.cursor)
         return _Deliveries(lambda identifier: self._tell(device, identifier, Receipt.DELIVERED))
 
     def _given_up(self, run: Run, reason: Reason) -> None:
@@ -118,13 +115,13 @@ class CommandReceipts(Origin):
         self._waiting[number] = run
         if number not in self._kept:
             self._kept.add(number)
-            self._store.put(KIND, _key(number, run), run.bodies[0])
+            self._state.put(KIND, _key(number, run), run.bodies[0])
 
     def _forget(self, number: int, run: Run) -> None:
         """It is stored, or lost."""
         if number in self._kept:
             self._kept.discard(number)
-            self._store.delete(KIND, _key(number, run))
+            self._state.delete(KIND, _key(number, run))
 
     def _try_again(self) -> None:
         waiting, self._waiting = self._waiting, {}
