@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from bridge.engine import Engine
 from bridge.sasl import SaslClient
-from bridge.transport.driver import Driver
+from bridge.transport.driver import Diverted, Driver
 from bridge.transport.tcp import TcpTransport
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
@@ -100,16 +100,13 @@ class LaneTarget(Target):
         for _ in range(3):
             self._turn()
         assert all(peer.driver.connection.closed for peer in peers)
-        assert self.protocol == "mqtt" or not any(map(self._has_lane, peers)), "who is gone is forgotten"
+        assert not any(map(self._has_lane, peers))
         self._other_session_feels_nothing()
         return lanes
 
     def _has_lane(self, peer: Peer) -> bool:
-        if self.protocol == "mqtt":
-            connection: Any = peer.driver.connection
-            return connection.receiver.lane is not None
-        arrivals = self._broker._amqp.arrivals
-        return arrivals is not None and any(lane.driver is peer.driver for lane in arrivals._lanes.values())
+        transport: Any = peer.driver.transport
+        return transport is not None and isinstance(transport.get_protocol(), Diverted)
 
     def _joined(self) -> Peer:
         async def make() -> Peer:
