@@ -60,7 +60,12 @@ class Router:
     def _refuse(self, origin: Origin, tokens: Sequence[int]) -> None:
         origin.refused(tokens, Refusal.FULL)
 
-    def sender_credit(self, origin: Origin, address: str) -> int:
+    @property
+    def credit(self) -> Router:
+        return self
+
+    def of(self, origin: Origin, address: str) -> int:
+        """See `edge.broker.router.sender_credit.SenderCredit`."""
         return 0 if self.full else 1_000
 
     def seal(self) -> None:
@@ -262,7 +267,11 @@ def test_what_consumers_give_back_waits_for_its_time() -> None:
             self.published += 1
             batch.origin.refused(batch.tokens, Refusal.RELEASED)
 
-        def sender_credit(self, _origin: Origin, _address: str) -> int:
+        @property
+        def credit(self) -> Anycast:
+            return self
+
+        def of(self, _origin: Origin, _address: str) -> int:
             self.asked += 1
             return 0
 
