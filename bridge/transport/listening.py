@@ -8,7 +8,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from bridge.transport.tcp import TcpTransport
@@ -22,10 +22,6 @@ NO_DESCRIPTOR_WAIT_S: Final = 0.5
 """Pause when a connection cannot be accepted because the process has no file descriptor left: some will be freed."""
 
 
-Load = Callable[[], Coroutine[Any, Any, None]]
-"""Awaited once, when the first connection waits to be accepted: what it needs is loaded then, and not before."""
-
-
 class Listening:
     """Accepts on some sockets until it is closed."""
 
@@ -34,18 +30,16 @@ class Listening:
         name: str,
         sockets: Sequence[socket.socket],
         make: Callable[[], asyncio.Protocol],
-        load: Load | None = None,
     ) -> None:
         """Takes ownership of the sockets, which listen and do not block. `name` is for the log; `make` makes who gets a
         connection. Made inside a running loop."""
         self._name = name
-        self._load = load
-        self._loading: asyncio.Task[None] | None = None
         self._sockets = sockets
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._watch(self._accept if load is None else self._knocked)
+        for each in sockets:
+            self._loop.add_reader(each, self._accept, each)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -55,34 +49,12 @@ class Listening:
 
     def close(self) -> None:
         """Accept no more. Idempotent."""
-        if self._loading is not None:
-            self._loading.cancel()
         for pause in self._pauses.values():
             pause.cancel()
         for each in self._sockets:
             if each.fileno() >= 0:
                 self._loop.remove_reader(each)
                 each.close()
-
-    def _watch(self, ready: Callable[[socket.socket], None]) -> None:
-        for each in self._sockets:
-            self._loop.add_reader(each, ready, each)
-
-    def _knocked(self, _listening: socket.socket) -> None:
-        """The first has come; it waits with those behind it in the kernel's list."""
-        for each in self._sockets:
-            self._loop.remove_reader(each)
-        self._loading = self._loop.create_task(self._open(), name=f"{self._name} opens")
-
-    async def _open(self) -> None:
-        try:
-            if self._load is not None:
-                await self._load()
-        except Exception:  # the task ends here: others are served
-            log.exception("%s: what it needs cannot be loaded: it is closed", self._name)
-            self.close()
-        else:
-            self._watch(self._accept)
 
     def _accept(self, listening: socket.socket) -> None:
         until = time.monotonic() + ACCEPT_S
@@ -131,7 +103,6 @@ async def listen(
     host: str,
     port: int,
     backlog: int,
-    load: Load | None = None,
 ) -> Listening:
     """Listen on every address of `host` this machine has (one without IPv6 has ``::1`` as a name only). Raises OSError
     where there is none, or one of them cannot be listened on."""
@@ -155,7 +126,7 @@ async def listen(
         for each in sockets:
             each.close()
         raise
-    return Listening(name, sockets, make, load)
+    return Listening(name, sockets, make)
 
 
 def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:

@@ -10,12 +10,11 @@ import importlib
 from collections.abc import Sequence
 from typing import Final
 
-from edge.broker.listeners.lazy_amqp import AMQP
 from edge.broker.router.uplinks import TO_HUB, TO_PEER
 
 COMPRESSION: Final = "edge.broker.store.compression"
 
-LATE: Final = (AMQP, TO_HUB, TO_PEER, COMPRESSION)
+LATE: Final = (TO_HUB, TO_PEER, COMPRESSION)
 """The modules that import the rest of each part."""
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
+from bridge.engine.loops import LOOPS
 from bridge.transport.driver import Driver
 from bridge.transport.ready import sockets_of
 from edge.broker.amqp.administration import Administration
+from edge.broker.amqp.arrivals import Arrivals as AmqpArrivals
+from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
 from edge.broker.configuration import BrokerConfiguration, DeviceApi, Protocol
 from edge.broker.limits import TICK_S
 from edge.broker.listeners.admission import Admission
-from edge.broker.listeners.lazy_amqp import LazyAmqpDrivers
+from edge.broker.listeners.amqp import AmqpDrivers
 from edge.broker.listeners.listeners import Listeners
 from edge.broker.listeners.mqtt import MqttDrivers
 from edge.broker.listeners.resident import resident_bytes
@@ -40,7 +42,6 @@ from edge.broker.store.contract import SmallState, Store
 from edge.broker.tracing.tracer import PacketTracer
 
 if TYPE_CHECKING:
-    from edge.broker.amqp.interception import LinkInterception
     from edge.broker.hono.service import DeviceService
 
 
@@ -167,14 +168,15 @@ class Broker:
     def _make_listeners(self, administration: Administration | None) -> Listeners:
         limits, gate, clock = self.configuration.limits, self.gate, self._loop.time
         for_mqtt = _mqtt_interception(self.devices)
-        self._amqp = LazyAmqpDrivers(
+        self._amqp = AmqpDrivers(
             limits,
             _container_id(self.configuration),
             self.router,
             gate,
-            partial(_amqp_interception, self.devices),
+            _amqp_interception(self.devices),
             administration,
-            self._loop,
+            clock,
+            AmqpArrivals(LOOPS, self.router),
             self.tracer,
         )
         return Listeners(
@@ -222,10 +224,10 @@ def _mqtt_interception(devices: DeviceService | None) -> mqtt_interception.Inter
     return DeviceInterception(devices)
 
 
-def _amqp_interception(devices: DeviceService | None) -> LinkInterception | None:
-    """The same for AMQP, loaded with its first connection; None: nobody."""
+def _amqp_interception(devices: DeviceService | None) -> LinkInterception:
+    """The same for AMQP."""
     if devices is None:
-        return None
+        return NO_INTERCEPTION
     from edge.broker.hono.amqp import DeviceLinkInterception  # noqa: PLC0415
 
     return DeviceLinkInterception(devices)

@@ -18,7 +18,6 @@ import bridge.transport.deadlines
 import edge.broker.listeners.tcp
 import edge.broker.router.sender_credit
 from bridge.backoff import BackoffPolicy
-from bridge.transport.listening import Load
 from edge.broker.delivery import feeds
 from edge.broker.model import isolation
 from edge.broker.router import connector_uplink, peer_connector
@@ -49,10 +48,8 @@ class OrderedSet(dict[Any, None]):
         self.pop(value, None)
 
 
-async def listen(
-    _name: str, make: Callable[[], Any], host: str, port: int, _backlog: int, _load: Load | None = None
-) -> Any:
-    """In place of `bridge.transport.listening.listen`: on the simulated network, which has no threads to load in."""
+async def listen(_name: str, make: Callable[[], Any], host: str, port: int, _backlog: int) -> Any:
+    """In place of `bridge.transport.listening.listen`: on the simulated network."""
     return await asyncio.get_running_loop().create_server(make, host, port)
 
 

@@ -30,10 +30,6 @@ from edge.broker.security.site import Site
 class Drivers(Interface):
     """Makes the drivers of one protocol's connections; `around` puts a machine into what the listener speaks."""
 
-    async def load(self) -> None:
-        """The first connection of a listener has come: import what is not there yet, beside the loop."""
-        ...
-
     def serve(
         self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter
     ) -> Driver:
@@ -74,8 +70,7 @@ class Listeners:
             make = partial(self._serve, drivers[listener.protocol], around, meter)
             turn_away = partial(self._turn_away, drivers[listener.protocol], around)
             self._around[listener.name] = around
-            load = drivers[listener.protocol].load
-            self.by_name[listener.name] = TcpListener(listener.name, make, turn_away, load, self.wrong_port, tracer)
+            self.by_name[listener.name] = TcpListener(listener.name, make, turn_away, self.wrong_port, tracer)
         self._certificates: Certificates | None = None
         self._checked_at = 0.0
 

@@ -39,9 +39,6 @@ class MqttDrivers:
         self._clock = clock
         self._common = Common(router, sessions, clock, arrivals, gate, interception)
 
-    async def load(self) -> None:
-        """It is all there: every gateway has devices that speak MQTT."""
-
     def serve(
         self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter
     ) -> Driver:

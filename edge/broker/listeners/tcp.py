@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Mapping
 
 from bridge.transport.driver import Driver
-from bridge.transport.listening import Listening, Load, listen
+from bridge.transport.listening import Listening, listen
 from edge.broker.listeners.secure import Admit, Handshakes, Identify
 from edge.broker.listeners.tls import Certificates, subject_name
 from edge.broker.listeners.wrong_port import WrongPortReporter
@@ -62,12 +62,11 @@ class TcpListener:
         name: str,
         make_driver: MakeDriver,
         turn_away: MakeDriver | None = None,
-        load: Load | None = None,
         wrong_port: WrongPortReporter | None = None,
         tracer: Tracer = UNTRACED,
     ) -> None:
         """`turn_away` makes the driver of a connection `make_driver` had no room for, to tell it so; where it makes
-        none either, the socket is closed at once. `load`: see `bridge.transport.listening`. `wrong_port` logs clients
+        none either, the socket is closed at once. `wrong_port` logs clients
         of other protocols; None: it names no port for them."""
         self.name = name
         self.drivers: dict[Driver, None] = {}
@@ -78,7 +77,6 @@ class TcpListener:
         """Connections there was no room for."""
         self._make_driver = make_driver
         self._turn_away = turn_away
-        self._load = load
         self._tracer = tracer
         self._wrong_port = wrong_port or WrongPortReporter()
         self._gone: Gone = self._forget
@@ -112,7 +110,7 @@ class TcpListener:
             )
             make = self._handshakes.make
         try:
-            self._listening = await listen(self.name, make, host, port, BACKLOG, self._load)
+            self._listening = await listen(self.name, make, host, port, BACKLOG)
         except OSError as error:
             raise ListenError(f"{self.name}: cannot listen on {host}:{port}: {_reason(error)}") from error
         return self._listening.address

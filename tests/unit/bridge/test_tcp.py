@@ -19,7 +19,7 @@ import pytest
 from bridge.transport import ends, listening, ready, tcp
 from bridge.transport.borrowed import socket_of
 from bridge.transport.ends import ENDS_S
-from bridge.transport.listening import Listening, Load, listen
+from bridge.transport.listening import Listening, listen
 from bridge.transport.ready import KNOWN_EACH_S, KNOWN_S, KNOWN_S_MAX, UNKNOWN_BYTES, UNKNOWN_S
 from bridge.transport.tcp import SENT_BYTES_MAX, SMALL_BYTES, TcpTransport
 from tests.support.objects import count_of
@@ -60,15 +60,14 @@ class Noting(asyncio.Protocol):
 class Site:
     """A listening socket and those who connect."""
 
-    def __init__(self, make: Callable[[], asyncio.Protocol] = Noting, load: Load | None = None) -> None:
+    def __init__(self, make: Callable[[], asyncio.Protocol] = Noting) -> None:
         self.made: list[Noting] = []
-        self._load = load
         self._make = make
         self.peers: list[socket.socket] = []
         self.listening: Listening
 
     async def __aenter__(self) -> Site:
-        self.listening = await listen("test", self._arrived, "127.0.0.1", 0, 1024, self._load)
+        self.listening = await listen("test", self._arrived, "127.0.0.1", 0, 1024)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -666,69 +665,5 @@ class TestCarried:
                 known.transport.write(b"four")
                 assert len(await read_all(other, 4)) == 4
                 assert (carried.received, carried.sent) == (5, size + 4)
-
-        asyncio.run(scenario())
-
-
-class TestLoading:
-    """What connections need is loaded when the first one comes (`bridge.transport.listening.Load`)."""
-
-    def test_those_who_come_meanwhile_wait_and_are_accepted_in_order(self) -> None:
-        async def scenario() -> None:
-            begun, done, times = asyncio.Event(), asyncio.Event(), 0
-
-            async def load() -> None:
-                nonlocal times
-                times += 1
-                begun.set()
-                await done.wait()
-
-            async with Site(load=load) as site:
-                await asyncio.sleep(0.01)
-                assert not begun.is_set(), "nobody has come"
-                first, second = site.connect(), site.connect()
-                await begun.wait()
-                first.send(b"first")
-                second.send(b"second")
-                await asyncio.sleep(0.01)
-                assert not site.made
-                done.set()
-                await until(lambda: [bytes(each.data) for each in site.made] == [b"first", b"second"])
-                await site.pair()
-                assert times == 1
-
-        asyncio.run(scenario())
-
-    def test_what_cannot_be_loaded_is_said_and_nobody_waits_for_it(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def load() -> None:
-            raise ImportError("no engine")
-
-        async def scenario() -> None:
-            async with Site(load=load) as site:
-                address = site.listening.address
-                peer = site.connect()
-                with contextlib.suppress(ConnectionResetError):
-                    assert not await read_all(peer, 1)
-                assert not site.made
-                with pytest.raises(ConnectionRefusedError):
-                    socket.create_connection(address, WAIT_S)
-
-        asyncio.run(scenario())
-        assert "test: what it needs cannot be loaded" in caplog.text
-
-    def test_it_is_closed_while_it_loads(self) -> None:
-        async def scenario() -> None:
-            begun = asyncio.Event()
-
-            async def load() -> None:
-                begun.set()
-                await asyncio.Event().wait()
-
-            async with Site(load=load) as site:
-                site.connect()
-                await begun.wait()
-                site.listening.close()
-                await asyncio.sleep(0.01)
-                assert not site.made
 
         asyncio.run(scenario())
