@@ -29,8 +29,8 @@ TLS_RESOURCES = """
 """
 
 
-REST_MIB_MAX = 45
-"""Of a gateway nobody is connected to."""
+REST_MIB_MAX = 50
+"""Of a gateway without connections; 46 were measured, with all parts imported at its start."""
 
 
 def growth_kib(folder: Path, *, keep_alive_s: int, subscribed: bool) -> float:
