@@ -28,9 +28,10 @@ LOCKS = tuple(
 )
 TOP_LEVEL = {
     *PACKAGES, "firmware_examples", "tests",
-    "README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "hatch_build.py", "waypost",
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "SECURITY.md", "Makefile", "pyproject.toml",
+    "hatch_build.py", "waypost",
     *LOCKS,
-    ".ci", ".gitattributes", ".gitignore",
+    ".ci", ".editorconfig", ".gitattributes", ".github", ".gitignore", ".importlinter", ".pre-commit-config.yaml",
 }  # fmt: skip
 CLASS_LINES_MAX = 480
 FUNCTION_LINES_MAX = 70
