@@ -27,7 +27,7 @@ LOCKS = tuple(
     f"requirements{part}.lock" for part in ("", "-gateway", "-hub", "-analytics", "-images", "-build", "-jre")
 )
 TOP_LEVEL = {
-    *PACKAGES, "firmware_examples", "tests",
+    *PACKAGES, "docs", "firmware_examples", "tests",
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "SECURITY.md", "Makefile", "pyproject.toml",
     "hatch_build.py", "waypost",
     *LOCKS,
