@@ -28,7 +28,9 @@ from tests.support.processes import Waypost, free_port, wait_until
 
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
 ANALYSES = ("analytics",)
-LEFT_OUT = ("demo", "test", "bench", "lock", *ANALYSES)
+FOLLOWS = ("edge trace",)
+"""Shows what a client does meanwhile: `test_packet_trace` has one."""
+LEFT_OUT = ("demo", "test", "bench", "lock", *FOLLOWS, *ANALYSES)
 SERVES = ("edge run", "hub run")
 NEEDS_A_GATEWAY = ("device simulate",)
 ENROLS = "fleet token create"

@@ -31,8 +31,9 @@ _STYLES: Final = {"!!": "yellow", "--": "cyan"}
 """Colours of lines by their arrow."""
 
 
-class _Enough(Exception):
-    """The time given by --for or by the gateway is over, or the number of --count is reached."""
+class _Enough(BaseException):
+    """The trace is to end. A signal may raise it anywhere, like KeyboardInterrupt. Code that ignores every Exception,
+    such as `click.echo` in its search for a binary stream, must not ignore it."""
 
 
 @click.command()

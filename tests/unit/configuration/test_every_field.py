@@ -464,7 +464,7 @@ def facts(gateway: Gateway) -> dict[str, object]:
         "devices": None if devices is None else (devices.cors_origins, [_device(gateway, name) for name in USERS]),
         "revocations": broker.listeners.revocations.path if broker.listeners.revocations is not None else None,
         "dollar": broker.mqtt_sessions.legacy_dollar_topics,
-        "name": (gateway.status()["gateway"], broker._amqp.container_id),
+        "name": (gateway.status()["gateway"], broker._amqp._container_id),
         "uplinks": {uplink.connector.name: _forwarded(uplink) for uplink in gateway.uplinks},
         "endurance": gateway._outlook().endurance_bytes,
     }
