@@ -13,7 +13,7 @@ from tests.simulation.campaign import campaign
 from tests.simulation.run import run
 from tests.simulation.world import Options
 
-SEEDS = 600
+SEEDS = 1_000
 """Of every test run; always the same ones, so that a change is what fails a test."""
 SEEDS_SLOW = 10_000
 """Fresh ones of a long run."""
