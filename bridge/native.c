@@ -50,6 +50,14 @@ PyObject *field(PyObject *object, PyObject *name)
     return object ? PyObject_GetAttr(object, name) : NULL;
 }
 
+bool intern(const struct name *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!(*names[i].place = PyUnicode_InternFromString(names[i].text)))
+            return false;
+    return true;
+}
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "bridge._native",

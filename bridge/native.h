@@ -37,10 +37,36 @@ static inline PyObject *listed(PyObject *list, Py_ssize_t place)
     return keep(PyList_GetItem(list, place));
 }
 
+/* Append a new reference, which may be NULL with an error, and release it. Return whether that was done. */
+static inline bool append(PyObject *list, PyObject *item)
+{
+    bool done = item && !PyList_Append(list, item);
+    Py_XDECREF(item);
+    return done;
+}
+
+/* The same for a list of one's own. With an error the list is released, and NULL. */
+static inline void append_or_drop(PyObject **list, PyObject *item)
+{
+    if (!append(*list, item)) {
+        Py_XDECREF(*list);
+        *list = NULL;
+    }
+}
+
 static inline PyObject *none(void)
 {
     return keep(Py_None);
 }
+
+/* A name of an attribute, and where its string is kept. */
+struct name {
+    PyObject **place;
+    const char *text;
+};
+
+/* Keep the strings of `count` names, for as long as the process lives; false with an error. */
+bool intern(const struct name *names, size_t count);
 
 /* Add the functions of each file. Return -1 with an error. */
 int add_batch_content(PyObject *module);

@@ -160,14 +160,6 @@ static void *at(PyObject *address)
     return found;
 }
 
-/* Takes over `item`, which is NULL where there was an error; false then. */
-static bool append(PyObject *list, PyObject *item)
-{
-    bool done = item && !PyList_Append(list, item);
-    Py_XDECREF(item);
-    return done;
-}
-
 /* --- events: collect --------------------------------------------------------------------------------------------- */
 
 /* Marks of a row; the same in loops.py. */

@@ -28,7 +28,7 @@ FUNCTIONS = (
     "pn_delivery_partial", "pn_delivery_aborted", "pn_delivery_pending", "pn_delivery_update", "pn_delivery_settle",
     "pn_transport_push", "pn_transport_capacity", "pn_transport_pending", "pn_transport_peek", "pn_transport_pop",
 )  # fmt: skip
-"""Of Proton's C library: what the loops call."""
+"""Functions of Proton's C library that the loops call."""
 
 ROWS_MAX: Final = 4096
 """Outcomes that one call hands over; more take another call."""
@@ -316,4 +316,4 @@ def _joined(link: Link, messages: list[bytes], first_aborted: bool, begins: byte
 
 
 LOOPS: Final = EngineLoops()
-"""Those of every engine of this process."""
+"""The loops of every engine of this process."""

@@ -448,8 +448,8 @@ class Driver(asyncio.Protocol):
             meter.held(self, held)
 
     def shed(self, *, told: bool = True) -> None:
-        """Close the connection for want of memory, and release what it holds in this turn. The peer is told why unless
-        it does not read, or `told` is false."""
+        """Close the connection for want of memory, and release what it holds in this turn. `told`: give the peer the
+        reason if it reads."""
         self._run(self._shed)
         self._put_off = b""
         if not told or self.transport is None or self.transport.get_write_buffer_size() > UNCOUNTED_BYTES:

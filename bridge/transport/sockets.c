@@ -22,7 +22,9 @@ static Py_ssize_t read_descriptors(PyObject *list, int *descriptors)
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        descriptors[i] = (int)PyLong_AsLong(PyList_GetItem(list, i));
+        PyObject *descriptor = listed(list, i);
+        descriptors[i] = descriptor ? (int)PyLong_AsLong(descriptor) : -1;
+        Py_XDECREF(descriptor);
         if (PyErr_Occurred())
             return -1;
     }
@@ -71,14 +73,10 @@ static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     receive_all(descriptors, sockets, buffer.buf, (size_t)buffer.len, each_max, sizes);
     if (state)
         PyEval_RestoreThread(state);
-    PyObject *all = PyList_New(sockets);
+    PyObject *all = PyList_New(0);
     const char *bytes = buffer.buf;
     for (Py_ssize_t i = 0; all && i < sockets; i++) {
-        PyObject *one = brought(bytes, sizes[i]);
-        if (!one || PyList_SetItem(all, i, one)) {
-            Py_XDECREF(all);
-            all = NULL;
-        }
+        append_or_drop(&all, brought(bytes, sizes[i]));
         bytes += sizes[i] > 0 ? sizes[i] : 0;
     }
     PyBuffer_Release(&buffer);
@@ -102,10 +100,10 @@ static PyObject *send_all(PyObject *self, PyObject *const *arguments, Py_ssize_t
     if (sockets >= 0 && PyList_Size(arguments[1]) != sockets)
         PyErr_SetString(PyExc_ValueError, "not as many descriptors as bytes");
     for (; !PyErr_Occurred() && read < sockets; read++) {
-        kept[read] = keep(PyList_GetItem(arguments[1], read));
+        kept[read] = listed(arguments[1], read);
         PyBytes_AsStringAndSize(kept[read], &bytes[read], &sizes[read]);
     }
-    PyObject *all = PyErr_Occurred() ? NULL : PyList_New(sockets);
+    PyObject *all = PyErr_Occurred() ? NULL : PyList_New(0);
     if (all) {
         PyThreadState *state = sockets < SOCKETS_FEW ? NULL : PyEval_SaveThread();
         for (Py_ssize_t i = 0; i < sockets; i++) {
@@ -120,11 +118,8 @@ static PyObject *send_all(PyObject *self, PyObject *const *arguments, Py_ssize_t
             PyEval_RestoreThread(state);
     }
     for (Py_ssize_t i = 0; i < read; i++) {
-        PyObject *one = all ? PyLong_FromSsize_t(sizes[i]) : NULL;
-        if (all && (!one || PyList_SetItem(all, i, one))) {
-            Py_XDECREF(all);
-            all = NULL;
-        }
+        if (all)
+            append_or_drop(&all, PyLong_FromSsize_t(sizes[i]));
         Py_XDECREF(kept[i]);
     }
     return all;

@@ -158,7 +158,7 @@ class Origin(Protocol):
         return False
 
     def credit_changed(self, address: str) -> None:
-        """What `SenderCredit.of` says of an address may differ from what it said to this origin."""
+        """Ask `SenderCredit.of` again: the credit of an address may have changed."""
         return
 
     def hold_back(self) -> None:

@@ -551,10 +551,8 @@ static bool end_stretch(struct turn *turn)
     struct stretch *stretch = at(capsule, STRETCH);
     turn->open = NULL;
     for (Py_ssize_t i = 0; rows && i < PyList_Size(stretch->logs); i++) {
-        PyObject *log = listed(stretch->logs, i), *row = take_from_log(log);
-        if (!row || PyList_Append(rows, row))
-            replace(&rows, NULL);
-        Py_XDECREF(row);
+        PyObject *log = listed(stretch->logs, i);
+        append_or_drop(&rows, take_from_log(log));
         Py_XDECREF(log);
     }
     bool done = rows != NULL;
@@ -625,14 +623,8 @@ static bool join(struct turn *turn, PyObject *lane, PyObject *column, PyObject *
 static PyObject *list_ids(const uint16_t *ids, size_t count)
 {
     PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < count; i++) {
-        PyObject *id = PyLong_FromLong(ids[i]);
-        if (!id || PyList_Append(list, id)) {
-            Py_XDECREF(list);
-            list = NULL;
-        }
-        Py_XDECREF(id);
-    }
+    for (size_t i = 0; list && i < count; i++)
+        append_or_drop(&list, PyLong_FromLong(ids[i]));
     return list;
 }
 
@@ -642,8 +634,7 @@ static bool stand_alone(struct turn *turn, const struct lane *lane, PyObject *to
 {
     PyObject *tokens = list_ids(ids, ids_used);
     PyObject *row = tokens && end_stretch(turn) ? Py_BuildValue("OOOO", lane->origin, run, tokens, topic) : NULL;
-    bool added = row && !PyList_Append(turn->stretches, row);
-    Py_XDECREF(row);
+    bool added = append(turn->stretches, row);
     Py_XDECREF(tokens);
     return added;
 }
@@ -867,9 +858,7 @@ static bool take_alike(const struct lane *lane, const struct topic *topic, const
             --*room_left;
         }
         PyObject *body = PyBytes_FromStringAndSize((const char *)data + at_body, (Py_ssize_t)(stop - at_body));
-        bool added = body && !PyList_Append(found->bodies, body);
-        Py_XDECREF(body);
-        if (!added)
+        if (!append(found->bodies, body))
             return false;
         found->bytes += stop - at_body, *pos = stop, found->messages++;
         stop = next_packet(lane, data, stop, size, packet, &at_id, &at_body);
@@ -1150,15 +1139,9 @@ static PyObject *members(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     for (size_t i = 0; found && i < stretch->entries_used; i++) {
         const struct lane *lane = at(stretch->entries[i].lane, LANE);
         PyObject *tokens = list_ids(ids, stretch->entries[i].ids);
-        PyObject *row = tokens ? Py_BuildValue("OOO", lane->origin, stretch->entries[i].run, tokens) : NULL;
-        bool added = row && !PyList_Append(found, row);
+        append_or_drop(&found, tokens ? Py_BuildValue("OOO", lane->origin, stretch->entries[i].run, tokens) : NULL);
         ids += stretch->entries[i].ids;
-        Py_XDECREF(row);
         Py_XDECREF(tokens);
-        if (!added) {
-            Py_XDECREF(found);
-            found = NULL;
-        }
     }
     return found;
 }
@@ -1173,14 +1156,8 @@ static PyObject *list_offers(PyObject *self, PyObject *const *arguments, Py_ssiz
     PyObject *found = stretch ? PyList_New(0) : NULL;
     for (size_t i = 0; found && i < stretch->offers_used; i++) {
         const struct offer *offer = &stretch->offers[i];
-        PyObject *row =
-            Py_BuildValue("OOOn", offer->live, offer->runs, offer->origins, (Py_ssize_t)offer->qos1_messages);
-        bool added = row && !PyList_Append(found, row);
-        Py_XDECREF(row);
-        if (!added) {
-            Py_XDECREF(found);
-            found = NULL;
-        }
+        Py_ssize_t messages = (Py_ssize_t)offer->qos1_messages;
+        append_or_drop(&found, Py_BuildValue("OOOn", offer->live, offer->runs, offer->origins, messages));
     }
     return found;
 }
@@ -1231,17 +1208,10 @@ static PyObject *list_waiting(PyObject *self, PyObject *const *arguments, Py_ssi
     for (size_t i = 0; found && i < stretch->entries_used; i++) {
         const struct entry *entry = &stretch->entries[i];
         const struct lane *lane = at(entry->lane, LANE);
-        PyObject *tokens = list_ids(ids, entry->ids), *row = NULL;
-        bool waits = entry->ids && entry->answer != NOW, added = tokens;
-        if (tokens && waits)
-            row = Py_BuildValue("OOi", lane->origin, tokens, entry->answer == KEPT);
-        if (waits)
-            added = row && !PyList_Append(found, row);
-        Py_XDECREF(row);
-        Py_XDECREF(tokens);
-        if (!added) {
-            Py_XDECREF(found);
-            found = NULL;
+        if (entry->ids && entry->answer != NOW) {
+            PyObject *tokens = list_ids(ids, entry->ids);
+            append_or_drop(&found, tokens ? Py_BuildValue("OOi", lane->origin, tokens, entry->answer == KEPT) : NULL);
+            Py_XDECREF(tokens);
         }
         ids += entry->ids;
     }
@@ -1327,8 +1297,7 @@ static bool list_answers(const struct lane *lane, PyObject *answers)
     if (counted)
         row = Py_BuildValue("OOy#", PyTuple_GetItem(writes, 0), PyTuple_GetItem(writes, 1), (const char *)lane->answers,
                             (Py_ssize_t)lane->answer_bytes);
-    bool added = row && !PyList_Append(answers, row);
-    Py_XDECREF(row);
+    bool added = append(answers, row);
     Py_XDECREF(writes);
     return added;
 }

@@ -204,13 +204,10 @@ static PyMethodDef functions[] = {
 
 int add_departures(PyObject *module)
 {
-    if (!(ADDRESS = PyUnicode_InternFromString("address")))
-        return -1;
-    if (!(FLAGS = PyUnicode_InternFromString("flags")))
-        return -1;
-    if (!(PROPERTIES = PyUnicode_InternFromString("properties")))
-        return -1;
-    if (!(BODIES = PyUnicode_InternFromString("bodies")))
+    static const struct name names[] = {
+        {&ADDRESS, "address"}, {&FLAGS, "flags"}, {&PROPERTIES, "properties"}, {&BODIES, "bodies"},
+    };
+    if (!intern(names, sizeof names / sizeof *names))
         return -1;
     if (!(ONE = PyLong_FromLong(1)))
         return -1;

@@ -304,17 +304,11 @@ static PyMethodDef functions[] = {
 
 int add_store_loops(PyObject *module)
 {
-    if (!(ADDRESS = PyUnicode_InternFromString("address")))
-        return -1;
-    if (!(DEVICE = PyUnicode_InternFromString("device")))
-        return -1;
-    if (!(FLAGS = PyUnicode_InternFromString("flags")))
-        return -1;
-    if (!(PROPERTIES = PyUnicode_InternFromString("properties")))
-        return -1;
-    if (!(BODIES = PyUnicode_InternFromString("bodies")))
-        return -1;
-    if (!(RECEIVED_AT = PyUnicode_InternFromString("received_at")))
+    static const struct name names[] = {
+        {&ADDRESS, "address"},       {&DEVICE, "device"}, {&FLAGS, "flags"},
+        {&PROPERTIES, "properties"}, {&BODIES, "bodies"}, {&RECEIVED_AT, "received_at"},
+    };
+    if (!intern(names, sizeof names / sizeof *names))
         return -1;
     return PyModule_AddFunctions(module, functions);
 }

@@ -38,16 +38,7 @@ class Consumer(test_promises.Consumer):
 
 
 class Site(test_promises.Site):
-    """Its consumers are these."""
-
-    def consumer(
-        self, address: str, name: str = "c", *, credit: int = 1000, options: SubscribeOptions | None = None
-    ) -> Consumer:
-        consumer = Consumer(name, credit)
-        consumer.joined = self.router.subscriptions.subscribe(consumer, address, options or SubscribeOptions())
-        consumer.joined.pump()
-        self.settle_down()
-        return consumer
+    consumers = Consumer
 
 
 def options(name: str, **more: object) -> SubscribeOptions:

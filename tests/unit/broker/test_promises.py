@@ -71,6 +71,8 @@ class Consumer(RunConsumer):
 class Site:
     """A router over the store in memory, with a clock of its own."""
 
+    consumers = Consumer
+
     def __init__(self, **policies: AddressPolicy) -> None:
         self.posted: deque[Callable[[], None]] = deque()
         self.now = 1000.0
@@ -109,7 +111,7 @@ class Site:
     def consumer(
         self, address: str, name: str = "c", *, credit: int = 1000, options: SubscribeOptions | None = None
     ) -> Consumer:
-        consumer = Consumer(name, credit)
+        consumer = self.consumers(name, credit)
         consumer.joined = self.router.subscriptions.subscribe(consumer, address, options or SubscribeOptions())
         consumer.joined.pump()
         self.settle_down()
