@@ -33,6 +33,12 @@ DRIVER_MEMORY = "1g"
 STOP_SECONDS_MAX = 120.0
 """Patience for the JVM to exit; writing a class archive on the way out takes 5 to 20 s."""
 
+
+def hadoop_url(path: Path) -> str:
+    """Return the URL by which Hadoop opens a local file. It takes ``%20`` literally, so nothing is escaped."""
+    return f"file://{path}"
+
+
 _QUIET_JVM = ("-Xlog:disable", "-Xlog:all=off")
 _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -49,7 +55,7 @@ _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     # Tasks of jobs that run side by side take turns: else many tasks of one hold all cores until they are over.
     "spark.scheduler.mode": "FAIR",
-    "spark.scheduler.allocation.file": POOLS.as_uri(),
+    "spark.scheduler.allocation.file": hadoop_url(POOLS),
     # What a Python worker is handed at once: rows alone are no bound, a body may have 256 KiB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),
     # Of the default of 100 a pass of all jobs uses up several times as many: each pass compiled all its code anew, and

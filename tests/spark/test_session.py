@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import pytest
@@ -38,6 +39,16 @@ def test_batches_have_the_settings_of_the_session_whatever_the_checkpoint_says(l
         lakes.write(lake.place, "telemetry", [message(number)])
         step.run(one)
     assert found == [("1", "false")] * 2
+
+
+def test_a_file_in_a_folder_with_a_space_is_found(lake: Lake, tmp_path: Path) -> None:
+    """A checkout may be in one: Spark opens `session.POOLS` by such a URL at its start."""
+    file = tmp_path / "a new place" / "pools.xml"
+    file.parent.mkdir()
+    file.write_text("one line\n")
+    assert lake.session.read.text(session.hadoop_url(file)).count() == 1
+    opened = lake.session.sparkContext.getConf().get("spark.scheduler.allocation.file")
+    assert opened == session.hadoop_url(session.POOLS)
 
 
 class _Gateway:
