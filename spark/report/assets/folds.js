@@ -14,13 +14,20 @@
     }
   }
 
+  // The browser reports a fold some time after it happened, and not at all once the page is being left: so it is called then too.
   function keep() {
+    const now = JSON.stringify(closedNow());
+    if (now === kept) return;
+    kept = now;
     try {
-      localStorage.setItem(place, JSON.stringify(folds.filter((fold) => !fold.open).map((fold) => fold.parentElement.id)));
+      localStorage.setItem(place, now);
     } catch {
       // nothing is kept
     }
-    label();
+  }
+
+  function closedNow() {
+    return folds.filter((fold) => !fold.open).map((fold) => fold.parentElement.id);
   }
 
   function label() {
@@ -37,8 +44,13 @@
   const closed = stored();
   for (const fold of folds) {
     if (closed.has(fold.parentElement.id)) fold.open = false;
-    fold.addEventListener("toggle", keep);
+    fold.addEventListener("toggle", () => {
+      keep();
+      label();
+    });
   }
+  let kept = JSON.stringify(closedNow());
+  addEventListener("pagehide", keep);
   if (button && folds.length) {
     button.hidden = false;
     button.addEventListener("click", () => {
