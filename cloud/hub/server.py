@@ -75,7 +75,7 @@ from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
 from cloud.place.place import Place
 from edge.broker.amqp.session import AmqpSession
-from edge.broker.configuration import Authentication, TlsListener, TokenIssuer
+from edge.broker.configuration import AuthenticationMode, TlsListener, TokenIssuer
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
 from edge.broker.http.peer import Peer as HttpPeer
@@ -264,11 +264,11 @@ class Hub:
 
     def _make_gate(self) -> Gate:
         """Which knows users by their passwords, or by the tokens of an issuer."""
-        configuration, mode = self._configuration, Authentication.STANDARD
+        configuration, mode = self._configuration, AuthenticationMode.STANDARD
         if configuration.dev:
-            mode = Authentication.NONE
+            mode = AuthenticationMode.NONE
         elif configuration.oidc is not None:
-            mode, self._issuer = Authentication.EXTERNAL, Issuer(configuration.oidc, configuration.data)
+            mode, self._issuer = AuthenticationMode.EXTERNAL, Issuer(configuration.oidc, configuration.data)
         return Gate(mode, worker=self._threads, clock=asyncio.get_running_loop().time, bearer=self._issuer)
 
     def _watched(self) -> HubHealth:

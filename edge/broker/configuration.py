@@ -89,7 +89,7 @@ class Listener(msgspec.Struct, frozen=True):
         return self.websocket or self.protocol is Protocol.HTTP
 
 
-class Authentication(enum.Enum):
+class AuthenticationMode(enum.Enum):
     """How clients of a space say who they are (EnMasse's authentication services)."""
 
     NONE = "none"
@@ -109,7 +109,7 @@ class AddressConfiguration(msgspec.Struct, frozen=True):
 
 
 @hides("password")
-class Credentials(Part, frozen=True, kw_only=True):
+class PeerCredentials(Part, frozen=True, kw_only=True):
     """User name and password at a remote peer. The password is hidden in `repr`, so it reaches no log."""
 
     username: Live[str]
@@ -220,7 +220,7 @@ class Connector(Part, frozen=True, kw_only=True):
     """The name we go by there (AMQP container-id; towards a hub the gateway's name); empty: the node's own."""
     tls: Live[TlsFiles | None] = None
     """Without it, plain TCP; `{}` is TLS with the system's authorities."""
-    credentials: Live[Credentials | None] = None
+    credentials: Live[PeerCredentials | None] = None
     """Who we are, where the peer asks for a password."""
     idle_timeout_s: Live[Seconds | None] = msgspec.field(default=None, name="idleTimeout")
     """AMQP idle timeout we announce."""
@@ -332,7 +332,7 @@ class DeviceApiPart(Part, frozen=True, kw_only=True):
     """Origins of web pages that may send over HTTP as a device; ``*``: of all pages. Empty: of none."""
 
 
-class DeviceApi(DeviceApiPart, frozen=True, kw_only=True):
+class DeviceApiConfiguration(DeviceApiPart, frozen=True, kw_only=True):
     """The device API with the devices of its tenant."""
 
     type: DeviceApiType = DeviceApiType.HONO
@@ -350,12 +350,12 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     space: str = "default"
     gateway: str = ""
     """Name of this node towards others; empty: nobody gave it one."""
-    authentication: Authentication = Authentication.NONE
+    authentication: AuthenticationMode = AuthenticationMode.NONE
     issuer: TokenIssuer | None = None
     """With EXTERNAL: whose tokens are taken."""
     users: tuple[ConfiguredUser, ...] = ()
     """Users described by the configuration; others may have been made by hand."""
-    device_api: DeviceApi | None = None
+    device_api: DeviceApiConfiguration | None = None
     """None: devices use the space's addresses as they are."""
     default_type: AddressType = AddressType.TOPIC
     """Type of every name no rule matches."""

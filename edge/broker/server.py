@@ -16,7 +16,7 @@ from bridge.transport.ready import sockets_of
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import Arrivals as AmqpArrivals
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
-from edge.broker.configuration import BrokerConfiguration, DeviceApi, Protocol
+from edge.broker.configuration import BrokerConfiguration, DeviceApiConfiguration, Protocol
 from edge.broker.limits import TICK_S
 from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.amqp import AmqpDrivers
@@ -208,7 +208,7 @@ def _site(configuration: BrokerConfiguration) -> Site:
     )
 
 
-def _device_service(api: DeviceApi, router: Router, state: SmallState) -> DeviceService:
+def _device_service(api: DeviceApiConfiguration, router: Router, state: SmallState) -> DeviceService:
     """The device API, loaded where a space has it."""
     from edge.broker.hono.service import DeviceService  # noqa: PLC0415
 

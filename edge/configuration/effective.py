@@ -18,11 +18,11 @@ from bridge.resources.resource import Resource, of_kind
 from bridge.topic_filter import filter_fault
 from edge.broker.configuration import (
     AddressConfiguration,
-    Authentication,
+    AuthenticationMode,
     BrokerConfiguration,
     ConfiguredUser,
     Connector,
-    DeviceApi,
+    DeviceApiConfiguration,
     DeviceApiPart,
     DeviceIdentity,
     EndpointHost,
@@ -64,7 +64,7 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
             default_type=space.default_type,
             quota_bytes=space.quota_bytes,
             connectors=space.connectors,
-            authentication=service.name if service is not None else Authentication.NONE,
+            authentication=service.name if service is not None else AuthenticationMode.NONE,
             issuer=service.oidc if service is not None else None,
             device_api=_device_api(space.device_api, resources),
         )
@@ -127,7 +127,7 @@ def notices(resources: Sequence[Resource]) -> list[str]:
         f"{resource.kind} {resource.name}: {what}" for resource in resources for what in _not_in_force(resource, hono)
     ]
     found += [f"{resource.kind} {resource.name}: {what}" for resource, what in forwarder_notices(resources)]
-    if effective(resources).authentication is Authentication.NONE:
+    if effective(resources).authentication is AuthenticationMode.NONE:
         for resource, _ in of_kind(resources, MessagingUserSpec):
             found.append(
                 f"{resource.kind} {resource.name}: clients are not authenticated: authenticationService is none"
@@ -186,7 +186,7 @@ def _user(spec: MessagingUserSpec) -> ConfiguredUser:
     return ConfiguredUser(spec.username, base64.b64decode(encoded).decode() if encoded is not None else None, rules)
 
 
-def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> DeviceApi | None:
+def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> DeviceApiConfiguration | None:
     """The device API with its gateways: those of a user's `actsFor`, and those a device names in `via`."""
     if part is None:
         return None
@@ -204,7 +204,7 @@ def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> De
             identities.append(DeviceIdentity(user.username, device, (*told.acts_for, *via.pop(device, ()))))
     # gateways whose user was made by hand: their auth-id is their name
     identities += [DeviceIdentity(f"{name}{suffix}", name, tuple(acts_for)) for name, acts_for in via.items()]
-    return DeviceApi(
+    return DeviceApiConfiguration(
         **msgspec.structs.asdict(part),
         identities=tuple(identities),
         devices=frozenset(resource.name for resource, _ in devices),
@@ -248,7 +248,7 @@ def guarded(configuration: BrokerConfiguration, resources: Sequence[Resource]) -
     """
     if _authentication_is_configured(resources) or not _exposed(configuration):
         return configuration
-    return msgspec.structs.replace(configuration, authentication=Authentication.STANDARD)
+    return msgspec.structs.replace(configuration, authentication=AuthenticationMode.STANDARD)
 
 
 def _exposure(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> Iterator[str]:
@@ -257,7 +257,7 @@ def _exposure(configuration: BrokerConfiguration, resources: Sequence[Resource])
     if not exposed:
         return
     listeners = _named(exposed)
-    if configuration.authentication is Authentication.NONE:
+    if configuration.authentication is AuthenticationMode.NONE:
         yield f"anyone who reaches {listeners} may connect: authenticationService is none"
         return
     if not _authentication_is_configured(resources):

@@ -12,7 +12,7 @@ import msgspec
 from bridge.proxy import Proxy
 from bridge.resources.parse import to_yaml
 from bridge.resources.resource import OWN_VERSION
-from edge.broker.configuration import Authentication
+from edge.broker.configuration import AuthenticationMode
 from edge.broker.model.addresses import AddressType
 from edge.configuration.forwarders import HUB_CONNECTOR
 
@@ -58,7 +58,7 @@ def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:
     if wanted.hub:
         gateway["hub"] = hub_of(wanted.hub, wanted.hub_tls, wanted.proxy)
     yield _document("Gateway", wanted.name, gateway)
-    yield _document("AddressSpace", SPACE, {"authenticationService": {"name": Authentication.STANDARD.value}})
+    yield _document("AddressSpace", SPACE, {"authenticationService": {"name": AuthenticationMode.STANDARD.value}})
     yield from addresses(wanted.forward)
 
 

@@ -17,7 +17,7 @@ from bridge.pace import HOURS
 from bridge.proxy import Proxy
 from bridge.resources.fields import Bytes, HostPort, Kept, Live, Name, Part, Restart, Seconds, Text
 from edge.broker.configuration import (
-    Authentication,
+    AuthenticationMode,
     Connector,
     DeviceApiPart,
     DeviceTls,
@@ -47,7 +47,7 @@ class SpaceType(enum.Enum):
 class AuthenticationService(Part, frozen=True, kw_only=True):
     """How clients say who they are."""
 
-    name: Live[Authentication]
+    name: Live[AuthenticationMode]
     """`none`, `standard` (name and password) or `external`: by client certificate, by bearer token, or either."""
     oidc: Live[TokenIssuer | None] = None
     """With `external`: whose tokens are taken."""

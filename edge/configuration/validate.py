@@ -22,7 +22,7 @@ from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
 from bridge.sasl.scram import ScramError, prepare
 from bridge.topic_filter import filter_fault
 from edge.broker.configuration import (
-    Authentication,
+    AuthenticationMode,
     Connector,
     TlsFiles,
 )
@@ -75,12 +75,12 @@ def _insecure(resources: Sequence[Resource]) -> Errors:
             gateway.listeners.tls is not None and gateway.listeners.tls.client_ca is not None
             for _, gateway in of_kind(resources, GatewaySpec)
         )
-        if service is not None and service.name is Authentication.EXTERNAL and not asks and service.oidc is None:
+        if service is not None and service.name is AuthenticationMode.EXTERNAL and not asks and service.oidc is None:
             message = "external authentication is by token or certificate: give oidc here, or listeners.tls.clientCa"
             yield error_at(resource, ("spec", "authenticationService", "name"), message)
         if service is not None and service.oidc is not None:
             path: Path = ("spec", "authenticationService", "oidc")
-            if service.name is not Authentication.EXTERNAL:
+            if service.name is not AuthenticationMode.EXTERNAL:
                 yield error_at(resource, path, "tokens are of external authentication: name: external")
             yield from issuer_faults(resource, path, service.oidc)
         for i, connector in enumerate(spec.connectors):

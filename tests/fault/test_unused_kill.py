@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from bridge.amqp_values import Symbol, Uint
-from edge.broker.delivery.dead_letters import Reason
+from edge.broker.delivery.dead_letters import LossReason
 from edge.broker.mqtt import packets as p
 from edge.broker.store.sqlite import FILE_NAME
 from tests.fault.test_qos2_kill import Wire
@@ -67,7 +67,7 @@ def test_each_is_given_up_once_whatever_is_killed(tmp_path: Path) -> None:
         gateway.start()
         wait_until(lambda: subscriptions(data) == 0, timeout_s=WAIT_S, what="the subscription has ended")
     entries = query(data, "SELECT first, last, messages, bytes, reason FROM ledger ORDER BY first")
-    assert {reason for *_, reason in entries} == {Reason.UNUSED.value}
+    assert {reason for *_, reason in entries} == {LossReason.UNUSED.value}
     assert sum(size for _, _, _, size, _ in entries) == MESSAGES * BODY_BYTES
     following = 0
     for first, last, messages, *_ in entries:

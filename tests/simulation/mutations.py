@@ -42,7 +42,7 @@ from edge.broker.mqtt.session_store import SessionStore
 from edge.broker.retention.manifests import Manifests, Stated
 from edge.broker.router.answers import Answers
 from edge.broker.router.commands.receipts import CommandReceipts
-from edge.broker.router.inbound import Inbound
+from edge.broker.router.inbound import IncomingForwarder
 from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.store.counters import Counters
@@ -258,10 +258,10 @@ def _give_back(entries: Sequence[Entry], why: str, report: Any) -> None:
 # --- incoming forwarders, manifests ---------------------------------------------------------------------------------
 
 
-_receive = Inbound.receive
+_receive = IncomingForwarder.receive
 
 
-def _answer_on_arrival(self: Inbound, messages: Sequence[Incoming]) -> None:
+def _answer_on_arrival(self: IncomingForwarder, messages: Sequence[Incoming]) -> None:
     if self._settle is not None:
         self._settle([message.token for message in messages if message.token is not None], Outcome.ACCEPTED, "")
     _receive(self, [message._replace(token=None) for message in messages])
@@ -400,7 +400,7 @@ MUTATIONS = (
     ),
     Mutation(
         "answers a far side before the commit",
-        [(Inbound, "receive", _answer_on_arrival)],
+        [(IncomingForwarder, "receive", _answer_on_arrival)],
         ("kill", "power_cut", "slow_medium"),
     ),
     Mutation(

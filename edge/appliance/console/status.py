@@ -138,7 +138,7 @@ class Uplink(TypedDict, total=False):
     since: str
     """When `connected` became what it is."""
     progress: dict[str, Any]
-    """`edge.broker.router.connector_uplink.Progress`."""
+    """`edge.broker.router.connector_uplink.UplinkProgress`."""
 
 
 class ConnectorFigures(TypedDict, total=False):

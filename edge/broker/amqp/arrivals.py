@@ -19,7 +19,7 @@ from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.message.translation import lasting_header, read_header
 from edge.broker.model.interfaces import Explanation, Origin, Refusal
 from edge.broker.model.isolation import answered, end_party, origin_called
-from edge.broker.router.batch import AnycastBatch, Column, ColumnBatch, LogRuns, LogSink, Publication
+from edge.broker.router.batch import AnycastBatch, CollectedBatch, LogRuns, LogSink, Publication, RouteTargets
 from edge.broker.router.router import Router
 
 QOS: Final = 1
@@ -40,7 +40,7 @@ def _accept(origin: IncomingLink, number: int, deliveries: list[int]) -> None:
         end_party(origin, error)
 
 
-class LoggedMessages(ColumnBatch):
+class LoggedMessages(CollectedBatch):
     """Messages of many connections, one of each, that logs keep and no live subscription gets."""
 
     __slots__ = ("_loops", "_members", "logs", "messages", "offers")
@@ -61,11 +61,11 @@ class LoggedMessages(ColumnBatch):
     def accept_now(self) -> None:
         """There are no such answers."""
 
-    def wait(self, awaiting: MutableMapping[Origin, int]) -> None:
+    def count_waits(self, awaiting: MutableMapping[Origin, int]) -> None:
         for origin, _, _ in self._members:
             awaiting[origin] = awaiting.get(origin, 0) + 1
 
-    def heard(self, awaiting: MutableMapping[Origin, int]) -> None:
+    def count_answered(self, awaiting: MutableMapping[Origin, int]) -> None:
         for origin, _, _ in self._members:
             left = awaiting.pop(origin) - 1
             if left:
@@ -265,7 +265,7 @@ class Arrivals:
         """What only logs keep goes to the router as one, and so does what consumers of an address get; what has more to
         it, by itself."""
         received_at, clock = self._router.stamp()
-        columns: dict[str, Column | None] = {}
+        columns: dict[str, RouteTargets | None] = {}
         logs: dict[LogSink, list[Run]] = {}
         kept: list[Kept] = []
         others: dict[str, list[Member]] = {}
@@ -273,7 +273,7 @@ class Arrivals:
             origin, number, header, flags, body = member
             address = origin.address or ""
             if address not in columns:
-                columns[address] = self._router.column(address, QOS)
+                columns[address] = self._router.find_targets(address, QOS)
             column = columns[address]
             if column is None or column.log is None or column.live:
                 others.setdefault(address, []).append(member)

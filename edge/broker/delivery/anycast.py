@@ -53,7 +53,7 @@ class Together(NamedTuple):
         return Stored(position, 0, self.origin.run(position - self.position))
 
 
-class Pace:
+class AnycastPace:
     """How many messages a consumer gets at once: twice as many as it has shown to answer in `limits.ANYCAST_QUICK_S`.
 
     Few that come together are shared out among all consumers, which are done sooner so; but where answers take no time,
@@ -126,7 +126,7 @@ class AnycastGroup:
         self._credit_changed = credit_changed
         self._figures = figures
         self._now_s = now_s
-        self._paces: dict[Consumer, Pace] = {}
+        self._paces: dict[Consumer, AnycastPace] = {}
         self._waiting: deque[Stored] = deque()
         self._waiting_bytes = 0
         self._waiting_count = 0
@@ -208,7 +208,7 @@ class AnycastGroup:
                 break
             pace = self._paces.get(consumer)
             if pace is None:
-                pace = self._paces[consumer] = Pace()
+                pace = self._paces[consumer] = AnycastPace()
             start, taken = taken, min(taken + min(pace.share(even, now_s), credit), count)
             pace.gave(taken - start, first + taken - 1, now_s)
             places = range(start, taken)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Backlog:
+class BacklogLane:
     """See the module's docstring. A consumer pulls with `pump`, and settles with the log subscription."""
 
     def __init__(self, logs: MessageLogs, cursors: Cursors, live: LogSubscription, consumer: Consumer) -> None:

@@ -24,7 +24,7 @@ class DeliveryBatch(Collection[Stored]):
         return any(stored == each for each in self)
 
 
-class Offer(NamedTuple):
+class LiveOffer(NamedTuple):
     """Consecutive runs for the same live subscriptions."""
 
     runs: Sequence[Run]
@@ -34,9 +34,9 @@ class Offer(NamedTuple):
     """Messages above QoS 0."""
 
 
-def offer_of(run: Run, origin: Origin | None) -> Offer:
+def offer_of(run: Run, origin: Origin | None) -> LiveOffer:
     """Return the offer of a single run."""
-    return Offer((run,), (origin,), len(run.bodies) if run.flags & QOS_MASK else 0)
+    return LiveOffer((run,), (origin,), len(run.bodies) if run.flags & QOS_MASK else 0)
 
 
 class LiveBatch(DeliveryBatch):

@@ -11,18 +11,18 @@ from typing import Final, Protocol
 
 from bridge.message import Stored
 from edge.broker.delivery.consumer_group import part_of
-from edge.broker.delivery.dead_letters import DeadLetters, Reason
+from edge.broker.delivery.dead_letters import DeadLetters, LossReason
 from edge.broker.limits import GIVEN_UP_READ_BYTES, GIVING_UP_MAX, READ_BYTES_MAX
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import Cursors, MessageLogs
 from edge.broker.store.records import CursorRecord
 
-_NOTHING: Final[list[tuple[int, int, Reason]]] = []
+_NOTHING: Final[list[tuple[int, int, LossReason]]] = []
 """Of all that give nothing up, as nearly always; never changed."""
 
 
-class Subscription(Protocol):
+class DeadLetteringSubscription(Protocol):
     """Whose messages are given up."""
 
     def forget_attempts(self, first: int, last: int) -> None:
@@ -56,7 +56,7 @@ class DeadLettering:
         cursors: Cursors,
         record: CursorRecord,
         deadletters: DeadLetters,
-        subscription: Subscription,
+        subscription: DeadLetteringSubscription,
     ) -> None:
         self.name = record.name
         self.cursor = record.cursor
@@ -105,14 +105,14 @@ class DeadLettering:
         """Ranges of positions that are to be given up, and are not yet."""
         return list(self._leaving)
 
-    def give_up(self, stored: Stored, reason: Reason) -> None:
+    def give_up(self, stored: Stored, reason: LossReason) -> None:
         """These messages are nobody's any more."""
         count = len(stored.run.bodies)
         self._leaving.add(stored.position, stored.position + count - 1)
         self._count += count
         self._deadletters.give_up(self, stored, reason)
 
-    def give_up_later(self, first: int, last: int, reason: Reason) -> None:
+    def give_up_later(self, first: int, last: int, reason: LossReason) -> None:
         """The same of messages that are not in memory any more; `read_on` follows."""
         self._leaving.add(first, last)
         if self._unread is _NOTHING:
@@ -151,7 +151,7 @@ class DeadLettering:
             self.read_on()
             self._subscription.pump()
 
-    def give_up_again(self, first: int, last: int, reason: Reason) -> None:
+    def give_up_again(self, first: int, last: int, reason: LossReason) -> None:
         """The dead letter was not stored: `try_again` follows at the next tick."""
         self._count -= last - first + 1
         if self._again and self._again[-1][1:] == (first - 1, reason):

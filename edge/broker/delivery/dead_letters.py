@@ -43,7 +43,7 @@ LOGGED_KINDS_MAX: Final = 1_000
 """Kinds of loss the log has a line for; each is in the ledger anyway."""
 
 
-class Reason(Enum):
+class LossReason(Enum):
     """Why a message was given up, in the words of the annotation and of the ledger."""
 
     REJECTED = "rejected"
@@ -54,7 +54,7 @@ class Reason(Enum):
     """Nobody has held the subscription for too long."""
 
 
-class Owner(Protocol):
+class DeadLetterOwner(Protocol):
     """The subscription a message is given up for."""
 
     name: str
@@ -65,7 +65,7 @@ class Owner(Protocol):
         """These positions are taken care of: acknowledge them."""
         ...
 
-    def give_up_again(self, first: int, last: int, reason: Reason) -> None:
+    def give_up_again(self, first: int, last: int, reason: LossReason) -> None:
         """The dead letter could not be stored: it is to be tried again at the next tick."""
         ...
 
@@ -86,9 +86,9 @@ class Timed(Protocol):
 class _UnderWay(NamedTuple):
     """A message on its way to a dead letter address."""
 
-    owner: Owner
+    owner: DeadLetterOwner
     position: int
-    reason: Reason
+    reason: LossReason
     stored: Stored | None
     """The messages it went with, for what the ledger is to say when it has arrived; None: that is in the commit it
     arrives with."""
@@ -111,14 +111,14 @@ class DeadLetters(Origin):
         self.now_s = monotonic_s
         self._cursors = cursors
         self._commits = commits
-        self._logged: set[tuple[str, str, Reason]] = set()
+        self._logged: set[tuple[str, str, LossReason]] = set()
         self._publish = publish
         self._clock = clock
         self._clock_ns = clock.clock_ns
         self._token = 0
         self._under_way: dict[int, _UnderWay] = {}
         self._due: dict[Timed, None] = {}
-        self.listeners: list[Callable[[Run, Reason], None]] = []
+        self.listeners: list[Callable[[Run, LossReason], None]] = []
         """Hear of every run that is given up; of one whose dead letter had to be sent again, more than once."""
 
     # --- from subscriptions -----------------------------------------------------------------------------------
@@ -137,12 +137,12 @@ class DeadLetters(Origin):
         """Call `timed.tick` at every tick until it has nothing more to do."""
         self._due[timed] = None
 
-    def give_up(self, owner: Owner, stored: Stored, reason: Reason) -> None:
+    def give_up(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason) -> None:
         """Take care of the messages of a stored run; `owner.given_up` follows, at once or with a commit."""
         policy, run = owner.policy, stored.run
         for listener in self.listeners:
             listener(run, reason)
-        address = policy.expiry if reason is Reason.EXPIRED else policy.deadletter
+        address = policy.expiry if reason is LossReason.EXPIRED else policy.deadletter
         if address is not None and address != run.address:
             self._send(owner, stored, reason, address)
             return
@@ -151,7 +151,7 @@ class DeadLetters(Origin):
         self._cursors.give_up(owner.cursor, stored.position, last, [self._loss(owner, stored, reason.value)])
         owner.given_up(stored.position, last)
 
-    def _send(self, owner: Owner, stored: Stored, reason: Reason, address: str) -> None:
+    def _send(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason, address: str) -> None:
         done = 0
         for dead in dead_runs(stored, address, reason):
             count = len(dead.bodies)
@@ -169,13 +169,13 @@ class DeadLetters(Origin):
                 self._cursors.give_up(owner.cursor, part.position, part.position + count - 1, [loss], if_kept=True)
             done += count
 
-    def _loss(self, owner: Owner, stored: Stored, reason: str) -> Loss:
+    def _loss(self, owner: DeadLetterOwner, stored: Stored, reason: str) -> Loss:
         run, first = stored.run, stored.sequence
         count = len(run.bodies)
         size = sum(map(len, run.bodies))
         return Loss(owner.name, run.address, first, first + count - 1, count, size, reason, self._clock_ns())
 
-    def _log(self, owner: Owner, run: Run, reason: Reason) -> None:
+    def _log(self, owner: DeadLetterOwner, run: Run, reason: LossReason) -> None:
         """One line in the log for each kind of loss, not each message."""
         kind = (owner.name, run.address, reason)
         if kind not in self._logged and len(self._logged) < LOGGED_KINDS_MAX:
@@ -213,7 +213,7 @@ class DeadLetters(Origin):
             owner.give_up_again(position, position, reason)
 
 
-def dead_runs(stored: Stored, address: str, reason: Reason) -> list[Run]:
+def dead_runs(stored: Stored, address: str, reason: LossReason) -> list[Run]:
     """The messages of a stored run as they go to `address`: with the reason, and with no time to live any more.
 
     AMQP messages carry it as message annotations, MQTT messages as user properties of the same names.
@@ -248,5 +248,5 @@ def with_annotations(body: bytes, annotations: dict[str, str | int]) -> bytes:
     return merged(body, encode({Symbol(name): value for name, value in annotations.items()}))
 
 
-def _marks(address: str, reason: Reason, sequence: int) -> dict[str, str | int]:
+def _marks(address: str, reason: LossReason, sequence: int) -> dict[str, str | int]:
     return {REASON_ANNOTATION: reason.value, FROM_ANNOTATION: address, SEQUENCE_ANNOTATION: sequence}

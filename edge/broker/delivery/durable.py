@@ -81,7 +81,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         return (self.all_qos or run.qos > 0) and not is_from(run, self.not_from)
 
 
-class Ending:
+class EndingSubscription:
     """One nobody holds any more is being given up: all that came while it was there, which is in its logs when the
     commit it began with is decided."""
 
@@ -121,7 +121,7 @@ class DurableSubscription:
         self.left_at = left_at
         """Time since which no client holds it; None: a client does, or it was not looked at yet. The declaration says
         what of it is on disk."""
-        self.ending: Ending | None = None
+        self.ending: EndingSubscription | None = None
         self.parts: list[LogSubscription] = []
         self.exclusive = False
         """One consumer has it, and never another: what that cannot take nobody will."""
@@ -148,7 +148,7 @@ class DurableSubscription:
 
     def give_up(self, began: Ticket) -> None:
         """Give up all that is in it when the commit of this ticket is decided."""
-        self.ending = Ending(began)
+        self.ending = EndingSubscription(began)
         for part in self.parts:
             part.expiry.abandon()
 

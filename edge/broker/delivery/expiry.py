@@ -10,7 +10,7 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.consumer_group import part_of
 from edge.broker.delivery.cursor_window import CursorWindow
 from edge.broker.delivery.dead_lettering import DeadLettering
-from edge.broker.delivery.dead_letters import DeadLetters, Reason
+from edge.broker.delivery.dead_letters import DeadLetters, LossReason
 from edge.broker.delivery.sweep import Judge
 from edge.broker.limits import SWEEP_AGAIN_S, SWEEP_RANGES_MAX
 from edge.broker.message.time_to_live import ttl_ns
@@ -169,7 +169,7 @@ class Expiry:
         window, policy = self._window, self._dead_lettering.policy
         first, end = stored.position, stored.position + len(stored.run.bodies)
         parts = self._subscription.waiting(first, end - 1)
-        reason = Reason.UNUSED if self.abandoned else Reason.EXPIRED
+        reason = LossReason.UNUSED if self.abandoned else LossReason.EXPIRED
         if not self.abandoned:
             ttl = ttl_ns(stored.run, policy) if parts else None
             if ttl is None:

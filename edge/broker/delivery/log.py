@@ -20,7 +20,7 @@ from edge.broker.delivery.buffer import Buffer
 from edge.broker.delivery.consumer_group import ConsumerGroup
 from edge.broker.delivery.cursor_window import CursorWindow
 from edge.broker.delivery.dead_lettering import DeadLettering
-from edge.broker.delivery.dead_letters import DeadLetters, Reason
+from edge.broker.delivery.dead_letters import DeadLetters, LossReason
 from edge.broker.delivery.expiry import Expiry
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.log_reader import LogReader
@@ -45,8 +45,8 @@ _NOT_ASKED: Final[dict[str, bool]] = {}
 """Of all that nothing has come to yet; never changed."""
 
 
-class Lane(Protocol):
-    """Delivers what was in the log (`edge.broker.delivery.backlog.Backlog`)."""
+class LogLane(Protocol):
+    """Delivers what was in the log (`edge.broker.delivery.backlog.BacklogLane`)."""
 
     @property
     def count(self) -> int:
@@ -91,7 +91,7 @@ class LogSubscription:
         """What it delivers of what matches `pattern`; None: everything."""
         self.order: Order | None = None
         self.watcher: Watcher | None = None
-        self.lane: Lane | None = None
+        self.lane: LogLane | None = None
         """What was there is delivered by this one, to another consumer; None: all is delivered here."""
         self.window = CursorWindow(store.logs, store.cursors, record)
         self.reader = LogReader(store.logs, self.window, self)
@@ -485,7 +485,7 @@ class LogSubscription:
         run = self.buffer.runs[0].run
         if not self.expiry.is_over(run):
             return False
-        self.dead_lettering.give_up(self.buffer.take(len(run.bodies)), Reason.EXPIRED)
+        self.dead_lettering.give_up(self.buffer.take(len(run.bodies)), LossReason.EXPIRED)
         return True
 
     # --- reading ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from edge.broker.limits import READ_BYTES_MAX
 from edge.broker.store.contract import MessageLogs
 
 
-class Subscription(Protocol):
+class ReadingSubscription(Protocol):
     """For whom is read."""
 
     def were_returned(self, runs: Sequence[Stored], start: int) -> None:
@@ -37,7 +37,7 @@ class LogReader:
 
     __slots__ = ("_closed", "_logs", "_stale", "_subscription", "_window", "reading")
 
-    def __init__(self, logs: MessageLogs, window: CursorWindow, subscription: Subscription) -> None:
+    def __init__(self, logs: MessageLogs, window: CursorWindow, subscription: ReadingSubscription) -> None:
         self.reading = False
         """The store has been asked, and has not answered yet."""
         self._logs = logs

@@ -21,7 +21,7 @@ from edge.broker.model.isolation import origin_called
 HOLD_TICKS_MAX = round(LIVE_HOLD_S_MAX / TICK_S)
 
 
-class Pace(enum.Enum):
+class SubscriberPace(enum.Enum):
     """How a live subscriber reads."""
 
     KEEPING_UP = "keeping up"
@@ -32,14 +32,14 @@ class Pace(enum.Enum):
 class Paced(Protocol):
     """A subscription somebody may be held back for."""
 
-    pace: Pace
+    pace: SubscriberPace
 
     def pump(self) -> None:
         """Deliver what is waiting."""
         ...
 
 
-class Pressure:
+class BackPressure:
     """Subscriptions that are behind, and the origins held back for them."""
 
     __slots__ = ("_behind", "_held", "_wake", "unfinished")
@@ -56,7 +56,7 @@ class Pressure:
     def press(self, subscription: Paced, origin: Origin | None) -> None:
         """`subscription` has too much waiting: hold back `origin`, which sends it more, until all have caught up or
         stalled."""
-        subscription.pace = Pace.BEHIND
+        subscription.pace = SubscriberPace.BEHIND
         self._behind.setdefault(subscription, 0)
         if origin is not None and origin not in self._held:
             self._held[origin] = None
@@ -64,7 +64,7 @@ class Pressure:
 
     def relieve(self, subscription: Paced) -> None:
         """`subscription` has caught up, or is gone."""
-        subscription.pace = Pace.KEEPING_UP
+        subscription.pace = SubscriberPace.KEEPING_UP
         self._not_behind(subscription)
 
     def forget(self, origin: Origin) -> None:
@@ -87,7 +87,7 @@ class Pressure:
         for subscription, ticks in list(self._behind.items()):
             self._behind[subscription] = ticks + 1
             if ticks >= HOLD_TICKS_MAX:
-                subscription.pace = Pace.STALLED
+                subscription.pace = SubscriberPace.STALLED
                 self._not_behind(subscription)
 
     def _not_behind(self, subscription: Paced) -> None:

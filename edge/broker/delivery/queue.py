@@ -19,7 +19,7 @@ from typing import Final
 
 from bridge.message import GROUPED, Stored
 from edge.broker.delivery.consumer_group import part_of
-from edge.broker.delivery.dead_letters import DeadLetters, Reason
+from edge.broker.delivery.dead_letters import DeadLetters, LossReason
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.log import LogSubscription
 from edge.broker.delivery.message_groups import MessageGroups
@@ -201,7 +201,7 @@ class QueueOrder:
         queue, first, total = self._queue, stored.position, len(stored.run.bodies)
         if queue.expiry.is_over(stored.run):
             queue.take(first, first + total - 1)
-            queue.dead_lettering.give_up(stored, Reason.EXPIRED)
+            queue.dead_lettering.give_up(stored, LossReason.EXPIRED)
             return 0
         failures = queue.failures
         if failures.counts and failures.is_excluded(first, consumer):

@@ -7,16 +7,15 @@ from typing import Protocol
 from edge.broker.delivery.attempts import Attempts, delay_s
 from edge.broker.delivery.consumer_group import ConsumerGroup
 from edge.broker.delivery.cursor_window import CursorWindow
-from edge.broker.delivery.dead_lettering import DeadLettering
-from edge.broker.delivery.dead_lettering import Subscription as Ticking
-from edge.broker.delivery.dead_letters import DeadLetters, Reason
+from edge.broker.delivery.dead_lettering import DeadLettering, DeadLetteringSubscription
+from edge.broker.delivery.dead_letters import DeadLetters, LossReason
 from edge.broker.delivery.order import Order
 from edge.broker.limits import GIVEN_BACK_WAITS_S
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.interfaces import Consumer, Outcome
 
 
-class Returning(Ticking, Protocol):
+class ReturnSubscription(DeadLetteringSubscription, Protocol):
     """The subscription that messages are given back to."""
 
     group: ConsumerGroup
@@ -41,7 +40,7 @@ class Returns:
 
     __slots__ = ("_deadletters", "_subscription")
 
-    def __init__(self, subscription: Returning, deadletters: DeadLetters) -> None:
+    def __init__(self, subscription: ReturnSubscription, deadletters: DeadLetters) -> None:
         self._subscription = subscription
         self._deadletters = deadletters
 
@@ -54,7 +53,7 @@ class Returns:
         elif outcome is Outcome.RELEASED:
             self._take_released(consumer, first, last)
         elif outcome is Outcome.REJECTED:
-            subscription.dead_lettering.give_up_later(first, last, Reason.REJECTED)
+            subscription.dead_lettering.give_up_later(first, last, LossReason.REJECTED)
         elif outcome is Outcome.TOO_LARGE:
             self._leave_to_others(consumer, first, last)
         else:
@@ -87,7 +86,7 @@ class Returns:
         attempts, attempts_max = subscription.failures.failed(position), subscription.policy.redelivery.attempts_max
         if attempts_max is None or attempts < attempts_max:
             return False
-        subscription.dead_lettering.give_up_later(position, position, Reason.ATTEMPTS)
+        subscription.dead_lettering.give_up_later(position, position, LossReason.ATTEMPTS)
         return True
 
     def _take_failed(self, consumer: Consumer, position: int, *, undeliverable: bool) -> None:
@@ -99,7 +98,7 @@ class Returns:
             return
         subscription.failures.exclude(position, consumer)
         if subscription.exclusive:
-            subscription.dead_lettering.give_up_later(position, position, Reason.UNDELIVERABLE)
+            subscription.dead_lettering.give_up_later(position, position, LossReason.UNDELIVERABLE)
         else:
             subscription.give_back(position, position)
 
@@ -137,7 +136,7 @@ class Returns:
         subscription = self._subscription
         if subscription.exclusive:
             self._deadletters.wake_later(subscription)
-            subscription.dead_lettering.give_up_later(first, last, Reason.UNDELIVERABLE)
+            subscription.dead_lettering.give_up_later(first, last, LossReason.UNDELIVERABLE)
             return
         for position in range(first, last + 1):
             subscription.failures.exclude(position, consumer)

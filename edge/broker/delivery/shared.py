@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from itertools import repeat
 
 from bridge.message import Run, Stored, is_from
-from edge.broker.delivery.batches import Offer
+from edge.broker.delivery.batches import LiveOffer
 from edge.broker.delivery.consumer_group import RETURNED, part_of
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import UNSELECTED_MAX
@@ -55,7 +55,7 @@ class SharedSubscription(TransientSubscription):
         the consumer gave it back, and another one comes first."""
         self._pumping = False
 
-    def offer(self, offer: Offer) -> None:
+    def offer(self, offer: LiveOffer) -> None:
         pairs = [pair for pair in zip(offer.runs, offer.origins, strict=True) if not is_from(pair[0], self._not_from)]
         self._keep([run for run, _ in pairs], [origin for _, origin in pairs])
 

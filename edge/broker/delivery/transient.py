@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from bridge.message import QOS_MASK, Run, Stored, is_from
 from bridge.publisher import client_of, device_of
-from edge.broker.delivery.batches import SETTLED, LiveBatch, Offer
+from edge.broker.delivery.batches import SETTLED, LiveBatch, LiveOffer
 from edge.broker.delivery.consumer_group import ConsumerGroup, part_of
-from edge.broker.delivery.pressure import Pace, Pressure
+from edge.broker.delivery.pressure import BackPressure, SubscriberPace
 from edge.broker.limits import (
     LIVE_BEHIND_BYTES_LOW,
     LIVE_BEHIND_BYTES_MAX,
@@ -31,13 +31,13 @@ class WaitingPool:
     def __init__(
         self, expired: Callable[[Run], bool] = lambda _run: False, wake: Callable[[], None] = lambda: None
     ) -> None:
-        """`expired` says that a run has waited beyond its time to live; `wake` as `Pressure` has it."""
+        """`expired` says that a run has waited beyond its time to live; `wake` as `BackPressure` has it."""
         self.waiting_bytes = 0
         self.bytes_max = TRANSIENT_POOL_BYTES_MAX
         """Above it each subscription is held to the minimum."""
         self.dropped = 0
         """Messages not delivered because a consumer was too slow, since start."""
-        self.pressure = Pressure(wake)
+        self.pressure = BackPressure(wake)
         self.expired = expired
         self.expiring = False
         """Some address gives messages a time to live of its own accord."""
@@ -92,7 +92,7 @@ class TransientSubscription:
         self.share_name, self.selector, self.user = share_name, selector, user
         self.dropped = 0
         """Messages not delivered because the consumer was too slow."""
-        self.pace = Pace.KEEPING_UP
+        self.pace = SubscriberPace.KEEPING_UP
         self.expired = 0
         """Messages not delivered because their time to live passed while they waited."""
         self._pool = pool
@@ -103,7 +103,7 @@ class TransientSubscription:
         """Made when something has to wait: most consumers keep up."""
         self._waiting_bytes = 0
 
-    def offer(self, offer: Offer) -> None:
+    def offer(self, offer: LiveOffer) -> None:
         """Deliver runs now, or keep them for when the consumer has credit."""
         if self._qos0_only or self._not_from is not None:
             offer = self._wanted_of(offer)
@@ -114,7 +114,7 @@ class TransientSubscription:
         if delivered_runs < len(runs):
             self._keep(runs[delivered_runs:], offer.origins[delivered_runs:])
 
-    def _wanted_of(self, offer: Offer) -> Offer:
+    def _wanted_of(self, offer: LiveOffer) -> LiveOffer:
         """Leave out runs that another subscription delivers, or that come from the client itself."""
         pairs = [
             (run, origin)
@@ -124,9 +124,9 @@ class TransientSubscription:
         if len(pairs) == len(offer.runs):
             return offer
         runs = [run for run, _ in pairs]
-        return Offer(runs, [origin for _, origin in pairs], _acknowledged_messages(runs))
+        return LiveOffer(runs, [origin for _, origin in pairs], _acknowledged_messages(runs))
 
-    def _deliver_now(self, consumer: Consumer, offer: Offer) -> int:
+    def _deliver_now(self, consumer: Consumer, offer: LiveOffer) -> int:
         """Deliver as many of the runs as the consumer has credit for. Return how many need no further look."""
         runs, start = offer.runs, 0
         while start < len(runs):
@@ -159,7 +159,7 @@ class TransientSubscription:
         kept = [(run, origin) for run, origin in zip(runs, origins, strict=True) if self._keep_one(run)]
         self._pump_once()
         pool = self._pool
-        if self.pace is Pace.STALLED or not pool.strained(self._waiting_bytes):
+        if self.pace is SubscriberPace.STALLED or not pool.strained(self._waiting_bytes):
             return
         for run, origin in kept:
             if not self._is_its_own(run):
@@ -273,13 +273,13 @@ class TransientSubscription:
     def _changed(self, size: int) -> None:
         self._waiting_bytes += size
         self._pool.waiting_bytes += size
-        if self.pace is not Pace.KEEPING_UP and self._waiting_bytes <= self._low:
+        if self.pace is not SubscriberPace.KEEPING_UP and self._waiting_bytes <= self._low:
             self._pool.pressure.relieve(self)
 
     @property
     def _low(self) -> int:
         """Bytes waiting at which it has caught up; one that stalled has to show that it reads."""
-        return LIVE_BEHIND_BYTES_LOW if self.pace is Pace.BEHIND else 0
+        return LIVE_BEHIND_BYTES_LOW if self.pace is SubscriberPace.BEHIND else 0
 
     def _is_its_own(self, run: Run) -> bool:
         """Who receives what it publishes is not held back for itself: it has to acknowledge what it gets."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, DeviceApi, Direction
+from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, DeviceApiConfiguration, Direction
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.topics import covers, overlaps
@@ -65,7 +65,7 @@ def with_addresses(configuration: BrokerConfiguration) -> BrokerConfiguration:
     return msgspec.structs.replace(configuration, addresses=(*configuration.addresses, *added))
 
 
-def _defaults(configuration: BrokerConfiguration, api: DeviceApi) -> list[AddressConfiguration]:
+def _defaults(configuration: BrokerConfiguration, api: DeviceApiConfiguration) -> list[AddressConfiguration]:
     names = Addresses(api.tenant)
 
     def forwarded(address: str) -> bool:

@@ -6,8 +6,8 @@ import json
 import secrets
 
 from bridge.message import AMQP, DURABLE, Run
-from edge.broker.configuration import DeviceApi
-from edge.broker.delivery.dead_letters import Reason
+from edge.broker.configuration import DeviceApiConfiguration
+from edge.broker.delivery.dead_letters import LossReason
 from edge.broker.hono import messages
 from edge.broker.hono.addresses import Addresses
 from edge.broker.hono.command_router import CommandRouter
@@ -30,7 +30,7 @@ _KIND, _NAME = "hono", "request key"
 class DeviceService:
     """Tenant, addresses, requests and commands."""
 
-    def __init__(self, configuration: DeviceApi, router: Router, state: SmallState) -> None:
+    def __init__(self, configuration: DeviceApiConfiguration, router: Router, state: SmallState) -> None:
         """The key of request identifiers is made once and kept in the store."""
         self.tenant = Tenant(configuration)
         self.cors_origins = configuration.cors_origins
@@ -44,7 +44,7 @@ class DeviceService:
         self.requests = Requests(key)
         router.deadletters.listeners.append(self._given_up)
 
-    def update(self, configuration: DeviceApi) -> None:
+    def update(self, configuration: DeviceApiConfiguration) -> None:
         """Follow a new configuration of the same tenant."""
         self.tenant.update(configuration)
         self.cors_origins = configuration.cors_origins
@@ -65,7 +65,7 @@ class DeviceService:
         request = self.requests.read(device, identifier)
         return self._answer(device, request, status, content_type, body, durable=qos > 0)
 
-    def _given_up(self, run: Run, reason: Reason) -> None:
+    def _given_up(self, run: Run, reason: LossReason) -> None:
         """Tell the application that waits for a response why none comes; of a one-way command only the ledger tells."""
         if not matches(self.addresses.commands, run.address):
             return
@@ -77,8 +77,8 @@ class DeviceService:
             if command.request is not None:
                 self._tell(command.device, command.request, reason)
 
-    def _tell(self, device: str, request: Request, reason: Reason) -> None:
-        status = _REJECTED if reason is Reason.REJECTED else _UNDELIVERED
+    def _tell(self, device: str, request: Request, reason: LossReason) -> None:
+        status = _REJECTED if reason is LossReason.REJECTED else _UNDELIVERED
         body = json.dumps({"error": reason.value}).encode()
         run = self._answer(device, request, status, messages.FAILURE_NOTIFICATION, body, durable=True)
         self.router.publish(Publication(Notifier(device), run, ()))

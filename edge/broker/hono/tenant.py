@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from edge.broker.configuration import DeviceApi
+from edge.broker.configuration import DeviceApiConfiguration
 from edge.broker.hono.errors import DeviceError, bad_request
 from edge.broker.hono.limits import DEVICE_CHARACTERS_MAX
 
@@ -44,7 +44,7 @@ class Principal(msgspec.Struct, frozen=True):
 class Tenant:
     """The tenant of a space, and its devices as they are configured."""
 
-    def __init__(self, configuration: DeviceApi) -> None:
+    def __init__(self, configuration: DeviceApiConfiguration) -> None:
         self.name = configuration.tenant
         self._suffix = f"@{configuration.tenant}"
         self._principals: dict[str, Principal] = {}
@@ -52,7 +52,7 @@ class Tenant:
         self._known: frozenset[str] = frozenset()
         self.update(configuration)
 
-    def update(self, configuration: DeviceApi) -> None:
+    def update(self, configuration: DeviceApiConfiguration) -> None:
         """Follow a new configuration of the same tenant; connections keep what they were given."""
         self._disabled = configuration.disabled
         identified = {identity.device for identity in configuration.identities}

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from bridge.message import DURABLE, RETAIN, Run
 from bridge.native import functions as native
 from bridge.transport.driver import Driver, answer_all
-from edge.broker.delivery.batches import Offer
+from edge.broker.delivery.batches import LiveOffer
 from edge.broker.model.authorization import Grant, nothing
 from edge.broker.model.interfaces import Acceptance, Origin, Refusal
 from edge.broker.model.isolation import answered, origin_called
@@ -24,7 +24,7 @@ from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Published
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, PREFIXES_KNOWN_MAX
 from edge.broker.mqtt.unread import UNREADY
-from edge.broker.router.batch import Column, ColumnBatch, LogRuns, Publication
+from edge.broker.router.batch import CollectedBatch, LogRuns, Publication, RouteTargets
 from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.router import Router
 
@@ -40,7 +40,7 @@ class Publisher(Origin, Protocol):
     connection: Connection
 
 
-class LaneBatch(ColumnBatch):
+class LaneBatch(CollectedBatch):
     """Consecutive messages of lanes."""
 
     __slots__ = ("_stretch", "logs", "messages", "offers")
@@ -48,7 +48,7 @@ class LaneBatch(ColumnBatch):
     def __init__(self, stretch: Any) -> None:
         self._stretch = stretch
         self.logs = [LogRuns(*row) for row in native.mqtt_rows(stretch)]
-        self.offers = [(row[0], Offer(*row[1:])) for row in native.mqtt_offers(stretch)]
+        self.offers = [(row[0], LiveOffer(*row[1:])) for row in native.mqtt_offers(stretch)]
         self.messages = native.mqtt_count(stretch)
 
     def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:
@@ -57,10 +57,10 @@ class LaneBatch(ColumnBatch):
     def part(self, awaiting: Mapping[Origin, int]) -> tuple[int, int]:
         return native.mqtt_part(self._stretch, awaiting)
 
-    def wait(self, awaiting: MutableMapping[Origin, int]) -> None:
+    def count_waits(self, awaiting: MutableMapping[Origin, int]) -> None:
         native.mqtt_await(self._stretch, awaiting)
 
-    def heard(self, awaiting: MutableMapping[Origin, int]) -> None:
+    def count_answered(self, awaiting: MutableMapping[Origin, int]) -> None:
         native.mqtt_awaited(self._stretch, awaiting)
 
     def accept_now(self) -> None:
@@ -187,7 +187,7 @@ class Arrivals:
         self._router = router
         self._loop = loop
         self._turn = native.mqtt_turn(self._begin, self.publish, Run)
-        self._columns: dict[Column, Any] = {}
+        self._columns: dict[RouteTargets, Any] = {}
         self._logs: dict[int, Any] = {}
         self._live: dict[tuple[LiveSink, ...], tuple[LiveSink, ...]] = {}
         self._prefixes: dict[str, Any] = {}
@@ -285,7 +285,7 @@ class Arrivals:
     def _column(self, address: str, qos: int) -> Any:
         """Where what is published to this address, as something was, goes for now; None where the router has more to
         look at."""
-        column = self._router.column(address, qos)
+        column = self._router.find_targets(address, qos)
         if column is None:
             return None
         made = self._columns.get(column)
@@ -293,7 +293,7 @@ class Arrivals:
             made = self._columns[column] = self._make_column(column)
         return made
 
-    def _make_column(self, column: Column) -> Any:
+    def _make_column(self, column: RouteTargets) -> Any:
         """Columns with the same log, or the same that get messages now, share what stands for it."""
         live, sink = self._live.setdefault(column.live, column.live), column.log
         if sink is not None and sink.log not in self._logs:

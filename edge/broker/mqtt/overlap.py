@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, cast
 
 from bridge.message import Run, Stored, is_from
 from edge.broker.delivery import TransientSubscription, WaitingPool
-from edge.broker.delivery.batches import Offer, offer_of
+from edge.broker.delivery.batches import LiveOffer, offer_of
 from edge.broker.delivery.consumer_group import part_of
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.interfaces import Consumer
@@ -75,7 +75,7 @@ class Overlap:
         self._own = overlaps.merged_subscription(local, pool) if local else None
         self._stored = (any(m.durable is not None for m in local), any(m.durable is not None for m in members))
 
-    def offer(self, offer: Offer) -> None:
+    def offer(self, offer: LiveOffer) -> None:
         """Deliver each run once; above QoS 0 a durable subscription among them does it, in the name of all."""
         for run, origin in zip(offer.runs, offer.origins, strict=True):
             own = is_from(run, self._client_id)

@@ -56,7 +56,7 @@ CREATE INDEX look ON unused (look_at) WHERE look_at IS NOT NULL;
 no client uses them, in seconds of `running_time`."""
 
 
-class Place(NamedTuple):
+class AbsentCursor(NamedTuple):
     """The cursor of a subscription in one log."""
 
     log: int
@@ -156,7 +156,7 @@ class AbsentSubscriptions:
 
     # --- put and taken ----------------------------------------------------------------------------------------
 
-    def put(self, declaration: Declaration, places: Sequence[Place], left: Left) -> None:
+    def put(self, declaration: Declaration, places: Sequence[AbsentCursor], left: Left) -> None:
         """Enter a subscription that no client holds any more."""
         options = (
             (_ALL_QOS if declaration.all_qos else 0)

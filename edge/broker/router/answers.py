@@ -13,7 +13,7 @@ from typing import Final
 
 from edge.broker.model.interfaces import Acceptance, Figures, Origin, Refusal
 from edge.broker.model.isolation import answered
-from edge.broker.router.batch import ColumnBatch
+from edge.broker.router.batch import CollectedBatch
 from edge.broker.router.ordered_replies import OrderedReplies, Withdraw
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.ticket import BothTickets, Ticket
@@ -22,7 +22,7 @@ _ACCEPTED: Final = Acceptance.ACCEPTED
 
 _Commits = Ticket | BothTickets
 
-_Waiting = tuple[_Commits, Origin, Sequence[int], Refusal | Acceptance | None, ColumnBatch | None]
+_Waiting = tuple[_Commits, Origin, Sequence[int], Refusal | Acceptance | None, CollectedBatch | None]
 """Commit that an answer waits for, its origin, its tokens, and the answer (None: the outcome of the commit). The last
 entry is the origin where that is a batch: asking for the class of a `Protocol` takes 1 us."""
 
@@ -51,7 +51,7 @@ class Answers:
             awaiting = self.awaiting_commit
             awaiting[origin] = awaiting.get(origin, 0) + 1
 
-    def accept_all(self, ticket: Ticket | None, batch: ColumnBatch) -> None:
+    def accept_all(self, ticket: Ticket | None, batch: CollectedBatch) -> None:
         """As `accept_with` what a log keeps of a batch, by this ticket (None: none does), and as `accept` the rest.
         None of its origins has replies that wait (`ordered`)."""
         now, later = batch.part(self.awaiting_commit)
@@ -59,7 +59,7 @@ class Answers:
             behind = self._waiting[-1][0] if ticket is None else ticket
             self._waiting.append((behind, batch, range(later), None if ticket is not None else _ACCEPTED, batch))
             self.awaiting_commit[batch] = 1
-            batch.wait(self.awaiting_commit)
+            batch.count_waits(self.awaiting_commit)
         if now:
             self._figures.acknowledged += now
             batch.accept_now()
@@ -111,7 +111,7 @@ class Answers:
                 ticket, origin, tokens, answer, batch = waiting.popleft()
                 left = awaiting.pop(origin) - 1
                 if batch is not None:
-                    batch.heard(awaiting)
+                    batch.count_answered(awaiting)
                 if left:
                     tokens, more = self._with_following(ticket, origin, tokens, answer)
                     if left > more:
@@ -130,7 +130,7 @@ class Answers:
         finally:
             self._releasing = False
 
-    def _release_replies(self, origin: Origin, batch: ColumnBatch | None) -> None:
+    def _release_replies(self, origin: Origin, batch: CollectedBatch | None) -> None:
         if batch is None:
             self.ordered.release(origin)
             return

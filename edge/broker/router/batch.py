@@ -1,4 +1,4 @@
-"""Batches that are published: a run, runs of many origins with a column, messages for the consumers of one address."""
+"""Batches that are published: one run, runs collected from many origins, or messages for one anycast address."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import NamedTuple, Protocol
 
 from bridge.message import Run
-from edge.broker.delivery.batches import Offer
+from edge.broker.delivery.batches import LiveOffer
 from edge.broker.model.interfaces import ManyOrigins, Origin
 from edge.broker.retention.quotas import Account
 from edge.broker.router.live_subscriptions import LiveSink
 
 
-class Column(NamedTuple):
-    """Where runs go of which nothing has to be looked at: who gets them now, and the log that keeps them."""
+class RouteTargets(NamedTuple):
+    """Live subscriptions and log that take the runs of a route without a look at each message."""
 
     live: tuple[LiveSink, ...]
     log: LogSink | None
@@ -21,14 +21,14 @@ class Column(NamedTuple):
 
 
 class LogSink(NamedTuple):
-    """A log, and the account that pays."""
+    """A log, and the quota account that it is charged to."""
 
     log: int
     account: Account
 
 
 class LogRuns(NamedTuple):
-    """What a batch has for one log, in order."""
+    """Runs of a batch for one log, in order."""
 
     sink: LogSink
     runs: Sequence[Run]
@@ -38,9 +38,9 @@ class LogRuns(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """A run, its origin, and the tokens under which the origin is answered: one a message, or none at all.
+    """A run with its origin and tokens: one token for each message, or none where no answer is wanted.
 
-    They come back through `Origin.accepted` or `Origin.refused`, in this order.
+    The tokens return through `Origin.accepted` or `Origin.refused`, in this order.
     """
 
     origin: Origin
@@ -48,37 +48,42 @@ class Publication(NamedTuple):
     tokens: Sequence[int]
 
 
-class ColumnBatch(Origin):
-    """Runs of many origins, stamped already, each with a `Column`. It is the origin of them all: `Answers` gives it one
-    answer."""
+class CollectedBatch(Origin):
+    """Runs that many origins published in one turn of the event loop, stamped, each with its `RouteTargets`.
+
+    It is the origin of all of them: `Answers` gives it one answer.
+    """
 
     __slots__ = ()
     name = "the senders of a turn"
 
     logs: Sequence[LogRuns]
-    offers: Sequence[tuple[Sequence[LiveSink], Offer]]
-    """Runs that live subscriptions get now, in the order they came."""
+    offers: Sequence[tuple[Sequence[LiveSink], LiveOffer]]
+    """Runs for live subscriptions, in order of arrival."""
     messages: int
 
     def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:
-        """Return each run with its own origin and tokens, in the order they came."""
+        """Return each run with its own origin and tokens, in order of arrival."""
         raise NotImplementedError
 
     def part(self, awaiting: Mapping[Origin, int]) -> tuple[int, int]:
-        """How many answers are to be given now, and how many wait: what a log keeps is answered by the commit, and what
-        none keeps at once, or behind what its origin sent before. Origins for whom answers wait are in `awaiting`."""
+        """Return how many answers leave now, and how many wait.
+
+        The commit answers messages that a log keeps. Other messages are answered at once, unless their origin still
+        waits for an earlier answer: then it is in `awaiting`.
+        """
         raise NotImplementedError
 
     def accept_now(self) -> None:
         """Give the answers that do not wait."""
         raise NotImplementedError
 
-    def wait(self, awaiting: MutableMapping[Origin, int]) -> None:
-        """Count an answer more that waits, for the origin of each run whose answer does."""
+    def count_waits(self, awaiting: MutableMapping[Origin, int]) -> None:
+        """Add the answers that wait to the counts of their origins."""
         raise NotImplementedError
 
-    def heard(self, awaiting: MutableMapping[Origin, int]) -> None:
-        """Their answers do not wait any more."""
+    def count_answered(self, awaiting: MutableMapping[Origin, int]) -> None:
+        """Subtract these answers from the counts of their origins."""
         raise NotImplementedError
 
     def abort(self) -> None:
@@ -87,7 +92,7 @@ class ColumnBatch(Origin):
 
 
 class AnycastBatch(ManyOrigins, Protocol):
-    """AMQP messages of many origins for the consumers of one address, which answer each."""
+    """AMQP messages of many origins for one anycast address, each answered by its consumer."""
 
     __slots__ = ()
 
@@ -98,4 +103,4 @@ class AnycastBatch(ManyOrigins, Protocol):
         ...
 
 
-PublishBatch = Publication | ColumnBatch | AnycastBatch
+PublishBatch = Publication | CollectedBatch | AnycastBatch

@@ -14,7 +14,7 @@ from edge.broker.router.answers import refusal
 from edge.broker.store.ticket import Ticket
 
 
-class _Waiting(NamedTuple):
+class _CommitWait(NamedTuple):
     ticket: Ticket
     party: Consumer | Origin
     tell: Callable[[Refusal | None], None]
@@ -24,7 +24,7 @@ class CommitWaits:
     """Consumers and origins that are told how the commit of a ticket ended."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_CommitWait] = []
 
     def add(self, ticket: Ticket, party: Consumer | Origin, tell: Callable[[Refusal | None], None]) -> None:
         """Call `tell` with None once the commit has succeeded, or with why it failed; at once where that is known.
@@ -32,7 +32,7 @@ class CommitWaits:
         if ticket.decided:
             _tell(ticket, tell)
         else:
-            self._waiting.append(_Waiting(ticket, party, tell))
+            self._waiting.append(_CommitWait(ticket, party, tell))
 
     def release(self) -> None:
         """A commit is over: tickets may be decided."""

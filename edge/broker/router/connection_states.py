@@ -85,6 +85,6 @@ class ConnectionStateRoute:
         """See `edge.broker.router.routes.Route`."""
         return Destination(AddressType.TOPIC.value, len(self._live))
 
-    def column(self, qos: int) -> None:
+    def targets(self, qos: int) -> None:
         """Return None: who sends has to be looked at."""
         return

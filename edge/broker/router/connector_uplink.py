@@ -79,7 +79,7 @@ BUDGET_KEPT_PARTS: Final = 100
 """A hundredth of the budget is spent, at most, before it is written down: so much a crash may forget."""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class UplinkProgress(msgspec.Struct, frozen=True):
     """How far a connector is with what is kept for its peer."""
 
     live_messages: int
@@ -286,13 +286,13 @@ class ConnectorUplink:
             self._spent_kept = pacer.spent.bytes
             self._store.state.put(BUDGET, self.connector.name, msgspec.json.encode(pacer.spent))
 
-    def progress(self) -> Progress:
+    def progress(self) -> UplinkProgress:
         """How far it is with what is kept for the peer."""
         figures, pacer, waiting = self.uplink.figures, self.uplink.pacer, self.backlog
         lanes = [lane for forwarding in self._forwardings.values() for lane in forwarding.lanes]
         left, rate = sum(lane.count for lane in lanes), self.uplink.rate.bytes_s
         each = figures.bytes_accepted / figures.messages_accepted if figures.messages_accepted else 0.0
-        return Progress(
+        return UplinkProgress(
             live_messages=max(waiting - left, 0),
             backlog_messages=left,
             bytes_s=rate,

@@ -24,7 +24,7 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
 from edge.broker.model.topics import FilterTree, matches
 from edge.broker.retention.names import NameKind, NameQuotas
-from edge.broker.router.absent_subscriptions import LOOK, AbsentSubscriptions, Left, Place
+from edge.broker.router.absent_subscriptions import LOOK, AbsentCursor, AbsentSubscriptions, Left
 from edge.broker.router.configured import PLAIN, ConfiguredAddresses
 from edge.broker.router.logs import Logs
 from edge.broker.router.running_time import RunningTime
@@ -330,13 +330,13 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _lay_down(self, subscription: DurableSubscription, now_ns: int) -> None:
         """Drop the object, unless the rows of the store do not say all of it yet."""
-        declaration, places = subscription.declaration, list[Place]()
+        declaration, places = subscription.declaration, list[AbsentCursor]()
         for part in subscription.parts:
             if not self._store.cursors.rest(part.cursor):
                 return
             due_ns = part.expiry.due_ns
             soon = None if due_ns is None else min(due_ns, now_ns + SWEEP_AGAIN_NS)
-            places.append(Place(part.log, part.cursor, part.behind or bool(part.window.returned), soon))
+            places.append(AbsentCursor(part.log, part.cursor, part.behind or bool(part.window.returned), soon))
         if not places:
             return
         self._idle.pop(declaration.name, None)
@@ -519,11 +519,11 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             self._open(declaration, [each.log for each in cursors], left_at)
             return
         self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
-        places = list[Place]()
+        places = list[AbsentCursor]()
         for each in cursors:
             behind = each.position < self._store.logs.bounds(each.log)[1]
             # nobody knows of what is left in it whether it expires
-            places.append(Place(each.log, each.cursor, behind, LOOK if behind else None))
+            places.append(AbsentCursor(each.log, each.cursor, behind, LOOK if behind else None))
         self._absent.put(declaration, places, self._left(declaration, left_at))
 
 

@@ -12,7 +12,7 @@ import logging
 from itertools import chain
 
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.backlog import Backlog
+from edge.broker.delivery.backlog import BacklogLane
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
@@ -38,7 +38,7 @@ class Forwarding:
         """Why nothing comes from its addresses; None: it does."""
         self._router = router
         self._consumer = consumer
-        self._lanes: dict[LogSubscription, Backlog] = {}
+        self._lanes: dict[LogSubscription, BacklogLane] = {}
         self._name = name
         self._kind: AddressType | None = None
         self._current: Joinable | None = None
@@ -61,7 +61,7 @@ class Forwarding:
         return [*chain.from_iterable(durable), *self._former_queues.values()]
 
     @property
-    def lanes(self) -> list[Backlog]:
+    def lanes(self) -> list[BacklogLane]:
         """The backlog lanes of the places in the logs."""
         return list(self._lanes.values())
 
@@ -75,7 +75,7 @@ class Forwarding:
         for part in parts:
             lane = self._lanes.get(part)
             if lane is None:
-                lane = self._lanes[part] = Backlog(logs, cursors, part, consumer)
+                lane = self._lanes[part] = BacklogLane(logs, cursors, part, consumer)
             lane.newest = self.newest
             lane.take_over()
 

@@ -1,9 +1,9 @@
 """Incoming forwarders: what arrives over a connector is published here, and answered to the far side after the commit.
 
-An `Inbound` is an origin of the router and the `Inbox` of one forwarder. It publishes what it holds together, and
-publishes nothing more before all of that is answered: so what a commit refuses goes again before anything that came
-later, and the order of each sender is kept. What there is no room for waits here, in order, and the far side gets no
-credit meanwhile.
+An `IncomingForwarder` is an origin of the router and the `Inbox` of one forwarder. It publishes the messages it holds
+together, and publishes no more until all of them are answered. So messages that a commit refused are published again
+before later ones, and each sender's order is kept. Messages that find no room wait here in order, and the far side gets
+no credit in the meantime.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ FINAL: Final = frozenset(
 """Refusals for the message's sake. Every other one passes: the message waits here."""
 
 GIVEN_BACK: Final = frozenset((Refusal.RELEASED, Refusal.DELIVERY_FAILED))
-"""Refusals of consumers that have credit: the message waits for the next `Inbound.try_again`, or it would go round
-without a pause."""
+"""Refusals of consumers that have credit: the message waits for the next `IncomingForwarder.try_again`. Otherwise it
+would be retried without a pause."""
 
 
 class InboundFigures(msgspec.Struct):
@@ -74,7 +74,7 @@ class InboundFigures(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class _Entry:
+class _HeldMessage:
     """One message that is held."""
 
     number: int
@@ -92,7 +92,7 @@ class _Entry:
     """The far side retains it and sent it because we subscribed: it may be what is retained here."""
 
 
-class Inbound(Origin):
+class IncomingForwarder(Origin):
     """One incoming forwarder, as long as its configuration stays."""
 
     def __init__(
@@ -120,8 +120,8 @@ class Inbound(Origin):
         self._losing: dict[int, int] = {}
         """Tokens of rejected messages that are not in the ledger yet, by number; empty of those of a former
         connection."""
-        self._waiting: deque[_Entry] = deque()
-        self._published: dict[int, _Entry] = {}
+        self._waiting: deque[_HeldMessage] = deque()
+        self._published: dict[int, _HeldMessage] = {}
         self._numbers = count()
         self._held_bytes = 0
         self._blocked = False
@@ -229,7 +229,7 @@ class Inbound(Origin):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _entry(self, message: Incoming) -> _Entry | None:
+    def _entry(self, message: Incoming) -> _HeldMessage | None:
         """What is to be published of a message; None when it was answered without."""
         if self._gateway in message.hops:
             self.figures.looped += 1
@@ -260,7 +260,7 @@ class Inbound(Origin):
                 return None
         return self._wanted_entry(message)
 
-    def _wanted_entry(self, message: Incoming) -> _Entry | None:
+    def _wanted_entry(self, message: Incoming) -> _HeldMessage | None:
         """Return the entry of a message that can be read; None when the forwarder's filter leaves it out."""
         run = message.run
         wanted = self._wanted(run)
@@ -273,7 +273,7 @@ class Inbound(Origin):
         name = digest(message.name) if message.name else b""
         size = run.size + MESSAGE_OVERHEAD_BYTES
         number, ours = next(self._numbers), message.token is None
-        return _Entry(number, message.token, ours, name, message.unique, run, size, message.again)
+        return _HeldMessage(number, message.token, ours, name, message.unique, run, size, message.again)
 
     def _address(self, said: Iterable[str]) -> str | None:
         """The address here: the forwarder's own, or by what the message says."""
@@ -312,7 +312,7 @@ class Inbound(Origin):
         left, self._left = self._left, _ignore
         left()
 
-    def _new(self) -> list[_Entry]:
+    def _new(self) -> list[_HeldMessage]:
         """The first of what waits, without what is here already."""
         every = list(self._waiting)
         waiting, self._waiting = every[: self._at_once], deque(every[self._at_once :])
@@ -333,7 +333,7 @@ class Inbound(Origin):
             return [entry for entry in waiting if entry.number not in gone]
         return waiting
 
-    def _came_before(self, entry: _Entry) -> bool:
+    def _came_before(self, entry: _HeldMessage) -> bool:
         """Return whether it is here already: by its name, or as the retained message of its address."""
         if entry.name and self._names.came_before(entry.name, unique=entry.unique):
             return True
@@ -342,7 +342,7 @@ class Inbound(Origin):
     def _retained_here(self, address: str) -> Run | None:
         return self._router.retained.get(address)
 
-    def _publish_together(self, entries: Sequence[_Entry]) -> None:
+    def _publish_together(self, entries: Sequence[_HeldMessage]) -> None:
         self._published = {entry.number: entry for entry in entries}
         self._names.add(entry.name for entry in entries if entry.name)
         for run, numbers in _runs(entries):
@@ -353,10 +353,10 @@ class Inbound(Origin):
             else:
                 self._router.publish(Publication(self, run, numbers))
 
-    def _answered(self, numbers: Iterable[int]) -> list[_Entry]:
+    def _answered(self, numbers: Iterable[int]) -> list[_HeldMessage]:
         return [entry for number in numbers if (entry := self._published.pop(number, None)) is not None]
 
-    def _wait_again(self, entries: Iterable[_Entry]) -> None:
+    def _wait_again(self, entries: Iterable[_HeldMessage]) -> None:
         """These go again before everything else, but those that come again by themselves."""
         self._blocked = True
         kept = [entry for entry in entries if entry.token is not None or entry.ours]
@@ -368,7 +368,7 @@ class Inbound(Origin):
         if self._waiting and not self._given_back:
             self._router.credit.of(self, self._waiting[0].run.address)
 
-    def _answer(self, entries: Sequence[_Entry], outcome: Outcome, why: str = "") -> None:
+    def _answer(self, entries: Sequence[_HeldMessage], outcome: Outcome, why: str = "") -> None:
         tokens = [entry.token for entry in entries if entry.token is not None]
         if tokens and self._settle is not None:
             self._settle(tokens, outcome, why)
@@ -377,7 +377,7 @@ class Inbound(Origin):
         if token is not None and self._settle is not None:
             self._settle((token,), outcome, why)
 
-    def _reject(self, entries: Sequence[_Entry], why: Refusal) -> None:
+    def _reject(self, entries: Sequence[_HeldMessage], why: Refusal) -> None:
         """Reject messages that the router refused for good."""
         log.error("%s: %d messages cannot be taken: %s", self.name, len(entries), why.value)
         self._held_bytes -= sum(entry.size for entry in entries)
@@ -412,7 +412,7 @@ class Inbound(Origin):
         self._look_whether_left()
 
 
-def _runs(entries: Sequence[_Entry]) -> list[tuple[Run, list[int]]]:
+def _runs(entries: Sequence[_HeldMessage]) -> list[tuple[Run, list[int]]]:
     """As few runs as these messages can be, with the numbers of each."""
     runs: list[tuple[Run, list[int]]] = []
     for entry in entries:
@@ -426,7 +426,7 @@ def _runs(entries: Sequence[_Entry]) -> list[tuple[Run, list[int]]]:
     return runs
 
 
-def _again_at(entries: Sequence[_Entry]) -> int:
+def _again_at(entries: Sequence[_HeldMessage]) -> int:
     """Where a message comes a second time: not before the commit of the first is over."""
     names: set[bytes] = set()
     for i, entry in enumerate(entries):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from edge.broker.delivery import SharedSubscription, TransientSubscription, WaitingPool
-from edge.broker.delivery.batches import Offer
+from edge.broker.delivery.batches import LiveOffer
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
 from edge.broker.model.topics import FilterTree, overlaps
 from edge.broker.retention.names import NameKind, NameQuotas
@@ -15,7 +15,7 @@ from edge.broker.retention.names import NameKind, NameQuotas
 class LiveSink(Protocol):
     """A live subscription, or several of one client as one."""
 
-    def offer(self, offer: Offer) -> None:
+    def offer(self, offer: LiveOffer) -> None:
         """Deliver runs now, or keep them for when there is credit. An origin is held back while a subscription that it
         sends to is behind."""
         ...

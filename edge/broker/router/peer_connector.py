@@ -26,7 +26,7 @@ from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.model.interfaces import Outcome
 from edge.broker.router.forwarder_filter import wanted_by
 from edge.broker.router.forwarding import Forwarding
-from edge.broker.router.inbound import Inbound
+from edge.broker.router.inbound import IncomingForwarder
 from edge.broker.router.inbound_losses import InboundLosses
 from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.router import Router
@@ -48,7 +48,7 @@ MakeAttempts = Callable[["PeerConnector"], AttemptAt]
 """The same of a type of connectors; called once a connector."""
 
 
-class ConnectorFigures(msgspec.Struct, frozen=True):
+class ConnectorCounters(msgspec.Struct, frozen=True):
     """Messages of a connector since it was made, for status pages."""
 
     messages_sent: int = 0
@@ -88,7 +88,7 @@ class PeerConnector:
             epoch_of=lineage.epochs.of,
             now_ns=router.now_ns,
         )
-        self.inboxes: list[Inbound] = []
+        self.inboxes: list[IncomingForwarder] = []
         self._router, self.now_ns = router, router.now_ns
         self._cursors = cursors
         self._names = names
@@ -149,12 +149,12 @@ class PeerConnector:
     # --- figures ----------------------------------------------------------------------------------------------
 
     @property
-    def figures(self) -> ConnectorFigures:
+    def figures(self) -> ConnectorCounters:
         """Of the forwarders it has now."""
         each = [outgoing.outlet.figures for outgoing in self._outgoing.values()]
         accepted, rejected = sum(one.accepted for one in each), sum(one.rejected for one in each)
         sent = accepted + rejected + sum(one.resent for one in each) + self.outbox.in_flight
-        return ConnectorFigures(sent, accepted, rejected)
+        return ConnectorCounters(sent, accepted, rejected)
 
     @property
     def refused_here(self) -> dict[str, int]:
@@ -214,14 +214,14 @@ class PeerConnector:
         left = sum(part.backlog for part in parts)
         log.warning("forwarder %s is gone or changed; up to %d messages stay in the store for it", name, left)
 
-    def _begin(self, forwarder: Forwarder) -> Inbound:
+    def _begin(self, forwarder: Forwarder) -> IncomingForwarder:
         names = self._names.of(f"{self.connector.name}/{forwarder.name}")
         losses = self._losses if self.connector.type in ACKNOWLEDGES_REJECTED else None
-        inbound = Inbound(self._router, forwarder, names, self.gateway, wanted_by(forwarder.only), losses)
+        inbound = IncomingForwarder(self._router, forwarder, names, self.gateway, wanted_by(forwarder.only), losses)
         self.inboxes.append(inbound)
         return inbound
 
-    def _end(self, inbound: Inbound) -> None:
+    def _end(self, inbound: IncomingForwarder) -> None:
         self.inboxes.remove(inbound)
         inbound.end(partial(self._router.forget_origin, inbound))
 

@@ -8,7 +8,7 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.model.interfaces import Acceptance, Origin
 from edge.broker.router.answers import Answers
-from edge.broker.router.batch import ColumnBatch
+from edge.broker.router.batch import CollectedBatch
 from edge.broker.router.retained import RetainedMessages
 from edge.broker.router.unrouted import UnroutedMessages
 from edge.broker.store.contract import MessageLogs
@@ -54,7 +54,7 @@ class PublishSink:
             return None
         return joined
 
-    def takes_all(self, batch: ColumnBatch) -> bool:
+    def takes_all(self, batch: CollectedBatch) -> bool:
         """False where the runs of a batch have to be taken one by one: room has to be counted or made, a log is kept in
         memory, or some origin waits for a consumer."""
         if self.answers.ordered.waiting:
@@ -65,14 +65,14 @@ class PublishSink:
             for (log, account), _, size, _ in batch.logs
         )
 
-    def keep_all(self, batch: ColumnBatch) -> Ticket | None:
+    def keep_all(self, batch: CollectedBatch) -> Ticket | None:
         """As `keep`, for all of a batch; the commit its answer waits for, None where nothing of it is kept."""
         ticket = None
         for (log, _), runs, size, _ in batch.logs:
             ticket = self._logs.append_all(log, runs, size)
         return ticket
 
-    def answer_all(self, batch: ColumnBatch, ticket: Ticket | None) -> None:
+    def answer_all(self, batch: CollectedBatch, ticket: Ticket | None) -> None:
         """Its messages were kept with this ticket, and offered."""
         self.answers.accept_all(ticket, batch)
         if ticket is not None:

@@ -12,7 +12,7 @@ from bridge.message import AMQP, RETAIN, Run
 from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
 from edge.broker.message.translation import is_empty
 from edge.broker.retention.names import NameKind, NameQuotas
-from edge.broker.router.retained_tree import Message, RetainedTree
+from edge.broker.router.retained_tree import RetainedMessage, RetainedTree
 from edge.broker.store.contract import SmallState
 from edge.broker.store.ticket import Ticket
 
@@ -23,7 +23,7 @@ KIND = "retained"
 _NS_IN_S: Final = 1_000_000_000
 
 
-class Kept(Run, gc=False):
+class RetainedRecord(Run, gc=False):
     """A retained message as it is kept on disk, with the user who made it."""
 
     user: str = ""
@@ -50,7 +50,7 @@ class RetainedMessages:
         known: dict[str, str] = {}
         """Names of devices and users, each once."""
         for address, value in state.items(KIND):
-            kept = msgspec.msgpack.decode(value, type=Kept)
+            kept = msgspec.msgpack.decode(value, type=RetainedRecord)
             kept.device, kept.user = known.setdefault(kept.device, kept.device), known.setdefault(kept.user, kept.user)
             self._set(address, kept)
             self._remember_expiry(kept)
@@ -77,7 +77,7 @@ class RetainedMessages:
         address, body = run.address, run.bodies[-1]
         if _clears(run, body):
             return self.discard(address)
-        kept = Kept(address, run.device, run.flags | RETAIN, run.properties, [body], run.received_at, user)
+        kept = RetainedRecord(address, run.device, run.flags | RETAIN, run.properties, [body], run.received_at, user)
         self._deleted.pop(address, None)
         self._set(address, kept)
         self._remember_expiry(kept)
@@ -142,8 +142,8 @@ class RetainedMessages:
             return None
         return self._delete(address) if ticket.decided else ticket
 
-    def _set(self, address: str, kept: Kept) -> None:
-        message = Message.of(kept, kept.user)
+    def _set(self, address: str, kept: RetainedRecord) -> None:
+        message = RetainedMessage.of(kept, kept.user)
         replaced = self._tree.put(address, message)
         if replaced is None:
             self._count += 1

@@ -31,7 +31,7 @@ written."""
 
 
 @hides("timed_body", "large_body", "properties")
-class Message(msgspec.Struct, gc=False):
+class RetainedMessage(msgspec.Struct, gc=False):
     """A retained message; its topic name is where it stands. Fields as in `bridge.message.Run`."""
 
     device: str
@@ -73,11 +73,11 @@ class _Level:
     __slots__ = ("below", "message")
 
     def __init__(self) -> None:
-        self.below: dict[str, _Level | Message] = {}
-        self.message: Message | None = None
+        self.below: dict[str, _Level | RetainedMessage] = {}
+        self.message: RetainedMessage | None = None
         """Of the name that ends here."""
 
-    def put_below(self, names: str, message: Message) -> None:
+    def put_below(self, names: str, message: RetainedMessage) -> None:
         """`message` stands where no other does: at the first of `names`, each with a slash before it."""
         name, rest = _first(names)
         message.rest = sys.intern(rest)
@@ -93,7 +93,7 @@ class RetainedTree:
     def __bool__(self) -> bool:
         return bool(self._root.below)
 
-    def get(self, address: str) -> Message | None:
+    def get(self, address: str) -> RetainedMessage | None:
         """The message of a topic name."""
         level, names = self._root, f"/{address}"
         while names:
@@ -101,12 +101,12 @@ class RetainedTree:
             below = level.below.get(name)
             if below is None:
                 return None
-            if isinstance(below, Message):
+            if isinstance(below, RetainedMessage):
                 return below if below.rest == names else None
             level = below
         return level.message
 
-    def put(self, address: str, message: Message) -> Message | None:
+    def put(self, address: str, message: RetainedMessage) -> RetainedMessage | None:
         """`message` is the one of this topic name; returns the one it replaces."""
         level, names = self._root, f"/{address}"
         while True:
@@ -115,7 +115,7 @@ class RetainedTree:
             if below is None:
                 level.put_below(names, message)
                 return None
-            if isinstance(below, Message):
+            if isinstance(below, RetainedMessage):
                 if below.rest == rest:
                     message.rest = below.rest
                     level.below[name] = message
@@ -126,7 +126,7 @@ class RetainedTree:
                 return replaced
             level, names = below, rest
 
-    def pop(self, address: str) -> Message | None:
+    def pop(self, address: str) -> RetainedMessage | None:
         """Take the message of a topic name away."""
         level, names = self._root, f"/{address}"
         path: list[tuple[_Level, str]] = []
@@ -136,7 +136,7 @@ class RetainedTree:
             below = level.below.get(name)
             if below is None:
                 return None
-            if isinstance(below, Message):
+            if isinstance(below, RetainedMessage):
                 if below.rest != names:
                     return None
                 _clear(path)
@@ -147,13 +147,13 @@ class RetainedTree:
             _clear(path)
         return found
 
-    def __iter__(self) -> Iterator[tuple[str, Message]]:
+    def __iter__(self) -> Iterator[tuple[str, RetainedMessage]]:
         """Every topic name and its message."""
         stack: list[tuple[str, _Level]] = [("", self._root)]
         while stack:
             prefix, level = stack.pop()
             for name, below in level.below.items():
-                if isinstance(below, Message):
+                if isinstance(below, RetainedMessage):
                     yield f"{prefix}{name}{below.rest}", below
                     continue
                 if below.message is not None:
@@ -174,7 +174,7 @@ class RetainedTree:
             below, following = visit.level.below.get(name), visit.following
             if below is None:
                 yield None  # it went meanwhile
-            elif isinstance(below, Message):
+            elif isinstance(below, RetainedMessage):
                 met = _matches(below.rest, wanted, following)
                 yield below.run(f"{visit.prefix}{name}{below.rest}") if met else None
             else:
@@ -212,7 +212,7 @@ def _first(names: str) -> tuple[str, str]:
     return (names[1:], "") if end < 0 else (names[1:end], names[end:])
 
 
-def _moved_below(message: Message) -> _Level:
+def _moved_below(message: RetainedMessage) -> _Level:
     """A level in place of the message that stood there: another name goes through it, or ends at it."""
     level = _Level()
     if message.rest:

@@ -37,7 +37,7 @@ from edge.broker.model.tracing import Destination
 from edge.broker.retention.names import NameQuotas
 from edge.broker.retention.quotas import Quotas
 from edge.broker.router.answers import Answers
-from edge.broker.router.batch import AnycastBatch, Column, ColumnBatch, Publication, PublishBatch
+from edge.broker.router.batch import AnycastBatch, CollectedBatch, Publication, PublishBatch, RouteTargets
 from edge.broker.router.commit_waits import CommitWaits
 from edge.broker.router.competing_consumers import CompetingConsumers
 from edge.broker.router.configured import ConfiguredAddresses
@@ -72,7 +72,7 @@ class PublishSource(Protocol):
         ...
 
     def forget_routes(self) -> None:
-        """Drop every answer of `Router.column` and `RouteTable.prefix`."""
+        """Drop every answer of `Router.find_targets` and `RouteTable.prefix`."""
         ...
 
 
@@ -139,7 +139,7 @@ class Router:
         self.unrouted, self.connection_states = UnroutedMessages(self.figures, now_s), ConnectionStates()
         self._sink = PublishSink(store.logs, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
         self._configure_policies()
-        self._made = routes = RoutesMade(self._forget_columns)
+        self._made = routes = RoutesMade(self._forget_targets)
         logs, self._watchers = Logs(store, self.deadletters, self.feeds), CreditWatchers()
         self.queues = Queues(
             store.state,
@@ -183,8 +183,8 @@ class Router:
         """Route runs of one origin or of many."""
         if isinstance(batch, Publication):
             self._publish(*batch)
-        elif isinstance(batch, ColumnBatch):
-            self._publish_columns(batch)
+        elif isinstance(batch, CollectedBatch):
+            self._publish_collected(batch)
         else:
             self._publish_to_consumers(batch)
 
@@ -203,7 +203,7 @@ class Router:
         """When a run that comes now is received, and what its flags say of the clock."""
         return self.now_ns(), CLOCK_GOOD if self._clock_good() else 0
 
-    def _publish_columns(self, batch: ColumnBatch) -> None:
+    def _publish_collected(self, batch: CollectedBatch) -> None:
         """Store and offer what came as one, where nothing has to be looked at in each run."""
         sink = self._sink
         if not sink.takes_all(batch):
@@ -216,11 +216,11 @@ class Router:
                 subscription.offer(offer)
         sink.answer_all(batch, ticket)
 
-    def column(self, address: str, qos: int) -> Column | None:
+    def find_targets(self, address: str, qos: int) -> RouteTargets | None:
         """Return where messages to an address go, until `PublishSource.forget_routes` is called; None where `publish`
         has more to look at."""
         route = self._made.get(address) or self._made.of_prefix(address)
-        return route.column(qos) if route is not None else None
+        return route.targets(qos) if route is not None else None
 
     def destination(self, address: str, qos: int) -> Destination:
         """Return where messages of this QoS to an address go, for a packet trace to say."""
@@ -399,10 +399,10 @@ class Router:
     def _forget_queue(self, address: str, log: int) -> None:
         """The queue is about to be no more."""
         self._made.pop(address, None)
-        self._forget_columns()
+        self._forget_targets()
         self.quotas.forget(log)
 
-    def _forget_columns(self) -> None:
+    def _forget_targets(self) -> None:
         self.publish_collected()
         for source in self._sources:
             source.forget_routes()

@@ -12,7 +12,7 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.tracing import Destination
 from edge.broker.retention.quotas import Account
-from edge.broker.router.batch import Column, LogSink
+from edge.broker.router.batch import LogSink, RouteTargets
 from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.publish_sink import PublishSink
 
@@ -26,7 +26,7 @@ class Route(Protocol):
         """Take a run of a sender."""
         ...
 
-    def column(self, qos: int) -> Column | None:
+    def targets(self, qos: int) -> RouteTargets | None:
         """Where all runs of this QoS go, whoever sends them and what else they say (but to be retained); None where
         more has to be looked at."""
         return None
@@ -64,8 +64,8 @@ class QueueRoute(Route):
             return
         sink.keep(self.log, origin, run, tokens)
 
-    def column(self, qos: int) -> Column | None:
-        return Column((), LogSink(self.log, self.account))
+    def targets(self, qos: int) -> RouteTargets | None:
+        return RouteTargets((), LogSink(self.log, self.account))
 
     def destination(self, qos: int) -> Destination:
         return Destination(AddressType.QUEUE.value, log=self.log)
@@ -117,13 +117,13 @@ class TopicRoute(Route):
         else:
             sink.answers.accept(origin, tokens)
 
-    def column(self, qos: int) -> Column | None:
+    def targets(self, qos: int) -> RouteTargets | None:
         live = tuple(self.live)
         if self.log is None and not live:
             return None  # each message is counted under its address
         if self.log is None or self.account is None or not (qos or self._keeps_qos0):
-            return Column(live, None)
-        return Column(live, LogSink(self.log, self.account))
+            return RouteTargets(live, None)
+        return RouteTargets(live, LogSink(self.log, self.account))
 
     def destination(self, qos: int) -> Destination:
         kept = self.log if qos or self._keeps_qos0 else None

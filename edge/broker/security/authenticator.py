@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from bridge.hidden import hides
 from bridge.sasl import bearer
 from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Verifier
-from edge.broker.configuration import Authentication
+from edge.broker.configuration import AuthenticationMode
 from edge.broker.model.authorization import Ended, Grant, Rule
 from edge.broker.model.isolation import report
 from edge.broker.security.credentials import Secret, Snapshot, User, new_user, verify, with_secret
@@ -72,7 +72,7 @@ class Gate:
 
     def __init__(
         self,
-        mode: Authentication,
+        mode: AuthenticationMode,
         snapshot: Snapshot | None = None,
         *,
         worker: Worker,
@@ -111,19 +111,19 @@ class Gate:
     @property
     def open(self) -> bool:
         """Everybody may do everything: no authentication, no authorization, no cost."""
-        return self.mode is Authentication.NONE
+        return self.mode is AuthenticationMode.NONE
 
     @property
     def passwords(self) -> bool:
         """User names with passwords are how clients of this space say who they are."""
-        return self.mode is Authentication.STANDARD
+        return self.mode is AuthenticationMode.STANDARD
 
     @property
     def tokens(self) -> bool:
         """Bearer tokens of an issuer are how clients of this space say who they are."""
-        return self.mode is Authentication.EXTERNAL and self.bearer is not None
+        return self.mode is AuthenticationMode.EXTERNAL and self.bearer is not None
 
-    def change_mode(self, mode: Authentication) -> None:
+    def change_mode(self, mode: AuthenticationMode) -> None:
         """Let clients in by other rules from now on. Connections that are there stay."""
         self.mode = mode
 
@@ -137,7 +137,7 @@ class Gate:
 
     def knows(self, user: str) -> bool:
         """Somebody of this name may come, as far as it is known here who may."""
-        return self.mode is not Authentication.STANDARD or user in self._users
+        return self.mode is not AuthenticationMode.STANDARD or user in self._users
 
     def update(self, snapshot: Snapshot) -> None:
         """Follow a change of users. Who is gone, or may do something else now, is cut off (and may come again).

@@ -8,7 +8,7 @@ import bridge.forwarders.conditions as conditions
 from bridge import plain
 from bridge.connectors.settings import AmqpSettings, PartitionKey, TokenKind
 from bridge.message import AMQP
-from edge.broker.configuration import Connector, ConnectorType, Credentials, EndpointHost
+from edge.broker.configuration import Connector, ConnectorType, EndpointHost, PeerCredentials
 from tests.integration.forwarders.gateways import Sender, eventually, gateways
 from tests.integration.forwarders.test_amqp import into, out, scenario
 from tests.support.azure import KEY, MESSAGE_BYTES_MAX, POLICY, ServiceBus
@@ -19,7 +19,7 @@ def azure(bus: ServiceBus, key: str = KEY, lifetime_s: float = 600.0, **settings
         name="peer",
         type=ConnectorType.AMQP,
         hosts=(EndpointHost(host="127.0.0.1", port=bus.port),),
-        credentials=Credentials(username=POLICY, password=key),
+        credentials=PeerCredentials(username=POLICY, password=key),
         amqp=AmqpSettings(token=TokenKind.SHARED_ACCESS, token_lifetime_s=lifetime_s, **settings),  # type: ignore[arg-type]
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.connectors.settings import KafkaSettings, Mechanism
-from edge.broker.configuration import Connector, ConnectorType, Credentials, EndpointHost, TlsFiles
+from edge.broker.configuration import Connector, ConnectorType, EndpointHost, PeerCredentials, TlsFiles
 from tests.integration.forwarders.gateways import Gateway, Receiver, Sender, eventually, gateways
 from tests.integration.forwarders.test_amqp import into, out
 from tests.support.certificates import Authority
@@ -44,7 +44,7 @@ def secure_to(broker: Kafka, tls: TlsFiles, mechanism: Mechanism, password: str 
         type=ConnectorType.KAFKA,
         hosts=(EndpointHost(host="127.0.0.1", port=broker.secure_port),),
         tls=tls,
-        credentials=Credentials(username=USER, password=password),
+        credentials=PeerCredentials(username=USER, password=password),
         kafka=KafkaSettings(mechanism=mechanism),
     )
 

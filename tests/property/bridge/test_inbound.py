@@ -22,7 +22,7 @@ from bridge.message import Run
 from edge.broker.configuration import Direction, Forwarder
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.batch import Publication
-from edge.broker.router.inbound import Inbound
+from edge.broker.router.inbound import IncomingForwarder
 from edge.broker.router.known_names import KnownNames
 
 FORWARDER = Forwarder(name="f", filter="here", connector="c", remote_address="there", direction=Direction.IN)
@@ -119,7 +119,7 @@ class Crossing:
 
     def _start(self) -> None:
         self.router = Router(self.disk)
-        self.inbound = Inbound(self.router, FORWARDER, self.router.names, "gw1")  # type: ignore[arg-type]
+        self.inbound = IncomingForwarder(self.router, FORWARDER, self.router.names, "gw1")  # type: ignore[arg-type]
 
     def _lost(self) -> None:
         self.connected = self.leaving = False
@@ -201,7 +201,7 @@ class Crossing:
         if self.connected:
             self._lost()
             self.inbound.detached()
-        self.inbound = Inbound(self.router, FORWARDER, self.router.names, "gw1")  # type: ignore[arg-type]
+        self.inbound = IncomingForwarder(self.router, FORWARDER, self.router.names, "gw1")  # type: ignore[arg-type]
 
     def room(self, full: bool) -> None:
         self.router.full = full
@@ -250,7 +250,7 @@ def test_every_order_of_events(unique: bool, steps: list[tuple[Any, ...]]) -> No
 def test_what_the_connector_could_not_read_is_rejected_and_counted() -> None:
     answers: list[tuple[Sequence[int], Outcome, str]] = []
     router: Any = None
-    inbound = Inbound(router, FORWARDER, KnownNames([]), "gateway")
+    inbound = IncomingForwarder(router, FORWARDER, KnownNames([]), "gateway")
     inbound.attached(lambda *answer: answers.append(answer), lambda: None)
     inbound.receive([Incoming(7, ("there",), b"", (), Run("there", "", 0, b"", []), fault="there: 17 MB")])
     assert answers == [((7,), Outcome.REJECTED, "there: 17 MB")]
@@ -276,7 +276,7 @@ def test_what_consumers_give_back_waits_for_its_time() -> None:
             return 0
 
     router: Any = Anycast()
-    inbound = Inbound(router, FORWARDER, KnownNames([]), "gateway")
+    inbound = IncomingForwarder(router, FORWARDER, KnownNames([]), "gateway")
     inbound.attached(lambda _tokens, _outcome, _why: None, lambda: None)
     inbound.receive([Incoming(1, ("there",), b"", (), Run("", "", 1, b"", [b"m"]))])
     assert (router.published, router.asked) == (1, 0)

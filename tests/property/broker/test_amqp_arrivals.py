@@ -24,7 +24,7 @@ from bridge.transport.tcp import TcpTransport
 from edge.broker.amqp.arrivals import AnycastMessages, Arrivals, Member
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.router.batch import ColumnBatch, Publication
+from edge.broker.router.batch import CollectedBatch, Publication
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
 from tests.support.machines import take_all
@@ -62,7 +62,7 @@ class Counting(Router):
     handed_on: tuple[int, ...] = ()
 
     def publish(self, batch: Any) -> None:
-        if isinstance(batch, ColumnBatch):
+        if isinstance(batch, CollectedBatch):
             self.together += (batch.messages,)
         elif isinstance(batch, AnycastMessages):
             batch = Noted(batch)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bridge.message import RETAIN, Run
-from edge.broker.delivery.pressure import Pace
+from edge.broker.delivery.pressure import SubscriberPace
 from edge.broker.model.interfaces import Outcome, Refusal
 from edge.broker.router.batch import Publication
 from edge.broker.store.errors import StoreError, StoreFull
@@ -181,7 +181,7 @@ class TestCredit:
 class Pressed:
     """A subscription somebody is held back for."""
 
-    pace = Pace.KEEPING_UP
+    pace = SubscriberPace.KEEPING_UP
 
     def pump(self) -> None:
         """Nothing waits."""

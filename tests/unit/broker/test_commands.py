@@ -198,7 +198,7 @@ def test_nobody_else_makes_receipts(qos: int) -> None:
         )
         gateway.settle_down()
         assert sender.refusals == [Refusal.NOT_AUTHORIZED] * qos
-        assert gateway.router.column("command-receipt/pump7", qos) is None
+        assert gateway.router.find_targets("command-receipt/pump7", qos) is None
         assert gateway.router.routes.prefix("command-receipt/pump7") == ""
     assert gateway.told == []
     device.answer(Outcome.ACCEPTED)

@@ -11,7 +11,7 @@ from bridge.engine.machine import Engine
 from bridge.limits import LOGIN_WAIT_S_MAX
 from bridge.sasl import SaslClient, SaslServer
 from bridge.sasl.scram import ScramClient, ScramError, ScramServer
-from edge.broker.configuration import Authentication
+from edge.broker.configuration import AuthenticationMode
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.security import authenticator as identity
 from edge.broker.security import credentials
@@ -39,7 +39,7 @@ def joe() -> User:
 class Rig:
     """A gate with a worker that works when it is told to, and clocks that stand still."""
 
-    def __init__(self, *users: User, mode: Authentication = Authentication.STANDARD) -> None:
+    def __init__(self, *users: User, mode: AuthenticationMode = AuthenticationMode.STANDARD) -> None:
         self.waiting: deque[tuple[Work, Done]] = deque()
         self.now = 0.0
         self.utc_s = NOW
@@ -120,8 +120,8 @@ class TestVerdicts:
         rig.gate.update(Snapshot())
         assert rig.verdict("joe", "s3cret") is Verdict.REFUSED
 
-    @pytest.mark.parametrize("mode", [Authentication.EXTERNAL, Authentication.NONE])
-    def test_passwords_count_in_standard_only(self, joe: User, mode: Authentication) -> None:
+    @pytest.mark.parametrize("mode", [AuthenticationMode.EXTERNAL, AuthenticationMode.NONE])
+    def test_passwords_count_in_standard_only(self, joe: User, mode: AuthenticationMode) -> None:
         assert Rig(joe, mode=mode).verdict("joe", "s3cret") is Verdict.REFUSED
 
     def test_nothing_secret_is_logged(self, joe: User, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,7 @@ from edge.broker.configuration import Direction, Forwarder
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal
 from edge.broker.retention.loss_reports import LossReports
-from edge.broker.router.inbound import Inbound
+from edge.broker.router.inbound import IncomingForwarder
 from edge.broker.router.inbound_losses import InboundLosses
 from edge.broker.router.known_names import KnownNames
 from edge.broker.router.router import Router
@@ -39,7 +39,7 @@ class Rig:
     def start(self) -> None:
         self.losses = InboundLosses(self.store.state, self.store.ledger, self.router)
         self.router.participate(self.losses)
-        self.inbound = Inbound(self.router, FORWARDER, KnownNames(), "gw1", losses=self.losses)
+        self.inbound = IncomingForwarder(self.router, FORWARDER, KnownNames(), "gw1", losses=self.losses)
         self.attach()
 
     def attach(self) -> None:

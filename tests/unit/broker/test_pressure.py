@@ -7,7 +7,7 @@ from typing import Any
 
 from bridge.message import Run
 from edge.broker.delivery.batches import offer_of
-from edge.broker.delivery.pressure import Pace
+from edge.broker.delivery.pressure import SubscriberPace
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import LIVE_BEHIND_BYTES_MAX, LIVE_HOLD_S_MAX, LIVE_PUMP_BYTES_MAX, TICK_S
 from edge.broker.model import interfaces
@@ -66,7 +66,7 @@ class TestPressure:
         for _ in range(runs):
             self.subscription.offer(offer_of(Run("a", device, 0, b"", [BODY]), self.publisher))
 
-    def pace(self) -> Pace:
+    def pace(self) -> SubscriberPace:
         return self.subscription.pace
 
     def is_held(self) -> bool:
@@ -95,12 +95,12 @@ class TestPressure:
             assert self.is_held()
         self.pressure.tick()
         assert not self.is_held()
-        assert self.pace() is Pace.STALLED
+        assert self.pace() is SubscriberPace.STALLED
         self.publish(RUNS * 20)
         assert not self.is_held()
         assert self.subscription.dropped > 0
         self.read()  # it has read everything: it is waited for again
-        assert self.pace() is Pace.KEEPING_UP
+        assert self.pace() is SubscriberPace.KEEPING_UP
 
     def test_not_for_a_subscriber_that_leaves(self) -> None:
         self.publish(RUNS + 1)

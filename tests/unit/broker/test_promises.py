@@ -12,7 +12,7 @@ from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
 from edge.broker import limits
 from edge.broker.delivery import dead_letters as deadletters
 from edge.broker.delivery.attempts import Attempts, delay_s
-from edge.broker.delivery.dead_letters import DEAD_LETTERED, Reason, with_annotations
+from edge.broker.delivery.dead_letters import DEAD_LETTERED, LossReason, with_annotations
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import GIVEN_BACK_WAITS_S
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
@@ -514,7 +514,7 @@ class TestGivenUp:
         header = b"\x00\x53\x70" + encode([True, None, Uint(60_000)])
         body = with_annotations(b"\x00\x53\x75\xa0\x03abc", {"x-opt-mine": "kept"})
         stored = Stored(3, 7, Run("queue/a", "device", AMQP | 1, header, [body]))
-        (dead,) = deadletters.dead_runs(stored, "deadletter/dead", Reason.REJECTED)
+        (dead,) = deadletters.dead_runs(stored, "deadletter/dead", LossReason.REJECTED)
         found = outline(dead.bodies[0])
         assert found.body == b"abc"
         assert found.annotations == {

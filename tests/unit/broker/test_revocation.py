@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edge.broker.configuration import Authentication
+from edge.broker.configuration import AuthenticationMode
 from edge.broker.model.authorization import Ended, Operation, Rule
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import Snapshot, new_user
@@ -19,7 +19,7 @@ RULES = (Rule(("up/#",), frozenset({Operation.SEND, Operation.RECV})),)
 def test_one_that_raises(everybody: bool) -> None:
     users = [new_user(name, RULES) for name in ("ann", "bob", "cay")]
     gate = Gate(
-        Authentication.STANDARD,
+        AuthenticationMode.STANDARD,
         Snapshot({user.name: user for user in users}),
         worker=lambda work, done: done(work()),
         clock=lambda: 0.0,

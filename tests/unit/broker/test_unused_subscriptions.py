@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.broker.delivery.dead_letters import Reason
+from edge.broker.delivery.dead_letters import LossReason
 from edge.broker.delivery.durable import Declaration
 from edge.broker.limits import (
     RUNNING_TIME_KEPT_S,
@@ -102,7 +102,7 @@ class TestItsEnd:
         site.wait(100)
         assert not site.there
         assert site.on_disk is None
-        assert site.given_up() == [(Reason.UNUSED.value, 2)]
+        assert site.given_up() == [(LossReason.UNUSED.value, 2)]
         assert site.router.names.count(NameKind.SUBSCRIPTION) == 0
         assert site.store.cursor_records() == []
 
@@ -155,7 +155,7 @@ class TestItsEnd:
         left(site, b"1", b"2")
         site.wait(UNUSED_S)
         assert not site.there
-        assert site.buried == [(Reason.UNUSED.value, 0, 1)]
+        assert site.buried == [(LossReason.UNUSED.value, 0, 1)]
         assert [name for name, _ in site.consumer("deadletter/dead").got] == ["1", "2"]
 
     @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ class TestItsEnd:
         assert "topic/a::mine" in site.router.durable_subscriptions
         site.wait(UNUSED_S * 0.1)
         assert "topic/a::mine" not in site.router.durable_subscriptions
-        assert site.given_up() == [(Reason.UNUSED.value, 1)]
+        assert site.given_up() == [(LossReason.UNUSED.value, 1)]
 
 
 class TestTimeout:
@@ -203,7 +203,7 @@ class TestTimeout:
         assert site.there
         site.wait(20)
         assert not site.there
-        assert site.given_up() == [(Reason.UNUSED.value, 1)]
+        assert site.given_up() == [(LossReason.UNUSED.value, 1)]
 
     def test_but_not_for_more(self) -> None:
         site = Site()
@@ -271,7 +271,7 @@ class TestRestart:
         assert site.there
         site.wait(RUNNING_TIME_KEPT_S + 100)
         assert not site.there, "no more is lost than what was not written of the running time"
-        assert site.given_up() == [(Reason.UNUSED.value, 1)]
+        assert site.given_up() == [(LossReason.UNUSED.value, 1)]
 
     def test_time_to_come_back_after_a_start(self) -> None:
         site = Site()
@@ -359,7 +359,7 @@ def test_a_clock_that_is_set_ends_nothing_and_keeps_nothing(jump_s: float) -> No
     assert site.there
     site.wait(UNUSED_S)
     assert not site.there
-    assert site.given_up() == [(Reason.UNUSED.value, 1)]
+    assert site.given_up() == [(LossReason.UNUSED.value, 1)]
 
 
 STEPS = st.sampled_from(["join", "leave", "send", "send", "wait", "long", "fail", "mend", "restart", "set", "turn"])

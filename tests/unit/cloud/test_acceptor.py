@@ -14,7 +14,7 @@ from bridge.transport.driver import Driver, Owner
 from cloud.hub.acceptor import Acceptor, Authority, Visitor
 from cloud.hub.peers import Certified, Kind, Peer, gateway_uri
 from cloud.hub.tenants import Quota, Tenants
-from edge.broker.configuration import Authentication
+from edge.broker.configuration import AuthenticationMode
 from edge.broker.security.authenticator import Done, Gate, Work
 from edge.broker.security.credentials import Snapshot, new_user, with_secret
 from edge.broker.security.sasl_credentials import SaslCredentials
@@ -49,7 +49,7 @@ class Hub:
     def __init__(
         self, *, dev: bool = False, authority: Authority | None = None, tenants: Tenants | None = None
     ) -> None:
-        mode = Authentication.NONE if dev else Authentication.STANDARD
+        mode = AuthenticationMode.NONE if dev else AuthenticationMode.STANDARD
         self.gate = Gate(mode, USERS, worker=at_once, clock=lambda: 0.0)
         self.served: dict[Peer, Served] = {}
         serve = dict.fromkeys((Kind.GATEWAY, Kind.APPLICATION), self._serve)

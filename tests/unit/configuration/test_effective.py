@@ -9,14 +9,14 @@ import pytest
 from bridge.resources import parse
 from bridge.resources.endpoint import Endpoint
 from edge.broker.configuration import (
-    Authentication,
+    AuthenticationMode,
     BrokerConfiguration,
     ConfiguredUser,
     Connector,
-    Credentials,
     Direction,
     EndpointHost,
     Forwarder,
+    PeerCredentials,
     TlsFiles,
 )
 from edge.broker.limits import Limits
@@ -74,7 +74,7 @@ spec:
 def test_everything_arrives() -> None:
     configuration = effective(parse.parse(KINDS, WHOLE, "a.yaml"))
     assert (configuration.space, configuration.gateway) == ("plant", "north")
-    assert configuration.authentication is Authentication.STANDARD
+    assert configuration.authentication is AuthenticationMode.STANDARD
     assert configuration.default_type is AddressType.MULTICAST
     assert configuration.endpoint("mqtt") == Endpoint("0.0.0.0", 1883)
     assert configuration.endpoint("amqp") == Endpoint("::", 5672)
@@ -87,7 +87,7 @@ def test_everything_arrives() -> None:
             name="broker",
             hosts=(EndpointHost(host="b1", port=7), EndpointHost(host="b2")),
             tls=TlsFiles(),
-            credentials=Credentials(username="u", password="secret-word"),
+            credentials=PeerCredentials(username="u", password="secret-word"),
             idle_timeout_s=30.0,
             frame_bytes_max=65536,
         ),
@@ -126,7 +126,7 @@ def test_development_preset_is_the_documented_one() -> None:
     assert table.rule("anything/else").type is AddressType.TOPIC
     endpoints = (configuration.endpoint("mqtt"), configuration.endpoint("amqp"), configuration.endpoint("http"))
     assert all(endpoint is not None and endpoint.host == "127.0.0.1" for endpoint in endpoints)
-    assert configuration.authentication is Authentication.NONE
+    assert configuration.authentication is AuthenticationMode.NONE
 
 
 def test_short_form_of_a_hub() -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from bridge.resources.parse import parse
 from edge.appliance.resource_commands import apply
-from edge.broker.configuration import Authentication
+from edge.broker.configuration import AuthenticationMode
 from edge.configuration.effective import effective, exposure
 from edge.configuration.kinds import KINDS
 from edge.configuration.options import RunOptions, configuration_of
@@ -32,16 +32,23 @@ spec: {{type: standard, authenticationService: {{name: {service}}}}}
 @pytest.mark.parametrize(
     ("host", "service", "authentication", "said"),
     [
-        ("127.0.0.1", None, Authentication.NONE, ()),
-        ("[::1]", None, Authentication.NONE, ()),
-        ("0.0.0.0", None, Authentication.STANDARD, ("clients need credentials", "unencrypted on mqtt 0.0.0.0:1883")),
-        ("192.0.2.1", None, Authentication.STANDARD, ("clients need credentials", "unencrypted")),
-        ("0.0.0.0", "none", Authentication.NONE, ("anyone who reaches mqtt 0.0.0.0:1883 may connect",)),
-        ("0.0.0.0", "standard", Authentication.STANDARD, ("unencrypted",)),
-        ("127.0.0.1", "standard", Authentication.STANDARD, ()),
+        ("127.0.0.1", None, AuthenticationMode.NONE, ()),
+        ("[::1]", None, AuthenticationMode.NONE, ()),
+        (
+            "0.0.0.0",
+            None,
+            AuthenticationMode.STANDARD,
+            ("clients need credentials", "unencrypted on mqtt 0.0.0.0:1883"),
+        ),
+        ("192.0.2.1", None, AuthenticationMode.STANDARD, ("clients need credentials", "unencrypted")),
+        ("0.0.0.0", "none", AuthenticationMode.NONE, ("anyone who reaches mqtt 0.0.0.0:1883 may connect",)),
+        ("0.0.0.0", "standard", AuthenticationMode.STANDARD, ("unencrypted",)),
+        ("127.0.0.1", "standard", AuthenticationMode.STANDARD, ()),
     ],
 )
-def test_who_is_let_in(host: str, service: str | None, authentication: Authentication, said: tuple[str, ...]) -> None:
+def test_who_is_let_in(
+    host: str, service: str | None, authentication: AuthenticationMode, said: tuple[str, ...]
+) -> None:
     text = GATEWAY.format(host=host) + ("" if service is None else SPACE.format(service=service))
     resources = parse(KINDS, text, "gateway.yaml")
     assert effective(resources).authentication is authentication
@@ -55,8 +62,8 @@ def test_a_listener_given_on_the_command_line_counts(tmp_path: Path) -> None:
     config.write_text(GATEWAY.format(host="127.0.0.1"))
     local = configuration_of(RunOptions(data=tmp_path, config=config))
     opened = configuration_of(RunOptions(data=tmp_path, config=config, amqp="0.0.0.0:5672"))
-    assert local.authentication is Authentication.NONE
-    assert opened.authentication is Authentication.STANDARD
+    assert local.authentication is AuthenticationMode.NONE
+    assert opened.authentication is AuthenticationMode.STANDARD
 
 
 def test_apply_says_what_the_whole_opens(tmp_path: Path) -> None:

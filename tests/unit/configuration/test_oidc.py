@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge.resources.parse import read
-from edge.broker.configuration import Authentication, TokenIssuer
+from edge.broker.configuration import AuthenticationMode, TokenIssuer
 from edge.configuration.effective import effective
 from edge.configuration.kinds import KINDS
 
@@ -29,7 +29,7 @@ def test_everything(tmp_path: Path) -> None:
     more = ", userClaim: preferred_username, rightsClaim: realm_access.roles, caCert: ca.pem, offlineGrace: 2h"
     assert errors(tmp_path, "https://id.example/realms/plant", more=more) == []
     configuration = effective(read(KINDS, [str(tmp_path / "space.yaml")]))
-    assert configuration.authentication is Authentication.EXTERNAL
+    assert configuration.authentication is AuthenticationMode.EXTERNAL
     assert configuration.issuer == TokenIssuer(
         issuer="https://id.example/realms/plant",
         audience="waypost",

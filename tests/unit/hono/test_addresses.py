@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, DeviceApi, Forwarder
+from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, DeviceApiConfiguration, Forwarder
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 
-API = DeviceApi(tenant="T", command_ttl_s=60)
+API = DeviceApiConfiguration(tenant="T", command_ttl_s=60)
 
 
 def types(configuration: BrokerConfiguration) -> list[AddressType]:

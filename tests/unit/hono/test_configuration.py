@@ -6,7 +6,7 @@ import pytest
 
 from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
-from edge.broker.configuration import DeviceApi, DeviceIdentity
+from edge.broker.configuration import DeviceApiConfiguration, DeviceIdentity
 from edge.broker.hono.limits import ACTS_FOR_MAX
 from edge.configuration.effective import development, effective, notices
 from edge.configuration.kinds import KINDS
@@ -43,7 +43,7 @@ def test_effective() -> None:
     )
     resources = parse.parse(KINDS, text, "a.yaml")
     assert KINDS.validate(resources) == []
-    assert effective(resources).device_api == DeviceApi(
+    assert effective(resources).device_api == DeviceApiConfiguration(
         tenant="T",
         command_ttl_s=120.0,
         identities=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.broker.configuration import DeviceApi
+from edge.broker.configuration import DeviceApiConfiguration
 from edge.broker.hono.mqtt import DeviceInterception
 from edge.broker.hono.service import DeviceService
 from edge.broker.message.mqtt_reason_codes import ReasonCode
@@ -26,7 +26,9 @@ class Devices(Site):
 
     def start(self) -> None:
         super().start()
-        self.interception = DeviceInterception(DeviceService(DeviceApi(tenant="t"), self.router, self.store.state))
+        self.interception = DeviceInterception(
+            DeviceService(DeviceApiConfiguration(tenant="t"), self.router, self.store.state)
+        )
 
     @property
     def stored(self) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from edge.broker.configuration import DeviceApi, DeviceIdentity
+from edge.broker.configuration import DeviceApiConfiguration, DeviceIdentity
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.limits import DEVICE_CHARACTERS_MAX
 from edge.broker.hono.tenant import Principal, Tenant
 
-API = DeviceApi(
+API = DeviceApiConfiguration(
     tenant="T",
     identities=(
         DeviceIdentity("sensor1@T", "4711"),
@@ -88,7 +88,7 @@ def test_disabled_device_and_impossible_name(tenant: Tenant) -> None:
 
 def test_new_configuration_counts_for_who_comes_next(tenant: Tenant) -> None:
     before = tenant.principal("gw@T")
-    tenant.update(DeviceApi(tenant="T", disabled=frozenset(("4711",))))
+    tenant.update(DeviceApiConfiguration(tenant="T", disabled=frozenset(("4711",))))
     assert tenant.principal("gw@T") == Principal("gw")
     assert before == Principal("gw-1", frozenset(("4712",)))
     assert status_of(tenant, "sensor1@T", "", "4711") in (403, 404)

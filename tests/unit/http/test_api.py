@@ -14,7 +14,7 @@ import pytest
 from starlette.applications import Starlette
 
 from bridge.message import Run, Stored
-from edge.broker.configuration import Authentication
+from edge.broker.configuration import AuthenticationMode
 from edge.broker.http import api as module
 from edge.broker.http import locks, polls
 from edge.broker.http.access import Access
@@ -334,7 +334,7 @@ def gate() -> Gate:
     )
     users = {name: with_secret(new_user(name, rules), "secret", at_s=0.0) for name in ("alice", "carol")}
     return Gate(
-        Authentication.STANDARD,
+        AuthenticationMode.STANDARD,
         Snapshot(users),
         worker=lambda work, done: done(work()),
         clock=time.monotonic,
@@ -345,7 +345,7 @@ def test_a_request_whose_password_waits_too_long_is_answered_503() -> None:
     now, works = 0.0, list[Work]()
     users = {"alice": with_secret(new_user("alice"), "secret", at_s=0.0)}
     waiting = Gate(
-        Authentication.STANDARD,
+        AuthenticationMode.STANDARD,
         Snapshot(users),
         worker=lambda work, _: works.append(work),
         clock=lambda: now,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.message import DURABLE, Run
-from edge.broker.configuration import Authentication
+from edge.broker.configuration import AuthenticationMode
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_translator import MqttTranslator
@@ -39,7 +39,7 @@ class PendingGate(Gate):
 
     def __init__(self, *users: User) -> None:
         snapshot = Snapshot({user.name: user for user in users})
-        super().__init__(Authentication.STANDARD, snapshot, worker=lambda _work, _done: None, clock=lambda: 0.0)
+        super().__init__(AuthenticationMode.STANDARD, snapshot, worker=lambda _work, _done: None, clock=lambda: 0.0)
         self.asked: list[Callable[[Verdict], None]] = []
 
     def check(self, username: str | None, password: bytes | None, decided: Decided, source: str = "") -> None:

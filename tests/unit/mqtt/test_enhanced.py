@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.sasl import bearer, scram
-from edge.broker.configuration import Authentication
+from edge.broker.configuration import AuthenticationMode
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.model.authorization import Operation, Rule
@@ -53,7 +53,7 @@ class Gated(Site):
         self.now = 0.0
         self.utc_s = NOW
         self.gate = Gate(  # type: ignore[assignment]
-            Authentication.EXTERNAL if tokens else Authentication.STANDARD,
+            AuthenticationMode.EXTERNAL if tokens else AuthenticationMode.STANDARD,
             Snapshot({user.name: user for user in users}, b"k"),
             worker=lambda work, done: done(work()),
             clock=lambda: self.now,
@@ -246,7 +246,7 @@ class TestMethods:
 
     def test_where_nobody_is_asked(self) -> None:
         site = Gated()
-        site.gate.change_mode(Authentication.NONE)
+        site.gate.change_mode(AuthenticationMode.NONE)
         assert site.connect(scram.MECHANISM, b"").sent()[0].reason is R.BAD_AUTHENTICATION_METHOD
 
 

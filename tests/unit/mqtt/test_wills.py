@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from bridge.message import RETAIN, Run
-from edge.broker.delivery.dead_letters import Reason
+from edge.broker.delivery.dead_letters import LossReason
 from edge.broker.delivery.durable import Declaration
 from edge.broker.limits import WILLS_AFTER_START_S, WILLS_AGAIN_S, WILLS_AT_ONCE
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
@@ -291,7 +291,7 @@ class TestNotStored:
         site.settle()
         assert site.stored == [bytes(QUOTA_BYTES)]
         queue = site.router.queues["queue/state"]
-        queue.dead_lettering.give_up_later(0, 0, Reason.REJECTED)
+        queue.dead_lettering.give_up_later(0, 0, LossReason.REJECTED)
         queue.dead_lettering.read_on()
         site.settle()
         assert site.stored == [b"gone"]

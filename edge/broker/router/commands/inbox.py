@@ -16,7 +16,7 @@ from bridge.hub_addresses import COMMANDS
 from bridge.plain import MessageError
 from edge.broker.model.addresses import AddressType
 from edge.broker.router.commands.addresses import CommandAddresses, incoming_forwarder
-from edge.broker.router.inbound import Inbound
+from edge.broker.router.inbound import IncomingForwarder
 from edge.broker.router.known_names import KnownNames
 from edge.broker.router.router import Router
 from edge.output.text import word
@@ -38,7 +38,9 @@ class CommandInbox:
         self.name = f"commands of {connector}"
         self.remote = COMMANDS
         self.qos = 1
-        self.inbound: Final = Inbound(router, incoming_forwarder(connector, addresses, COMMANDS), names, gateway)
+        self.inbound: Final = IncomingForwarder(
+            router, incoming_forwarder(connector, addresses, COMMANDS), names, gateway
+        )
         self._router = router
         self._addresses = addresses
         self._knows = knows

@@ -18,7 +18,7 @@ from typing import Final
 from bridge.command import RECEIPTS, Receipt, identifier_of, receipt_body
 from bridge.message import AMQP, Run, Stored
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.dead_letters import Reason
+from edge.broker.delivery.dead_letters import LossReason
 from edge.broker.limits import RECEIPTS_WAITING_MAX
 from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.model.interfaces import Origin, Refusal
@@ -72,11 +72,11 @@ class CommandReceipts(Origin):
         self._cursors.move_with_each_commit(queue.cursor)
         return _Deliveries(lambda identifier: self._tell(device, identifier, Receipt.DELIVERED))
 
-    def _given_up(self, run: Run, reason: Reason) -> None:
+    def _given_up(self, run: Run, reason: LossReason) -> None:
         """Of a run there may be more than one command, and some of them applications' of this gateway."""
         if not run.flags & AMQP or not matches(self.addresses.commands, run.address):
             return
-        receipt = Receipt.EXPIRED if reason is Reason.EXPIRED else Receipt.REJECTED
+        receipt = Receipt.EXPIRED if reason is LossReason.EXPIRED else Receipt.REJECTED
         for body in run.bodies:
             identifier = identifier_of(body)
             if identifier is not None:
