@@ -25,11 +25,11 @@ from cloud.hub.tenants import Tenants
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tls import Certificates
 from edge.health.certificates import certificate_problems
-from edge.health.logins import Verifying, login_problems
+from edge.health.logins import PasswordQueue, login_problems
 from edge.health.loop_lag import LoopLag
-from edge.health.problems import Found, Health, Problem, Severity
+from edge.health.problems import FoundProblem, HealthChecks, Problem, Severity
 from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
-from edge.health.rising import Rising
+from edge.health.rising import CounterRise
 from edge.output.text import word
 
 LANDING: Final = "see the hub's log and its disk (df); nothing is acknowledged meanwhile, and nothing is lost"
@@ -47,7 +47,7 @@ class HubHealth:
         spaces: Spaces,
         copies: Copies,
         users: Callable[[], str | None],
-        gate: Verifying,
+        gate: PasswordQueue,
         certificates: Callable[[], Certificates | None],
         tls: TlsListener | None,
         enrolment: Enrolment | None = None,
@@ -74,14 +74,14 @@ class HubHealth:
         self._desired = desired
         self._tenants = tenants or Tenants()
         self._older_copy = older_copy or OlderCopyNotice(data)
-        self._bounds = Rising()
+        self._bounds = CounterRise()
         self._data = data
-        self._rising = Rising()
-        self._missed = Rising()
-        self._logins = Rising()
-        self._files: list[Found] = []
+        self._rising = CounterRise()
+        self._missed = CounterRise()
+        self._logins = CounterRise()
+        self._files: list[FoundProblem] = []
         self._looked_at = float("-inf")
-        self._health = Health(
+        self._health = HealthChecks(
             (
                 *(
                     self.landing,
@@ -110,21 +110,23 @@ class HubHealth:
 
     # --- sources ----------------------------------------------------------------------------------------------
 
-    def landing(self) -> Iterator[Found]:
+    def landing(self) -> Iterator[FoundProblem]:
         """Nothing can be landed (disk full, lake or registry that cannot be written), or something waits too long."""
         fault = self._committer.fault
         if fault is not None:
-            yield Found("landing", f"{'it fails' if self._committer.failing else 'it stands'}: {fault.reason}", LANDING)
+            yield FoundProblem(
+                "landing", f"{'it fails' if self._committer.failing else 'it stands'}: {fault.reason}", LANDING
+            )
 
-    def held(self) -> Iterator[Found]:
+    def held(self) -> Iterator[FoundProblem]:
         for session, fault in self._committer.held[:HELD_SHOWN_MAX]:
             what = f"data of it cannot be landed, and is tried again: {fault.reason}"
             whose = "" if session.tenant == DEFAULT_TENANT else f" of tenant {session.tenant}"
-            yield Found(
+            yield FoundProblem(
                 f"gateway {session.gateway}{whose}", what, "see the hub's log; the data is not acknowledged meanwhile"
             )
 
-    def shared_identities(self) -> Iterator[Found]:
+    def shared_identities(self) -> Iterator[FoundProblem]:
         """Gateways with one identity on two machines."""
         for (tenant, gateway), addresses in itertools.islice(self._fleet.takeovers.shared(), FAILED_SHOWN_MAX):
             whose = "" if tenant == DEFAULT_TENANT else f" of tenant {tenant}"
@@ -133,9 +135,9 @@ class HubHealth:
                 f"take the copied card out; make a token (waypost fleet token create --gateway {word(gateway)}) "
                 "and enrol the machine that stays with it"
             )
-            yield Found(f"gateway {gateway}{whose}", what, step, Severity.WARNING)
+            yield FoundProblem(f"gateway {gateway}{whose}", what, step, Severity.WARNING)
 
-    def refused(self) -> Iterator[Found]:
+    def refused(self) -> Iterator[FoundProblem]:
         """What happened within the last minute."""
         totals = self._fleet.totals
         counters = {
@@ -148,89 +150,93 @@ class HubHealth:
         lately = self._rising.lately({name: count for name, count in counters.items() if count})
         if "quarantined" in lately:
             what = "unreadable deliveries were put into quarantine within the last minute"
-            yield Found(
+            yield FoundProblem(
                 "quarantine", what, "see why in the hub's log, and in the lake's table quarantine", Severity.WARNING
             )
         if "rejected" in lately:
             what = "deliveries without a name, or in the name of another gateway, were rejected within the last minute"
-            yield Found("intake", what, "find the gateway in the log, and check the software it runs", Severity.WARNING)
+            yield FoundProblem(
+                "intake", what, "find the gateway in the log, and check the software it runs", Severity.WARNING
+            )
         if "damaged" in lately:
             what = "holes in a gateway's sequences were given up within the last minute to keep the registry small"
-            yield Found("sequences", what, "compare the gateway's ledger with the lake", Severity.WARNING)
+            yield FoundProblem("sequences", what, "compare the gateway's ledger with the lake", Severity.WARNING)
         if "connections" in lately:
             what = "connections were refused within the last minute: the maximum number is open"
-            yield Found("connections", what, "see who connects; run more hubs")
+            yield FoundProblem("connections", what, "see who connects; run more hubs")
         if "memory" in lately:
             what = "connections were closed within the last minute because they held the most memory"
-            yield Found(
+            yield FoundProblem(
                 "memory", what, "the hub's log names them; they send again what they had sent", Severity.WARNING
             )
 
-    def applications(self) -> Iterator[Found]:
+    def applications(self) -> Iterator[FoundProblem]:
         """Tenants whose applications are not served as they should be."""
         if (why := self._users()) is not None:
-            yield Found("users", why, "see the hub's log, and its data directory or the token issuer")
+            yield FoundProblem("users", why, "see the hub's log, and its data directory or the token issuer")
         yield from login_problems(self._gate, self._logins)
         if (why := self._commands()) is not None:
-            yield Found(
+            yield FoundProblem(
                 "commands", f"commands, and what became of them, wait: {why}", "see registry and log of the hub"
             )
         for tenant, why in self._spaces.troubles.items():
             what = f"the address space is not open: {why}"
-            yield Found(f"tenant {tenant}", what, f"see DATA/spaces/{tenant}; the tenant's applications are not served")
+            yield FoundProblem(
+                f"tenant {tenant}", what, f"see DATA/spaces/{tenant}; the tenant's applications are not served"
+            )
         counts = {tenant: figures.missed for tenant, figures in self._copies.all_figures().items() if figures.missed}
         for tenant in self._missed.lately(counts):
             what = (
                 "live copies were dropped within the last minute: an application is too slow, or too many messages come"
             )
-            yield Found(
+            yield FoundProblem(
                 f"tenant {tenant}",
                 what,
                 "receive fewer addresses, or read the lake, which has everything",
                 Severity.WARNING,
             )
 
-    def certificate(self) -> Iterator[Found]:
+    def certificate(self) -> Iterator[FoundProblem]:
         certificates = self._certificates()
         if certificates is not None and certificates.trouble is not None:
-            yield Found("certificate", certificates.trouble, "put a certificate and its own key there")
+            yield FoundProblem("certificate", certificates.trouble, "put a certificate and its own key there")
         if self._enrolment is not None and self._enrolment.trouble is not None:
             what = f"certificates revoked elsewhere are not noticed: {self._enrolment.trouble}"
-            yield Found("enrolment", what, "see the registry and the hub's log")
+            yield FoundProblem("enrolment", what, "see the registry and the hub's log")
         if self._enrolment is not None and (why := self._enrolment.registration_trouble) is not None:
             what = f"gateways get no certificates: {why}"
-            yield Found(
+            yield FoundProblem(
                 "enrolment", what, "check the server of `est`; gateways that have a certificate go on until it ends"
             )
 
-    def configurations(self) -> Iterator[Found]:
+    def configurations(self) -> Iterator[FoundProblem]:
         """Gateways that are not configured as somebody wants them, and roll-outs that stand."""
         if self._desired is None:
             return
         if (why := self._desired.trouble) is not None:
-            yield Found("configurations", f"they cannot be read: {why}", "see the registry and the hub's log")
+            yield FoundProblem("configurations", f"they cannot be read: {why}", "see the registry and the hub's log")
         for rollout in self._desired.figures.halted:
             step = f"waypost fleet rollout status {word(rollout.id)}, then resume or abort it"
-            yield Found(f"roll-out {rollout.id}", f"it is halted: {rollout.why}", step, Severity.WARNING)
+            yield FoundProblem(f"roll-out {rollout.id}", f"it is halted: {rollout.why}", step, Severity.WARNING)
         for (_, gateway), why in itertools.islice(self._desired.refused.items(), FAILED_SHOWN_MAX):
             what = f"the configuration of its selector cannot be sent to it: {why}"
             step = "change its labels, or the selector's configuration (waypost fleet config selectors)"
-            yield Found(f"gateway {gateway}", what, step, Severity.WARNING)
+            yield FoundProblem(f"gateway {gateway}", what, step, Severity.WARNING)
         for each in self._desired.figures.failed:
             what = f"version {each.wanted} of its configuration is not in force: {each.why or each.state}"
             step = f"waypost fleet config history {word(each.gateway)}; send a corrected version, or config rollback"
-            yield Found(f"gateway {each.gateway}", what, step, Severity.WARNING)
+            yield FoundProblem(f"gateway {each.gateway}", what, step, Severity.WARNING)
 
-    def quotas(self) -> Iterator[Found]:
+    def quotas(self) -> Iterator[FoundProblem]:
         """Tenants that have reached a bound within the last minute."""
         counts = {f"{tenant} {bound}": times for (tenant, bound), times in self._tenants.reached.items()}
         for each in sorted(self._bounds.lately(counts)):
             tenant, _, bound = each.partition(" ")
             what = f"it has reached its quota `{bound}` within the last minute"
             step = "have it use less, or raise its quota (tenantQuota or tenants in the hub's configuration)"
-            yield Found(f"tenant {tenant}", what, step, Severity.WARNING)
+            yield FoundProblem(f"tenant {tenant}", what, step, Severity.WARNING)
 
-    def registry(self) -> Iterator[Found]:
+    def registry(self) -> Iterator[FoundProblem]:
         """Report a registry that was restored from a backup: the operator has to look for what it lacks."""
         signs = self._older_copy.signs()
         if signs:
@@ -239,16 +245,16 @@ class HubHealth:
                 "compare gateways, tokens and configurations (waypost fleet) with what was there, revoke what must not "
                 f"connect, then remove {self._older_copy.file}"
             )
-            yield Found("registry", what, step, Severity.WARNING)
+            yield FoundProblem("registry", what, step, Severity.WARNING)
 
-    def machine(self) -> Iterator[Found]:
+    def machine(self) -> Iterator[FoundProblem]:
         """Certificates, the data directory, open files: looked at seldom, however often somebody asks."""
         now = time.monotonic()
         if now - self._looked_at >= FILES_LOOKED_AT_S:
             self._looked_at, self._files = now, list(self._look())
         yield from self._files
 
-    def _look(self) -> Iterator[Found]:
+    def _look(self) -> Iterator[FoundProblem]:
         if self._tls is not None:
             shown = (self._tls.certificate, self._tls.client_ca)
             utc = datetime.datetime.now(datetime.UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 
-class Command(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a command is: ``module:attribute``, the line `--help` shows, and the extra its packages come with."""
 
     place: str
@@ -13,33 +13,39 @@ class Command(NamedTuple):
     extra: str
 
 
-COMMANDS: Final[dict[str, Command]] = {
-    "edge": Command("edge.appliance.cli:edge", "Run a gateway.", "edge"),
-    "hub": Command("cloud.hub.cli:hub", "Run the cloud side of gateways.", "cloud"),
-    "fleet": Command("cloud.fleet.cli:fleet", "Let gateways in at a hub, and shut them out.", "cloud"),
-    "apply": Command("edge.appliance.resource_commands:apply", "Apply resources from YAML to a gateway.", "edge"),
-    "get": Command("edge.appliance.resource_commands:get", "List applied resources.", "edge"),
-    "describe": Command("edge.appliance.resource_commands:describe", "Show one resource in full.", "edge"),
-    "diff": Command("edge.appliance.resource_commands:diff", "Show what `apply` would change.", "edge"),
-    "delete": Command("edge.appliance.resource_commands:delete", "Delete resources.", "edge"),
-    "schema": Command(
+COMMANDS: Final[dict[str, CommandEntry]] = {
+    "edge": CommandEntry("edge.appliance.cli:edge", "Run a gateway.", "edge"),
+    "hub": CommandEntry("cloud.hub.cli:hub", "Run the cloud side of gateways.", "cloud"),
+    "fleet": CommandEntry("cloud.fleet.cli:fleet", "Let gateways in at a hub, and shut them out.", "cloud"),
+    "apply": CommandEntry("edge.appliance.resource_commands:apply", "Apply resources from YAML to a gateway.", "edge"),
+    "get": CommandEntry("edge.appliance.resource_commands:get", "List applied resources.", "edge"),
+    "describe": CommandEntry("edge.appliance.resource_commands:describe", "Show one resource in full.", "edge"),
+    "diff": CommandEntry("edge.appliance.resource_commands:diff", "Show what `apply` would change.", "edge"),
+    "delete": CommandEntry("edge.appliance.resource_commands:delete", "Delete resources.", "edge"),
+    "schema": CommandEntry(
         "edge.appliance.resource_commands:schema", "Print the resources' JSON schema, for editors.", "edge"
     ),
-    "device": Command("edge.appliance.accounts.cli:device", "Who may connect to a gateway; devices to try.", "edge"),
-    "store": Command("edge.appliance.store.cli:store", "Look into a gateway's store, verify, export, mend it.", "edge"),
-    "doctor": Command(
+    "device": CommandEntry(
+        "edge.appliance.accounts.cli:device", "Who may connect to a gateway; devices to try.", "edge"
+    ),
+    "store": CommandEntry(
+        "edge.appliance.store.cli:store", "Look into a gateway's store, verify, export, mend it.", "edge"
+    ),
+    "doctor": CommandEntry(
         "edge.appliance.doctor.cli:doctor", "Find what is wrong with a gateway, and the next step.", "edge"
     ),
-    "bridge": Command(
+    "bridge": CommandEntry(
         "edge.appliance.crossing.cli:bridge", "Watch and steer the bridge to a hub; prove a lake.", "edge"
     ),
-    "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
-    "flash": Command("images.flashing.cli:flash", "Write an image onto cards, and read it back.", "images"),
-    "balena": Command("images.balena.cli:balena", "Run gateways as a fleet of balena.", "images"),
-    "image": Command("images.cli:image", "Make gateways to install: a folder, a package, an image.", "images"),
+    "analytics": CommandEntry("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
+    "flash": CommandEntry("images.flashing.cli:flash", "Write an image onto cards, and read it back.", "images"),
+    "balena": CommandEntry("images.balena.cli:balena", "Run gateways as a fleet of balena.", "images"),
+    "image": CommandEntry("images.cli:image", "Make gateways to install: a folder, a package, an image.", "images"),
 }
 
-BRIDGE_PROVE: Final = Command("cloud.proof.cli:prove", "Prove that a lake has what its gateways accepted.", "cloud")
+BRIDGE_PROVE: Final = CommandEntry(
+    "cloud.proof.cli:prove", "Prove that a lake has what its gateways accepted.", "cloud"
+)
 """`waypost bridge prove`: of the hub's packages, and loaded when it is used."""
 
 FROM_A_CHECKOUT: Final = ("demo", "test", "bench", "lock")

@@ -21,8 +21,8 @@ from bridge.version import VERSION
 from edge.appliance.accounts.operator import operator_token
 from edge.appliance.accounts.users import apply_resources
 from edge.appliance.clock import ClockQuality
-from edge.appliance.console.history import History
-from edge.appliance.console.status import AddressStatus, Commits, Memory, Status, Uplink
+from edge.appliance.console.history import StatusHistory
+from edge.appliance.console.status import AddressStatus, CommitDurations, GatewayStatus, MemoryStatus, UplinkStatus
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.status import BridgeWatch
 from edge.appliance.health import GatewayHealth
@@ -138,7 +138,7 @@ class Gateway:
         self._started_at = time.monotonic()
         self._devices: DeviceApi | None = None
         """Devices over HTTP, from the first request on."""
-        self._history = History(self.status)
+        self._history = StatusHistory(self.status)
         self._sampling: asyncio.Task[None] | None = None
         self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
@@ -283,7 +283,7 @@ class Gateway:
             left = min(left, quotas.space_bytes - self.store.totals().bytes)
         return max(0, left)
 
-    def status(self) -> Status:
+    def status(self) -> GatewayStatus:
         """What the console shows."""
         broker, totals, commits = self.broker, self._store_totals(), self.store.medium.commits
         polling = self._devices.polls.count if self._devices is not None else 0
@@ -320,7 +320,7 @@ class Gateway:
                 "at_floor": router.quotas.closed,
                 "room": [room._asdict() for room in rooms],  # type: ignore[misc]  # as RoomStatus
                 "wear": msgspec.to_builtins(self._wear),
-                "commits": Commits(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
+                "commits": CommitDurations(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
             },
             "memory": _memory(broker.admission),
             "uplink": self._uplink_status(),
@@ -338,7 +338,7 @@ class Gateway:
             "configuration": msgspec.to_builtins(self._trials.report()) if self._trials is not None else {},
         }
 
-    def _uplink_status(self) -> Uplink:
+    def _uplink_status(self) -> UplinkStatus:
         first = next(iter(self.uplinks), None)
         if first is None:
             return {"state": "off"}
@@ -450,7 +450,7 @@ class Gateway:
         return TracedRequests(guard, broker.tracer)
 
 
-def _memory(admission: Admission) -> Memory:
+def _memory(admission: Admission) -> MemoryStatus:
     budget, figures = admission.budget, admission.figures
     return {
         "resident": admission.resident.bytes,

@@ -17,7 +17,7 @@ from bridge.dialer import LinkState
 from bridge.hub_addresses import IDENTITY_SHARED
 from edge.appliance.clock import ClockQuality
 from edge.appliance.crossing.documents import autonomy
-from edge.appliance.first_boot.journal import State, state_of
+from edge.appliance.first_boot.journal import FirstBootState, state_of
 from edge.appliance.problems import (
     memory_problems,
     name_problems,
@@ -37,10 +37,10 @@ from edge.broker.store.sqlite import SqliteStore
 from edge.health.certificates import certificate_problems
 from edge.health.logins import login_problems
 from edge.health.loop_lag import LoopLag
-from edge.health.problems import Found, Health, Problem, Severity
+from edge.health.problems import FoundProblem, HealthChecks, Problem, Severity
 from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
-from edge.health.rising import Rising
-from edge.health.standing import STANDS_S, Standing
+from edge.health.rising import CounterRise
+from edge.health.standing import STANDS_S, StallDetector
 from edge.output.amounts import counted, verb
 from edge.output.text import word
 
@@ -98,18 +98,18 @@ class GatewayHealth:
         self._renewal = renewal
         self._revocations = revocations
         self._monotonic_s = monotonic_s
-        self._rising = Rising(monotonic_s)
-        self._refused = Rising(monotonic_s)
-        self._names_refused = Rising(monotonic_s)
-        self._shed = Rising(monotonic_s)
-        self._logins = Rising(monotonic_s)
+        self._rising = CounterRise(monotonic_s)
+        self._refused = CounterRise(monotonic_s)
+        self._names_refused = CounterRise(monotonic_s)
+        self._shed = CounterRise(monotonic_s)
+        self._logins = CounterRise(monotonic_s)
         self._logs = StandingLogs(broker, monotonic_s)
-        self._hubs = Standing(monotonic_s)
-        self.first_boot = State()
+        self._hubs = StallDetector(monotonic_s)
+        self.first_boot = FirstBootState()
         """How far the settings of the card are, looked at seldom."""
-        self._files: list[Found] = []
+        self._files: list[FoundProblem] = []
         self._files_at = float("-inf")
-        self._health = Health(
+        self._health = HealthChecks(
             (
                 self.store, self.room, self.names, self.memory, self.logs, self.housekeeping, self.credentials,
                 self.hubs, self.losses, self.unrouted, self.certificates, self.machine, self.lag.problems, log_problems,
@@ -134,10 +134,10 @@ class GatewayHealth:
 
     # --- sources ----------------------------------------------------------------------------------------------
 
-    def store(self) -> Iterator[Found]:
+    def store(self) -> Iterator[FoundProblem]:
         yield from store_problems(self._store.medium.problems)
 
-    def room(self) -> Iterator[Found]:
+    def room(self) -> Iterator[FoundProblem]:
         quotas = self._broker.router.quotas
         rooms = quotas.rooms()
         yield from room_problems(
@@ -148,12 +148,12 @@ class GatewayHealth:
             lately=self._refused.lately({room.address: room.refused for room in rooms if room.refused}),
         )
 
-    def names(self) -> Iterator[Found]:
+    def names(self) -> Iterator[FoundProblem]:
         names = list(self._broker.router.names)
         refused = {one.kind.value: one.refused for one in names if one.refused}
         yield from name_problems(names, self._names_refused.lately(refused))
 
-    def memory(self) -> Iterator[Found]:
+    def memory(self) -> Iterator[FoundProblem]:
         admission = self._broker.admission
         counters = {"shed": admission.figures.shed, "refused": admission.figures.refused}
         yield from memory_problems(
@@ -162,26 +162,26 @@ class GatewayHealth:
             lately=self._shed.lately({name: count for name, count in counters.items() if count}),
         )
 
-    def logs(self) -> Iterator[Found]:
+    def logs(self) -> Iterator[FoundProblem]:
         yield from self._logs.problems()
 
-    def housekeeping(self) -> Iterator[Found]:
+    def housekeeping(self) -> Iterator[FoundProblem]:
         for part, kind in self._broker.failing.items():
             what = f"it raises {kind} at each turn, so its work is not done"
-            yield Found(f"housekeeping: {part}", what, "a fault of the program: see its log, and report it")
+            yield FoundProblem(f"housekeeping: {part}", what, "a fault of the program: see its log, and report it")
 
-    def credentials(self) -> Iterator[Found]:
+    def credentials(self) -> Iterator[FoundProblem]:
         overdue = self._tokens()
         if overdue is not None:
             yield token_problem(overdue)
         yield from login_problems(self._broker.gate, self._logins)
         users = self._users()
         if users is not None:
-            yield Found(
+            yield FoundProblem(
                 "users", users, "changes of users do not count until it can be read: `waypost doctor` with --data"
             )
 
-    def hubs(self) -> Iterator[Found]:
+    def hubs(self) -> Iterator[FoundProblem]:
         for uplink in self._uplinks:
             yield from self._hub(uplink)
         for name, waiting in self._uplinks.left.items():
@@ -190,9 +190,9 @@ class GatewayHealth:
                 what = f"it is no longer configured; {stored}, and new messages are kept too"
                 purge = f"waypost store purge --cursor {word(FORWARDER_PREFIX + name)}"
                 step = f"apply it again; or stop the gateway and {purge}"
-                yield Found(f"forwarder {name}", what, step, Severity.WARNING)
+                yield FoundProblem(f"forwarder {name}", what, step, Severity.WARNING)
 
-    def losses(self) -> Iterator[Found]:
+    def losses(self) -> Iterator[FoundProblem]:
         """What happened within the last minute, by counters that rise."""
         peers = {uplink.connector.name: _peer(uplink) for uplink in self._uplinks}
         counters = {f"rejected {uplink.connector.name}": uplink.figures.messages_rejected for uplink in self._uplinks}
@@ -203,29 +203,29 @@ class GatewayHealth:
         for name, peer in peers.items():
             if f"rejected {name}" in lately:
                 what = f"{peer} rejected messages within the last minute: they went to the dead letters"
-                yield Found(
+                yield FoundProblem(
                     f"connector {name}", what, "see the reason in the log, and the dead letters of the addresses"
                 )
         for name in sorted(name.removeprefix("not taken ") for name in lately if name.startswith("not taken ")):
             what = "messages of its peer could not be taken within the last minute: they are acknowledged, and not here"
-            yield Found(f"forwarder {name}", what, "see the reason in the log", Severity.WARNING)
+            yield FoundProblem(f"forwarder {name}", what, "see the reason in the log", Severity.WARNING)
         reasons = sorted(name.removeprefix("ledger ") for name in lately if name.startswith("ledger "))
         if reasons:
             what = f"messages were given up within the last minute: {', '.join(reasons)}"
-            yield Found("losses", what, "the ledger names them: waypost store info", Severity.WARNING)
+            yield FoundProblem("losses", what, "the ledger names them: waypost store info", Severity.WARNING)
         if "restarts" in lately:
             what = "a subscription failed within the last minute, and reads the store anew"
-            yield Found("subscriptions", what, "a fault of the program: see its log, and report it")
+            yield FoundProblem("subscriptions", what, "a fault of the program: see its log, and report it")
         if "connections" in lately:
             what = "connections were refused within the last minute: the maximum number is open"
-            yield Found("connections", what, "see who connects; or raise limits.connections of the Gateway")
+            yield FoundProblem("connections", what, "see who connects; or raise limits.connections of the Gateway")
 
     def _not_taken(self) -> dict[str, int]:
         """Count messages that arrived and were rejected, by connector and forwarder."""
         peers = [uplink for uplink in self._uplinks if isinstance(uplink, PeerConnector)]
         return {f"{one.connector.name}/{name}": count for one in peers for name, count in one.refused_here.items()}
 
-    def unrouted(self) -> Iterator[Found]:
+    def unrouted(self) -> Iterator[FoundProblem]:
         """Yield the notice of topics that messages reach and no subscriber does."""
         router = self._broker.router
         addresses = sorted(one.address for one in router.unrouted if router.is_unrouted(one.address))
@@ -233,42 +233,44 @@ class GatewayHealth:
             applied = f"waypost bridge forward {{}} --data {word(self._data)}"
             yield unrouted_problem(addresses, "waypost edge run with --forward {}" if self._development else applied)
 
-    def certificates(self) -> Iterator[Found]:
+    def certificates(self) -> Iterator[FoundProblem]:
         trouble = self._broker.listeners.certificate_trouble
         if trouble is not None:
-            yield Found(
+            yield FoundProblem(
                 "certificate", trouble, "put a certificate and its own key there; the gateway loads them by itself"
             )
         revocations = self._broker.listeners.revocations
         if revocations is not None and (trouble := revocations.trouble) is not None:
             step = "put the authority's current list there; the gateway loads it by itself"
-            yield Found("revocations", trouble, step, Severity.ERROR if revocations.closed else Severity.WARNING)
+            yield FoundProblem("revocations", trouble, step, Severity.ERROR if revocations.closed else Severity.WARNING)
         refused = self._renewal()
         if refused is not None:
             what = f"the hub does not renew this gateway's certificate: {refused}"
-            yield Found(
+            yield FoundProblem(
                 "identity", what, "at the hub: waypost fleet list; a new token there, then waypost edge enrol here"
             )
 
         if (trouble := self._revocations()) is not None:
             what = f"the hub's list of revoked certificates cannot be renewed: {trouble}"
             step = "see the hub's log; the gateway uses its list until that ends, and then sends nothing"
-            yield Found("identity", what, step, Severity.WARNING)
+            yield FoundProblem("identity", what, step, Severity.WARNING)
 
-    def machine(self) -> Iterator[Found]:
+    def machine(self) -> Iterator[FoundProblem]:
         self._clock()
         if self._clock.stepped_lately:
             what = "it was set within the last minute: times of messages before and after it cannot be compared"
-            yield Found("clock", what, "nothing, if a time service did it; else see what sets it", Severity.WARNING)
+            yield FoundProblem(
+                "clock", what, "nothing, if a time service did it; else see what sets it", Severity.WARNING
+            )
 
-    def files(self) -> Iterator[Found]:
+    def files(self) -> Iterator[FoundProblem]:
         """What is asked of the filesystem: seldom."""
         now = self._monotonic_s()
         if now - self._files_at >= FILES_LOOKED_AT_S:
             self._files_at, self._files = now, list(self._look_at_files())
         yield from self._files
 
-    def _look_at_files(self) -> Iterator[Found]:
+    def _look_at_files(self) -> Iterator[FoundProblem]:
         configuration = self._configuration()
         tls = [connector.tls for connector in configuration.connectors if connector.tls is not None]
         shown = {own.certificate for own in tls} | {own.ca for own in tls}
@@ -282,12 +284,12 @@ class GatewayHealth:
         if limit != resource.RLIM_INFINITY:
             yield from descriptor_problems(len(os.listdir("/proc/self/fd")), limit)
 
-    def _first_boot(self) -> Iterator[Found]:
+    def _first_boot(self) -> Iterator[FoundProblem]:
         self.first_boot = state_of(self._data)
         if self.first_boot.trouble:
-            yield Found("first boot", self.first_boot.trouble, self.first_boot.next_step, Severity.WARNING)
+            yield FoundProblem("first boot", self.first_boot.trouble, self.first_boot.next_step, Severity.WARNING)
 
-    def _hub(self, uplink: AnyConnector) -> Iterator[Found]:
+    def _hub(self, uplink: AnyConnector) -> Iterator[FoundProblem]:
         """Yield what is wrong with a peer: an error when it is connected and takes nothing, or refuses the link; a
         notice while it is away."""
         name, state = f"connector {uplink.connector.name}", uplink.dialer.state
@@ -297,40 +299,42 @@ class GatewayHealth:
             peer = _peer(uplink)
             what = f"{peer} is connected, messages wait for it, and it has accepted none for a minute"
             own = "the hub's own problems (its /healthz)" if peer == HUB else "what the peer's own log says"
-            yield Found(name, what, f"see {own}, and the last error of `waypost bridge status`")
+            yield FoundProblem(name, what, f"see {own}, and the last error of `waypost bridge status`")
         elif self._hubs.stands(f"{name} refused", True, busy=state.refused and not state.paused):
             _, _, why = (state.last_error or "").partition(UNAUTHORIZED)
             if why:
                 step = "at the hub: waypost fleet list, and a token for this gateway; then waypost edge enrol here"
-                yield Found(name, f"the hub does not let this gateway in: {why}", step)
+                yield FoundProblem(name, f"the hub does not let this gateway in: {why}", step)
                 return
             what = "the peer does not accept the link: wrong certificate, wrong credentials, or not the expected peer"
-            yield Found(name, what, "see the last error of `waypost bridge status`, and `waypost doctor`")
+            yield FoundProblem(name, what, "see the last error of `waypost bridge status`, and `waypost doctor`")
         if (found := shared_identity(name, state, time.time())) is not None:
             yield found
         elif state.paused:
             step = f"`waypost bridge resume {word(uplink.connector.name)}`{self._room_left()}"
-            yield Found(name, f"paused: messages for {_peer(uplink)} wait here", step, Severity.NOTICE)
+            yield FoundProblem(name, f"paused: messages for {_peer(uplink)} wait here", step, Severity.NOTICE)
         elif self._hubs.stands(f"{name} away", True, busy=not (reached or state.refused)):
             what = f"{_peer(uplink)} cannot be reached: messages wait here, and nothing is lost"
-            yield Found(name, what, f"the cause is in `waypost bridge status`{self._room_left()}", Severity.NOTICE)
+            yield FoundProblem(
+                name, what, f"the cause is in `waypost bridge status`{self._room_left()}", Severity.NOTICE
+            )
         yield from budget_problems(name, uplink)
         for forwarder, why in uplink.faults.items():
             step = "raise maxConsumers of the Address, or end another consumer; it is tried again by itself"
-            yield Found(f"forwarder {forwarder}", f"it takes nothing from its address: {why}", step)
+            yield FoundProblem(f"forwarder {forwarder}", f"it takes nothing from its address: {why}", step)
 
     def _room_left(self) -> str:
         hours = self._room_hours()
         return f"; there is room for {autonomy(hours)} at the present rate" if hours else ""
 
 
-def shared_identity(name: str, state: LinkState, utc_s: float) -> Found | None:
+def shared_identity(name: str, state: LinkState, utc_s: float) -> FoundProblem | None:
     """Return the problem when the hub reports that another machine uses this gateway's identity too."""
     _, shared, why = (state.ended or "").partition(f"{IDENTITY_SHARED}: ")
     if not shared or not 0 <= utc_s - state.ended_at < SHARED_LATELY_S:
         return None
     step = "take the copied card out; at the hub make a token for this gateway, then waypost edge enrol here"
-    return Found(name, why, step, Severity.WARNING)
+    return FoundProblem(name, why, step, Severity.WARNING)
 
 
 def _peer(uplink: AnyConnector) -> str:
@@ -339,18 +343,18 @@ def _peer(uplink: AnyConnector) -> str:
     return HUB if connector.type is ConnectorType.WAYPOST else f"the {connector.type.value} peer"
 
 
-def budget_problems(name: str, uplink: AnyConnector) -> Iterator[Found]:
+def budget_problems(name: str, uplink: AnyConnector) -> Iterator[FoundProblem]:
     """Of the month's data budget, four fifths or all of it is used."""
     pacer = uplink.uplink.pacer if is_to_hub(uplink) else None
     if pacer is None or pacer.used < BUDGET_NEAR:
         return
     if pacer.is_used_up:
         what = "the month's data budget is used up: messages wait in the store until the month (UTC) is over"
-        yield Found(f"{name} budget", what, "raise pace.monthlyBudget of the connector, or wait")
+        yield FoundProblem(f"{name} budget", what, "raise pace.monthlyBudget of the connector, or wait")
     else:
         what = "four fifths of the month's data budget are used"
         step = "see what sends so much; or raise pace.monthlyBudget of the connector"
-        yield Found(f"{name} budget", what, step, Severity.WARNING)
+        yield FoundProblem(f"{name} budget", what, step, Severity.WARNING)
 
 
 class StandingLogs:
@@ -358,11 +362,11 @@ class StandingLogs:
 
     def __init__(self, broker: Broker, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._broker = broker
-        self._standing = Standing(monotonic_s)
+        self._standing = StallDetector(monotonic_s)
         self._turn: Iterator[tuple[str, LogSubscription]] = iter(())
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, FoundProblem] = {}
 
-    def problems(self) -> Iterator[Found]:
+    def problems(self) -> Iterator[FoundProblem]:
         """Of those looked at lately; some are looked at now."""
         looked_at = list(islice(self._turn, SUBSCRIPTIONS_LOOKED_AT))
         if not looked_at:
@@ -390,7 +394,7 @@ class StandingLogs:
         self._standing.keep(here)
         return everything
 
-    def _look(self, name: str, subscription: LogSubscription) -> Found | None:
+    def _look(self, name: str, subscription: LogSubscription) -> FoundProblem | None:
         group, backlog, outstanding = subscription.group, subscription.backlog, subscription.outstanding
         progress = (subscription.window.next, backlog, outstanding)
         busy = bool(group) and (backlog > 0 and (group.credit > 0 or outstanding > 0))
@@ -400,11 +404,13 @@ class StandingLogs:
             if subscription.failures.parked:
                 what = "no consumer takes the messages that wait: they are too large, or were given back for others"
                 step = "connect a consumer that takes them, or purge them: waypost store purge"
-                return Found(name, what, step, Severity.WARNING)
+                return FoundProblem(name, what, step, Severity.WARNING)
             what = "messages wait and a consumer asks for them, but none was delivered for a minute"
-            return Found(name, what, "see the log for what cannot be read; `waypost store verify` beside the gateway")
+            return FoundProblem(
+                name, what, "see the log for what cannot be read; `waypost store verify` beside the gateway"
+            )
         if outstanding:
             what = "messages wait, and for a minute its consumers have settled none of those they have"
-            return Found(name, what, "see that its consumers work and acknowledge", Severity.WARNING)
+            return FoundProblem(name, what, "see that its consumers work and acknowledge", Severity.WARNING)
         what = "no connected consumer selects the messages that wait"
-        return Found(name, what, "connect a consumer that selects them, or purge them", Severity.WARNING)
+        return FoundProblem(name, what, "connect a consumer that selects them, or purge them", Severity.WARNING)

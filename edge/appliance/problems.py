@@ -12,7 +12,7 @@ from typing import Final
 from edge.broker.model.address_policy import WhenFull
 from edge.broker.retention.names import NamesOf
 from edge.broker.retention.quotas import Room
-from edge.health.problems import Found, Severity
+from edge.health.problems import FoundProblem, Severity
 from edge.output.amounts import size
 from edge.output.text import line, word
 
@@ -22,20 +22,20 @@ ADDRESSES_NAMED_MAX: Final = 3
 _BACKLOG_STEP: Final = "find the consumer that does not take its backlog (waypost store info), or raise"
 
 
-def store_problems(texts: Sequence[str]) -> Iterator[Found]:
+def store_problems(texts: Sequence[str]) -> Iterator[FoundProblem]:
     """Those of the store's medium, which say themselves what helps."""
     for text in texts:
         step = "do what it says, or run `waypost doctor` with --data; until then messages may get no acknowledgement"
-        yield Found("store", text, step)
+        yield FoundProblem("store", text, step)
 
 
-def token_problem(overdue: str) -> Found:
+def token_problem(overdue: str) -> FoundProblem:
     """The token issuer's keys are not known, or too old."""
     step = "check network, clock and authenticationService.oidc.issuer; passwords and certificates still work"
-    return Found("token issuer", overdue, step)
+    return FoundProblem("token issuer", overdue, step)
 
 
-def unrouted_problem(addresses: Sequence[str], forward: str) -> Found:
+def unrouted_problem(addresses: Sequence[str], forward: str) -> FoundProblem:
     """Return the notice for topics without a subscriber. `forward`: the command that forwards a filter, with ``{}`` in
     place of the filter."""
     names = ", ".join(line(address) for address in addresses[:ADDRESSES_NAMED_MAX])
@@ -43,37 +43,37 @@ def unrouted_problem(addresses: Sequence[str], forward: str) -> Found:
     what = f"messages reach no subscriber, and are not stored: {names}" + (f" and {more} more" if more > 0 else "")
     level, slash, _ = addresses[0].partition("/")
     step = f"subscribe to them, or forward them to the hub: {forward.format(word(f'{level}/#' if slash else level))}"
-    return Found("no subscriber", what, step, Severity.NOTICE)
+    return FoundProblem("no subscriber", what, step, Severity.NOTICE)
 
 
-def name_problems(names: Iterable[NamesOf], lately: frozenset[str]) -> Iterator[Found]:
+def name_problems(names: Iterable[NamesOf], lately: frozenset[str]) -> Iterator[FoundProblem]:
     """Where clients may not make what they need. `lately`: the kinds refused to some within the last minute."""
     for one in names:
         if one.kind.value in lately:
             what = f"clients were refused {one.kind.value} in the last minute: user or space has the maximum number"
             step = f"find who makes them ({one.names} of {one.space_max} exist), or raise spec.limits of the Gateway"
-            yield Found(one.kind.value, what, step)
+            yield FoundProblem(one.kind.value, what, step)
 
 
-def memory_problems(*, bytes_max: int, exceeded: bool, lately: Container[str]) -> Iterator[Found]:
+def memory_problems(*, bytes_max: int, exceeded: bool, lately: Container[str]) -> Iterator[FoundProblem]:
     """Where connections are closed or refused for want of memory or places. `exceeded`: the process takes more than
     `bytes_max`; `lately`: of ``shed`` and ``refused``, what has happened in the last minute."""
     step = "the log names the clients; with enough memory, raise spec.limits.memoryBytesMax of the Gateway"
     if exceeded:
         what = f"the process takes more than {size(bytes_max)} (limits.memoryBytesMax): new connections are refused"
-        yield Found("memory", what, step)
+        yield FoundProblem("memory", what, step)
     elif "shed" in lately:
         what = "connections were closed in the last minute because they held too much memory"
-        yield Found("memory", what, step, Severity.WARNING)
+        yield FoundProblem("memory", what, step, Severity.WARNING)
     if "refused" in lately:
         what = "users or remote addresses with many connections were refused further ones in the last minute"
         step = "see who connects; raise spec.limits.connectionsMax of the Gateway"
-        yield Found("places", what, step, Severity.WARNING)
+        yield FoundProblem("places", what, step, Severity.WARNING)
 
 
 def room_problems(
     rooms: Sequence[Room], *, space_bytes: int | None, at_floor: bool, floor_bytes: int, lately: frozenset[str]
-) -> Iterator[Found]:
+) -> Iterator[FoundProblem]:
     """Where messages are refused for want of room. `lately`: the addresses that refused some within the last minute;
     `space_bytes`: quota of the space; `at_floor`: the medium has less than `floor_bytes` free."""
     if at_floor:
@@ -81,7 +81,7 @@ def room_problems(
             f"the card has less than {size(floor_bytes)} free (limits.freeFloorBytes): messages beyond an "
             "address's reserve are refused, or old ones given up"
         )
-        yield Found(
+        yield FoundProblem(
             "free space",
             what,
             "free space on the card, or find the consumer that does not take its backlog (waypost store info)",
@@ -89,14 +89,14 @@ def room_problems(
     space_full = space_bytes is not None and _refusing(rooms, space_bytes)
     if space_full:
         what = f"the space's quota of {size(space_bytes)} is used up: messages are refused"
-        yield Found("space", what, f"{_BACKLOG_STEP} spec.quota.bytes of the AddressSpace")
+        yield FoundProblem("space", what, f"{_BACKLOG_STEP} spec.quota.bytes of the AddressSpace")
     for room in rooms:
         if room.quota is not None and room.when_full == WhenFull.REJECT.value and room.used >= room.quota:
             what = f"its quota of {size(room.quota)} is used up: messages are refused"
-            yield Found(f"address {room.address}", what, f"{_BACKLOG_STEP} spec.quota.bytes of the Address")
+            yield FoundProblem(f"address {room.address}", what, f"{_BACKLOG_STEP} spec.quota.bytes of the Address")
         elif room.address in lately and not at_floor and not space_full:
             what = "messages were refused in the last minute: there was no room for them"
-            yield Found(f"address {room.address}", what, f"{_BACKLOG_STEP} spec.quota.bytes of the Address")
+            yield FoundProblem(f"address {room.address}", what, f"{_BACKLOG_STEP} spec.quota.bytes of the Address")
 
 
 def _refusing(rooms: Sequence[Room], space_bytes: int) -> bool:

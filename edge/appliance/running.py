@@ -39,11 +39,11 @@ def console(data: Path | None, http: str | None) -> str:
 
 def token_of(data: Path | None) -> str | None:
     """The operator's token of a data directory. Raises CommandError."""
-    from edge.appliance.accounts.operator import TokenError, read_token
+    from edge.appliance.accounts.operator import OperatorTokenError, read_token
 
     try:
         return None if data is None else read_token(data)
-    except TokenError as error:
+    except OperatorTokenError as error:
         raise CommandError(str(error)) from None
 
 

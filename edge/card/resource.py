@@ -64,7 +64,7 @@ class Lte(Part, frozen=True, kw_only=True):
 
 
 @hides("token")
-class Hub(Part, frozen=True, kw_only=True):
+class CardHub(Part, frozen=True, kw_only=True):
     """Where messages go."""
 
     url: Live[Annotated[str, read_by(fields.hub_url, str)]]
@@ -99,7 +99,7 @@ class CardSpec(Part, frozen=True, kw_only=True):
     """Without it none."""
     ssh_keys: Live[tuple[Annotated[str, read_by(fields.ssh_key, str)], ...]] = ()
     """Public keys of who may log in as root; without any there is no SSH."""
-    hub: Live[Hub | None] = None
+    hub: Live[CardHub | None] = None
     """Without it messages stay on the gateway."""
     time_servers: Live[tuple[Annotated[str, read_by(fields.server, str)], ...]] = ()
     """In place of Debian's."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edge.health.problems import Found, Severity
+from edge.health.problems import FoundProblem, Severity
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -31,21 +31,23 @@ def validity_of(file: Path) -> tuple[float, float]:
     return first.not_valid_before_utc.timestamp(), first.not_valid_after_utc.timestamp()
 
 
-def certificate_problems(paths: Iterable[str], now: datetime.datetime) -> Iterator[Found]:
+def certificate_problems(paths: Iterable[str], now: datetime.datetime) -> Iterator[FoundProblem]:
     """Find those of PEM files (each may have a chain) that have ended, and those that end soon."""
     for path in paths:
         try:
             ends = min(certificate.not_valid_after_utc for certificate in _certificates(Path(path)))
         except (OSError, CertificateError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            yield Found(f"certificate {path}", f"it cannot be read: {reason}", "put a PEM certificate there")
+            yield FoundProblem(f"certificate {path}", f"it cannot be read: {reason}", "put a PEM certificate there")
             continue
         if ends <= now:
             what = f"it ended on {ends:%Y-%m-%d}: whoever checks it refuses the connection"
-            yield Found(f"certificate {path}", what, "renew it; a new file is loaded by itself")
+            yield FoundProblem(f"certificate {path}", what, "renew it; a new file is loaded by itself")
         elif ends - now < SOON:
             what = f"it ends on {ends:%Y-%m-%d}"
-            yield Found(f"certificate {path}", what, "renew it; a new file is loaded by itself", Severity.WARNING)
+            yield FoundProblem(
+                f"certificate {path}", what, "renew it; a new file is loaded by itself", Severity.WARNING
+            )
 
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:

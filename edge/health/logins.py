@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from edge.health.problems import Found, Severity
-from edge.health.rising import Rising
+from edge.health.problems import FoundProblem, Severity
+from edge.health.rising import CounterRise
 
 LOGINS_WAIT_SHOWN_S: Final = 5.0
 """Seconds that a login has waited for its verification when it becomes a problem: people notice, and devices begin to
 connect again."""
 
 
-class Verifying(Protocol):
+class PasswordQueue(Protocol):
     """Verifies passwords."""
 
     @property
@@ -27,7 +27,7 @@ class Verifying(Protocol):
         ...
 
 
-def login_problems(gate: Verifying, given_up: Rising) -> Iterator[Found]:
+def login_problems(gate: PasswordQueue, given_up: CounterRise) -> Iterator[FoundProblem]:
     """Yield the warning that logins wait now, or waited too long within the last minute."""
     late = given_up.lately({"late": gate.late} if gate.late else {})
     if late:
@@ -37,4 +37,4 @@ def login_problems(gate: Verifying, given_up: Rising) -> Iterator[Found]:
     else:
         return
     step = "the machine is short of processor time: see what uses it (top), and end that or give it lower priority"
-    yield Found("logins", what, step, Severity.WARNING)
+    yield FoundProblem("logins", what, step, Severity.WARNING)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from edge.health.problems import Found, Severity
+from edge.health.problems import FoundProblem, Severity
 
 PERIOD_S: Final = 1.0
 """Between two looks."""
@@ -50,14 +50,18 @@ class LoopLag:
         self._late.append(max(0.0, seconds))
         self.longest_s = max(self.longest_s, seconds)
 
-    def problems(self) -> Iterator[Found]:
+    def problems(self) -> Iterator[FoundProblem]:
         """One, while it is held up again and again."""
         if sum(late > LAG_S_MAX for late in self._late) >= TIMES_MAX:
             what = f"work held it up for more than {LAG_S_MAX:g} s, several times in the last minute: nobody was served"
-            yield Found("event loop", what, "see the metric waypost_loop_lag_seconds, and who sends what; report it")
+            yield FoundProblem(
+                "event loop", what, "see the metric waypost_loop_lag_seconds, and who sends what; report it"
+            )
         elif self.recent_s > LAG_S_MAX:
             what = f"it was held up for more than {LAG_S_MAX:g} s within the last minute"
-            yield Found("event loop", what, "if it comes again: see who sends what, and report it", Severity.WARNING)
+            yield FoundProblem(
+                "event loop", what, "if it comes again: see who sends what, and report it", Severity.WARNING
+            )
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()

@@ -40,7 +40,7 @@ _LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNI
 """Log level of a new problem."""
 
 
-class Found(NamedTuple):
+class FoundProblem(NamedTuple):
     """Problem as a source sees it now. `what` has no figures that change while the problem lasts."""
 
     name: str
@@ -72,7 +72,7 @@ class ProblemList:
         self._utc_s = utc_s
         self._since: dict[tuple[str, str], str] = {}
 
-    def update(self, found: Iterable[Found]) -> list[Problem]:
+    def update(self, found: Iterable[FoundProblem]) -> list[Problem]:
         """Return the current list: the most serious first, then the oldest first. A problem that is not in `found` has
         ended."""
         now = datetime.datetime.fromtimestamp(self._utc_s(), datetime.UTC).isoformat(timespec="seconds")
@@ -94,10 +94,10 @@ class ProblemList:
             log.info("%s: over: %s", name, what)
 
 
-Source = Callable[[], Iterable[Found]]
+Source = Callable[[], Iterable[FoundProblem]]
 
 
-class Health:
+class HealthChecks:
     """The problems of one process, from those who know of them."""
 
     def __init__(self, sources: Sequence[Source], problems: ProblemList | None = None) -> None:
@@ -108,13 +108,13 @@ class Health:
         """All of them, as they are now."""
         return self._problems.update(self._found())
 
-    def _found(self) -> Iterator[Found]:
+    def _found(self) -> Iterator[FoundProblem]:
         for source in self._sources:
             try:
                 yield from source()
             except Exception as error:  # who asks how we are wants an answer, and this is part of it
                 what = f"it cannot be told whether there is a problem: {type(error).__name__}"
-                yield Found(_name(source), what, "this is a fault of the program: see its log, and report it")
+                yield FoundProblem(_name(source), what, "this is a fault of the program: see its log, and report it")
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug("%s", what, exc_info=error)
 

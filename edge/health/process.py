@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from edge.health.problems import Found, Severity
+from edge.health.problems import FoundProblem, Severity
 from edge.output.logs import figures
 from edge.output.text import word
 
@@ -22,31 +22,35 @@ DESCRIPTORS_LEFT_MIN: Final = 16
 """Files the process may still open: a commit, a read and a check of certificates need a few."""
 
 
-def log_problems() -> Iterator[Found]:
+def log_problems() -> Iterator[FoundProblem]:
     """What the log cannot say itself."""
     written = figures()
     if written.stuck_s > STUCK_S:
         what = "nobody reads it (stderr): lines are dropped, and counted in waypost_log_lines_dropped_total"
-        yield Found("log", what, "see who reads the process's stderr; messages go on meanwhile", Severity.WARNING)
+        yield FoundProblem(
+            "log", what, "see who reads the process's stderr; messages go on meanwhile", Severity.WARNING
+        )
 
 
-def directory_problems(directory: Path) -> Iterator[Found]:
+def directory_problems(directory: Path) -> Iterator[FoundProblem]:
     """The data directory is its owner's alone, and can be written."""
     try:
         mode = directory.stat().st_mode
     except OSError as error:
-        yield Found("data directory", f"{directory}: {error.strerror}", "put it back, and start again")
+        yield FoundProblem("data directory", f"{directory}: {error.strerror}", "put it back, and start again")
         return
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         what = f"{directory} has mode {stat.S_IMODE(mode):04o}: others of this machine may read or change what is in it"
-        yield Found("data directory", what, f"chmod 0700 {word(directory)}", Severity.WARNING)
+        yield FoundProblem("data directory", what, f"chmod 0700 {word(directory)}", Severity.WARNING)
     if not os.access(directory, os.W_OK):
         what = f"{directory} cannot be written (is its filesystem mounted read-only?)"
-        yield Found("data directory", what, "see dmesg, and mount it for writing again")
+        yield FoundProblem("data directory", what, "see dmesg, and mount it for writing again")
 
 
-def descriptor_problems(open_files: int, limit: int) -> Iterator[Found]:
+def descriptor_problems(open_files: int, limit: int) -> Iterator[FoundProblem]:
     """`open_files` of the `limit` the process may have (RLIMIT_NOFILE)."""
     if limit - open_files < DESCRIPTORS_LEFT_MIN:
         what = f"all but a few of the {limit} files the process may open are in use: connections are not accepted"
-        yield Found("open files", what, "raise the limit (LimitNOFILE of the unit, ulimit -n), or see who connects")
+        yield FoundProblem(
+            "open files", what, "raise the limit (LimitNOFILE of the unit, ulimit -n), or see who connects"
+        )

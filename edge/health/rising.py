@@ -10,7 +10,7 @@ LATELY_S: Final = 60.0
 """What happened counts as a problem for so long: who tries again does so within it."""
 
 
-class Rising:
+class CounterRise:
     """Which of some counters have risen within `LATELY_S`."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:

@@ -10,7 +10,7 @@ STANDS_S: Final = 60.0
 """What has not moved for so long stands: a slow card and a hub that lands for a while are over by then."""
 
 
-class Standing:
+class StallDetector:
     """Since when each of some things is as it is, while it has something to do."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:

@@ -31,7 +31,7 @@ QUOTES_NOTHING: Final = (OSError, sqlite3.Error)
 """Exceptions whose text is the system's own."""
 
 
-class Lines(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """One event, one line; the frames of an exception follow, each behind four spaces. Who logs the frames alone, of an
     exception whose text nobody may see, gives them as ``extra={"frames": …}``."""
 
@@ -76,7 +76,7 @@ def _chain(error: BaseException) -> Iterator[str]:
         yield said(raised)
 
 
-class Figures(NamedTuple):
+class LogCounters(NamedTuple):
     """Since the start."""
 
     dropped: int
@@ -93,9 +93,9 @@ class LogWriter(logging.Handler):
     def __init__(
         self, descriptor: int, wording: Callable[[str], str] = str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`descriptor`: where lines go; it stays the caller's. `wording`: see `Lines`."""
+        """`descriptor`: where lines go; it stays the caller's. `wording`: see `LogFormatter`."""
         super().__init__()
-        self.setFormatter(Lines(wording))
+        self.setFormatter(LogFormatter(wording))
         self._descriptor = descriptor
         self._clock = clock
         self._repetition = Repetition(clock())
@@ -134,10 +134,10 @@ class LogWriter(logging.Handler):
         super().close()
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> LogCounters:
         """See the class."""
         since = self._writing_since
-        return Figures(self._dropped, self._repetition.left_out, 0.0 if since is None else self._clock() - since)
+        return LogCounters(self._dropped, self._repetition.left_out, 0.0 if since is None else self._clock() - since)
 
     def _summarise(self) -> None:
         for summary in self._repetition.summaries(self._clock()):
@@ -213,12 +213,12 @@ def unhandled(_loop: object, context: Mapping[str, Any]) -> None:
     logging.getLogger("waypost").error("%s", words, exc_info=error if isinstance(error, BaseException) else None)
 
 
-def figures() -> Figures:
+def figures() -> LogCounters:
     """Of the log this process writes; zeros where somebody else set logging up."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, LogWriter):
             return handler.figures
-    return Figures(0, 0, 0.0)
+    return LogCounters(0, 0, 0.0)
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:

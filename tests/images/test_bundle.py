@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.update.record import Record
-from edge.appliance.update.slots import Bundle, Rauc, SlotsError
-from edge.appliance.update.updating import Updating
+from edge.appliance.update.record import UpdateRecord
+from edge.appliance.update.slots import BundleInfo, Rauc, SlotsError
+from edge.appliance.update.updating import Updater
 from images.disk import bundle, filesystem, signing
 from images.rootfs.building import OVERLAY
 from tests.support.processes import wait_until
@@ -139,9 +139,9 @@ def test_it_is_written_whole_and_is_what_starts_next(
 ) -> None:
     signed = packed(system, keys, "0.2.0")
     build_id = (system / "root.sha256").read_text().strip()
-    assert slotted.rauc.look(str(signed)) == Bundle("0.2.0", build_id)
+    assert slotted.rauc.look(str(signed)) == BundleInfo("0.2.0", build_id)
     monkeypatch.setattr(bundle, "MANIFEST", bundle.MANIFEST.replace("verity", "plain"))
-    updating = Updating(slotted.rauc, Record(tmp_path / "machine"), lambda: None)
+    updating = Updater(slotted.rauc, UpdateRecord(tmp_path / "machine"), lambda: None)
     updating.install(str(packed(system, keys, "0.3.0")))
     found = slotted.rauc.slots()
     assert (found.other.version, found.other.build, found.first) == ("0.3.0", build_id, "rootfs.1")

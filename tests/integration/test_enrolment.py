@@ -24,7 +24,7 @@ from cryptography import x509
 from bridge.enrolment import RENEWAL_PATH, RenewalRequest, Token
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.identity.enrolling import enrol
-from edge.appliance.identity.exchange import Exchange, NotIssued, trusting
+from edge.appliance.identity.exchange import HubEnrolmentClient, NotIssued, trusting
 from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.renewal import LOOK_S_MAX
 from edge.appliance.identity.request import new_key, signing_request
@@ -256,7 +256,7 @@ def test_a_hundred_gateways(tmp_path: Path) -> None:
     """They come at once, each with its token."""
     with hub(tmp_path) as far:
         tokens = [Token.parse(text) for text in fleet(tmp_path, "token", "create", "--count", "100").split()]
-        exchange = Exchange(Endpoint("localhost", far.port("amqps")), WAIT_S)
+        exchange = HubEnrolmentClient(Endpoint("localhost", far.port("amqps")), WAIT_S)
 
         def come(number: int) -> str:
             data = tmp_path / f"gw{number}"
@@ -343,14 +343,14 @@ class TestRenewal:
         context.load_cert_chain(file, file)
         for port in ports:
             request = RenewalRequest(signing_request(new_key()))
-            issued = Exchange(Endpoint("localhost", port)).ask(RENEWAL_PATH, request, context)
+            issued = HubEnrolmentClient(Endpoint("localhost", port)).ask(RENEWAL_PATH, request, context)
             assert (issued.tenant, issued.gateway) == ("default", "hall")
 
     def test_by_nobody(self, enrolled: tuple[Path, int, int]) -> None:
         folder, port, _ = enrolled
         request = RenewalRequest(signing_request(new_key()))
         with pytest.raises(NotIssued) as refused:
-            Exchange(Endpoint("localhost", port)).ask(RENEWAL_PATH, request, trusting(authority_of(folder)))
+            HubEnrolmentClient(Endpoint("localhost", port)).ask(RENEWAL_PATH, request, trusting(authority_of(folder)))
         assert refused.value.reason == "no-certificate"
 
 
@@ -437,7 +437,7 @@ def test_whoever_has_a_stolen_key_of_the_hub_gets_nothing(tmp_path: Path) -> Non
             assert log.read_text().count("connected to waypost-hub") == 1, "a link that stands goes on"
         listed = json.loads(fleet(tmp_path, "list", "--json"))
         assert [each["gateway"] for each in listed] == ["hall"], "the hub is no gateway"
-        fetch(data, Exchange(Endpoint("localhost", port)))
+        fetch(data, HubEnrolmentClient(Endpoint("localhost", port)))
         assert running.stop() == 0
     with Impostor(port, stolen) as impostor, Waypost(log, "edge", "run", "--data", str(data)) as gateway:
         reason = "certificate verify failed: certificate revoked; nothing is sent to whoever that is"

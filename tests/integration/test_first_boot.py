@@ -23,8 +23,8 @@ from bridge.enrolment import Token
 from cloud.hub.registry.enrolments import Enrolments
 from cloud.hub.registry.location import sqlite_file
 from edge.appliance.first_boot.journal import state_of
-from edge.appliance.first_boot.places import RESTART, Places
-from edge.appliance.identity.files import Identity
+from edge.appliance.first_boot.places import RESTART, CardPaths
+from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import identity_file
 from edge.card.text import document, text_of
 from tests.support import forked
@@ -41,7 +41,7 @@ class Machine:
     """A gateway from a card, below a folder."""
 
     def __init__(self, fleet: EnrolledFleet, name: str, **hub: object) -> None:
-        self.places = Places(fleet.folder / name)
+        self.places = CardPaths(fleet.folder / name)
         self.name = name
         self.data = self.places.data
         self.places.card.mkdir(parents=True)
@@ -234,7 +234,7 @@ def test_it_serves_devices_over_tls_with_the_certificate_of_the_hub(fleet: Enrol
     restart = machine.places.root / RESTART
     machine.run(*machine.enrol(*options, "--restart", "--once"))
     assert restart.exists(), "a listener is opened at a start only"
-    trusting = ssl.create_default_context(cadata=Identity(machine.data).authority())
+    trusting = ssl.create_default_context(cadata=GatewayIdentity(machine.data).authority())
     with Waypost(fleet.folder / "tls.log", "edge", "run", "--data", str(machine.data)):
         for port in ports.values():
             with (

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from edge.appliance.update.following import SLOTS
-from edge.appliance.update.gate import Seen, Verdict
+from edge.appliance.update.gate import GatewayCondition, UpdateVerdict
 from edge.appliance.update.limits import TRIAL_S
-from edge.appliance.update.record import Record
-from edge.appliance.update.slots import Bundle
-from edge.appliance.update.updating import Updating
+from edge.appliance.update.record import UpdateRecord
+from edge.appliance.update.slots import BundleInfo
+from edge.appliance.update.updating import Updater
 from edge.appliance.update.wanted import ROOT, WantedFiles
 from tests.support.enrolled import WAIT_S, EnrolledFleet
 from tests.support.file_server import FileServer
@@ -27,7 +27,7 @@ from tests.support.processes import Waypost, wait_until
 from tests.support.slots import Card
 
 CONTENT = random.Random(7).randbytes(100_000)
-OLD, NEW = Bundle("0.1.0", "a" * 64), Bundle("0.2.0", "b" * 64)
+OLD, NEW = BundleInfo("0.1.0", "a" * 64), BundleInfo("0.2.0", "b" * 64)
 SYSTEM = """
 apiVersion: waypost/v1
 kind: System
@@ -69,16 +69,16 @@ class Box:
         wait_until(lambda: WantedFiles(self.data).wanted() is not None, timeout_s=WAIT_S, what="it is handed on")
         return self._fleet.here(self.name, "edge", "update", "fetch")
 
-    def install(self, *, well: bool) -> Verdict:
+    def install(self, *, well: bool) -> UpdateVerdict:
         """The other service, and the start after it."""
         files = WantedFiles(self.data)
         wanted = files.wanted()
         assert wanted is not None
-        seen = Seen(frozenset(), connected=True)
-        updating = Updating(self.card, Record(self.root), lambda: seen)
-        updating.install_wanted(str(files.bundle(wanted)), Bundle(wanted.version, wanted.build))
+        seen = GatewayCondition(frozenset(), connected=True)
+        updating = Updater(self.card, UpdateRecord(self.root), lambda: seen)
+        updating.install_wanted(str(files.bundle(wanted)), BundleInfo(wanted.version, wanted.build))
         self.power_on()
-        updating = Updating(self.card, Record(self.root), lambda: seen if well else None)
+        updating = Updater(self.card, UpdateRecord(self.root), lambda: seen if well else None)
         tried = updating.started()
         assert tried is not None
         gate = updating.gate(tried, 0.0)
@@ -108,11 +108,11 @@ def test_a_roll_out_halts_where_a_gateway_goes_back(fleet: EnrolledFleet) -> Non
         wait_until(lambda: "installing" in fleet.states()["g1"]["why"], timeout_s=WAIT_S, what="it is fetched")
         phases = {each["gateway"]: each["phase"] for each in status()["members"]}
         assert phases == {"g1": "sent", "g2": "waiting"}, "nobody else before it is kept"
-        assert first.install(well=True) is Verdict.KEEP
+        assert first.install(well=True) is UpdateVerdict.KEEP
         fleet.wait_for("g1", "confirmed", 1)
         fleet.wait_for("g2", "updating", 1)
         second.fetch()
-    assert second.install(well=False) is Verdict.GO_BACK
+    assert second.install(well=False) is UpdateVerdict.GO_BACK
     row = fleet.wait_for("g2", "rolled-back", 1)
     assert row["why"] == "system 0.2.0 rolled-back: the gateway does not answer"
     wait_until(lambda: status()["state"] == "halted", timeout_s=WAIT_S, what="it halts", every_s=0.3)

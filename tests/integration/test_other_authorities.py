@@ -15,8 +15,8 @@ from cryptography import x509
 from bridge.resources.endpoint import Endpoint
 from cloud.hub.enrolment.est import EstServer, EstUrl
 from edge.appliance.identity.enrolling import renew
-from edge.appliance.identity.exchange import Exchange
-from edge.appliance.identity.files import Identity
+from edge.appliance.identity.exchange import HubEnrolmentClient
+from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.request import named_in
 from edge.broker.configuration import TlsFiles
@@ -87,10 +87,10 @@ def goes_through(folder: Path, server: EstServer, issuer: str) -> None:
     assert "est: https://localhost:" in checked.stdout
     with hub(folder, config, amqps=port) as far:
         sends(folder, f"amqps://localhost:{port}", config)
-        first = Identity(data).certificate()
+        first = GatewayIdentity(data).certificate()
         assert (first.issuer.rfc4514_string(), named_in(first)) == (issuer, "waypost://default/hall")
-        renew(data, Exchange(Endpoint("localhost", port)))
-        assert (second := Identity(data).certificate()).serial_number != first.serial_number
+        renew(data, HubEnrolmentClient(Endpoint("localhost", port)))
+        assert (second := GatewayIdentity(data).certificate()).serial_number != first.serial_number
         assert second.issuer == first.issuer
         fleet(folder, "revoke", "hall", config)
         with Waypost(folder / "hall.log", "edge", "run", "--data", str(data)) as near:

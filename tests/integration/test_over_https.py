@@ -11,7 +11,7 @@ import pytest
 from bridge.proxy import Proxy
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.identity.enrolling import renew
-from edge.appliance.identity.exchange import Exchange, HubUnreachable
+from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable
 from tests.integration.test_enrolment import Device, fleet, landed, uplink
 from tests.integration.test_transports import has_module
 from tests.support import forked
@@ -56,9 +56,9 @@ def test_enrolled_and_sent_over_https_alone(tmp_path: Path) -> None:
             far.start()
             wait_until(lambda: len(landed(tmp_path)) == 60, timeout_s=WAIT_S, what="60 in the lake")
             through = Proxy(host="127.0.0.1", port=proxy.port, username="plant", password="s3cret%")
-            assert renew(data, Exchange(Endpoint("localhost", https), proxy=through)).gateway == "hall"
+            assert renew(data, HubEnrolmentClient(Endpoint("localhost", https), proxy=through)).gateway == "hall"
             with pytest.raises(HubUnreachable, match="403 Forbidden"):
-                renew(data, Exchange(Endpoint("localhost", amqps), proxy=through))
+                renew(data, HubEnrolmentClient(Endpoint("localhost", amqps), proxy=through))
             device.stop()
             assert near.stop() == 0
         assert far.stop() == 0

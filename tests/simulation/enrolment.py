@@ -23,7 +23,7 @@ from cloud.hub.peers import DEFAULT_TENANT, gateway_uri
 from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Known, Shown
 from cloud.lake.faults import RegistryError
 from edge.appliance.identity import renewal
-from edge.appliance.identity.asking import Failure
+from edge.appliance.identity.asking import HubRequestFailure
 from edge.broker.router import connector_uplink
 from tests.simulation.environment import EPOCH_NS
 from tests.simulation.gateway import HUB, NAME
@@ -151,12 +151,12 @@ class Admission:
         """As `validity_of`."""
         return self.has.begins_at / 1e6, self.has.ends_at / 1e6
 
-    def renew(self, _data: Path, _endpoint: Endpoint) -> Failure | None:
+    def renew(self, _data: Path, _endpoint: Endpoint) -> HubRequestFailure | None:
         """As `renewal._renew`, in its thread."""
         if not self._reached:
-            return Failure("nobody answers", away=True)
+            return HubRequestFailure("nobody answers", away=True)
         if (why := self._refusal_of(self.has)()) is not None:
-            return Failure(str(why), away=False)
+            return HubRequestFailure(str(why), away=False)
         self._key = self._key or self._random.randbytes(8)
         try:
             made = self._registry.renew(
@@ -167,9 +167,9 @@ class Admission:
                 lambda: self._signed(self._key),
             )
         except (EnrolmentRefused, RegistryError) as error:
-            return Failure(str(error), away=False)
+            return HubRequestFailure(str(error), away=False)
         if self._random.random() < ANSWERS_LOST:
-            return Failure("no answer", away=True)
+            return HubRequestFailure("no answer", away=True)
         self._take(made, "renewed")
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge.appliance.update.slots import Bundle, Rauc, Slot, Slots, SlotsError
+from edge.appliance.update.slots import BundleInfo, Rauc, SlotsError, SystemSlot, SystemSlots
 
 TRIES = 3
 NAMES = {"A": "rootfs.0", "B": "rootfs.1"}
@@ -22,12 +22,12 @@ class Card(Rauc):
         self._before_change = before_change
         self.order = ["A", "B"]
         self.tries = {"A": TRIES, "B": TRIES}
-        self.holds: dict[str, Bundle | None] = {"A": Bundle("1", "one"), "B": None}
+        self.holds: dict[str, BundleInfo | None] = {"A": BundleInfo("1", "one"), "B": None}
         """None: nothing that starts."""
-        self.starts: Callable[[Bundle], bool] = lambda _: True
+        self.starts: Callable[[BundleInfo], bool] = lambda _: True
         """Whether a system comes up."""
         self.booted = "A"
-        self.offered = Bundle("2", "two")
+        self.offered = BundleInfo("2", "two")
 
     def power_on(self) -> None:
         """What boot.cmd does, until something has come up."""
@@ -43,11 +43,11 @@ class Card(Rauc):
                 return
         raise AssertionError("this card starts nothing")
 
-    def slots(self) -> Slots:
+    def slots(self) -> SystemSlots:
         own, other = self._slot(self.booted), self._slot(self._beside())
-        return Slots(own, other, NAMES[self.order[0]])
+        return SystemSlots(own, other, NAMES[self.order[0]])
 
-    def look(self, file: str) -> Bundle:
+    def look(self, file: str) -> BundleInfo:
         if file == "forged":
             raise SlotsError("signature verification failed")
         return self.offered
@@ -83,7 +83,7 @@ class Card(Rauc):
     def _named(self, which: str) -> str:
         return self.booted if which == "booted" else self._beside()
 
-    def _slot(self, letter: str) -> Slot:
+    def _slot(self, letter: str) -> SystemSlot:
         held = self.holds[letter]
         version, build = ("", "") if held is None else held
-        return Slot(NAMES[letter], letter, self.tries[letter] > 0, version, build)
+        return SystemSlot(NAMES[letter], letter, self.tries[letter] > 0, version, build)

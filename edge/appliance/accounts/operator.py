@@ -18,7 +18,7 @@ _CHARACTERS_MIN: Final = 40
 """What is shorter was cut off by a full card, or written by somebody."""
 
 
-class TokenError(Exception):
+class OperatorTokenError(Exception):
     """The token cannot be read; the message says why, and what to do."""
 
 
@@ -44,12 +44,12 @@ def operator_token(data: Path) -> str:
 
 
 def read_token(data: Path) -> str:
-    """The token a gateway made. Raises TokenError."""
+    """The token a gateway made. Raises OperatorTokenError."""
     path = data / FILE
     try:
         return path.read_text("ascii").strip()
     except FileNotFoundError:
-        raise TokenError(f"there is no {path}: has a gateway run on this data directory?") from None
+        raise OperatorTokenError(f"there is no {path}: has a gateway run on this data directory?") from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it holds no token"
-        raise TokenError(f"{path}: {why}; ask as the user the gateway runs as") from None
+        raise OperatorTokenError(f"{path}: {why}; ask as the user the gateway runs as") from None

@@ -25,8 +25,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp
 
-from edge.appliance.console.history import History
-from edge.appliance.console.snapshot import Snapshot
+from edge.appliance.console.history import StatusHistory
+from edge.appliance.console.snapshot import StatusCache
 from edge.appliance.console.status import UplinkControl
 from edge.broker.http.access import Access, is_local
 from edge.broker.http.application import application, needing
@@ -37,7 +37,7 @@ NEVER_CACHED = {"Cache-Control": "no-store"}
 
 
 def make_app(
-    history: History, access: Access, uplink_control: UplinkControl | None = None, more: Sequence[HttpRoute] = ()
+    history: StatusHistory, access: Access, uplink_control: UplinkControl | None = None, more: Sequence[HttpRoute] = ()
 ) -> ASGIApp:
     """The console over a history, which somebody else keeps sampling, and its source of status. Without
     `uplink_control` pausing answers 404. `more` routes, which ask `access` themselves, are served too."""
@@ -57,9 +57,9 @@ def make_app(
 
 
 class _Console:
-    def __init__(self, history: History, access: Access, uplink_control: UplinkControl | None) -> None:
+    def __init__(self, history: StatusHistory, access: Access, uplink_control: UplinkControl | None) -> None:
         self._history = history
-        self._now = Snapshot(history.source)
+        self._now = StatusCache(history.source)
         self._access = access
         self._control = uplink_control
         self._page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 
-from edge.appliance.console.status import Status, StatusSource, status_of
+from edge.appliance.console.status import GatewayStatus, StatusSource, status_of
 
 SAMPLES_MAX = 900
 """At one sample a second: 15 minutes, about 100 kB."""
@@ -17,7 +17,7 @@ Sample = tuple[float, int, int, int, bool]
 cut off: it is up, or there is none)."""
 
 
-def sample_of(status: Status, at: float) -> Sample:
+def sample_of(status: GatewayStatus, at: float) -> Sample:
     """What is kept of a status."""
     uplink = status.get("uplink", {})
     return (
@@ -29,7 +29,7 @@ def sample_of(status: Status, at: float) -> Sample:
     )
 
 
-class History:
+class StatusHistory:
     """Takes a sample each second while `run` runs."""
 
     def __init__(self, source: StatusSource) -> None:

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from edge.appliance.console.status import Bridge, Status, StatusSource, Wear, status_of
+from edge.appliance.console.status import BridgeSummary, GatewayStatus, StatusSource, WearStatus, status_of
 from edge.output.text import line
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -59,7 +59,7 @@ def exposition(source: StatusSource) -> bytes:
     return generate_latest(registry(source))
 
 
-def _gateway(status: Status) -> Iterable[Metric]:
+def _gateway(status: GatewayStatus) -> Iterable[Metric]:
     info = {name: str(status.get(name, "")) for name in ("gateway", "epoch", "version")}
     yield InfoMetricFamily("waypost_gateway", "Which gateway this is.", value=info)
     yield GaugeMetricFamily("waypost_uptime_seconds", "Seconds since the start.", value=status.get("uptime_s", 0.0))
@@ -85,7 +85,7 @@ def _gateway(status: Status) -> Iterable[Metric]:
     yield logins
 
 
-def _addresses(status: Status) -> Iterable[Metric]:
+def _addresses(status: GatewayStatus) -> Iterable[Metric]:
     """Metrics of the queues and durable subscriptions that the status names; it names a bounded number."""
     labels = ["address", "subscription"]
     received = CounterMetricFamily("waypost_address_received", "Messages committed to a queue.", labels=labels)
@@ -111,7 +111,7 @@ def _addresses(status: Status) -> Iterable[Metric]:
     yield GaugeMetricFamily("waypost_addresses_left_out", "Addresses without metrics, because of many.", value=left_out)
 
 
-def _wear(wear: Wear) -> Iterable[Metric]:
+def _wear(wear: WearStatus) -> Iterable[Metric]:
     """What the kernel or the configuration does not say is left out."""
     counted: tuple[tuple[str, str, int | None], ...] = (
         ("waypost_store_payload_bytes", "Bytes of bodies stored since the store was made.", wear.get("payload_bytes")),
@@ -151,7 +151,7 @@ def _wear(wear: Wear) -> Iterable[Metric]:
         yield own
 
 
-def _memory(status: Status) -> Iterable[Metric]:
+def _memory(status: GatewayStatus) -> Iterable[Metric]:
     memory = status.get("memory")
     if memory is None:
         return
@@ -173,7 +173,7 @@ def _memory(status: Status) -> Iterable[Metric]:
         yield CounterMetricFamily(name, about, value=value)
 
 
-def _uplink(status: Status) -> Iterable[Metric]:
+def _uplink(status: GatewayStatus) -> Iterable[Metric]:
     uplink = status.get("uplink")
     if uplink is None:
         return
@@ -188,7 +188,7 @@ def _uplink(status: Status) -> Iterable[Metric]:
     yield CounterMetricFamily("waypost_uplink_acked", "Messages the hub acknowledged.", value=uplink.get("acked", 0))
 
 
-def _bridge(bridge: Bridge, now_s: float) -> Iterable[Metric]:
+def _bridge(bridge: BridgeSummary, now_s: float) -> Iterable[Metric]:
     """By connector."""
     for name, about, figure in (
         ("waypost_bridge_room_bytes", "Bytes of message bodies for which there is room.", bridge.get("room_bytes")),
@@ -226,7 +226,7 @@ def _bridge(bridge: Bridge, now_s: float) -> Iterable[Metric]:
     yield from (up, messages, size, age, accepted, stated)
 
 
-def _process(status: Status) -> Iterable[Metric]:
+def _process(status: GatewayStatus) -> Iterable[Metric]:
     """Of the loop, the log and the ledger."""
     loop, log = status.get("loop"), status.get("log")
     if loop is not None:
@@ -244,7 +244,7 @@ def _process(status: Status) -> Iterable[Metric]:
     yield entered
 
 
-def _problems(status: Status) -> Iterable[Metric]:
+def _problems(status: GatewayStatus) -> Iterable[Metric]:
     problems = status.get("problems", ())
     counted = GaugeMetricFamily(
         "waypost_problems", "Problems by severity; errors make /healthz answer 503.", labels=["severity"]

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from edge.appliance.console.status import Status, StatusSource, status_of
+from edge.appliance.console.status import GatewayStatus, StatusSource, status_of
 
 FRESH_S: Final = 0.25
 """Four a second, whoever asks: a person sees no difference."""
 
 
-class Snapshot:
+class StatusCache:
     """Of one source of status."""
 
     def __init__(self, source: StatusSource, clock: Callable[[], float] = time.monotonic) -> None:
@@ -26,12 +26,12 @@ class Snapshot:
         self._source = source
         self._clock = clock
         self._taken_at = float("-inf")
-        self._status: Status = {}
+        self._status: GatewayStatus = {}
         self._json: bytes | None = None
         self._metrics: bytes | None = None
 
     @property
-    def status(self) -> Status:
+    def status(self) -> GatewayStatus:
         """As of `FRESH_S` ago at most."""
         now = self._clock()
         if now - self._taken_at >= FRESH_S:

@@ -51,7 +51,7 @@ class AddressStatus(TypedDict, total=False):
     subscribers: int
 
 
-class Commits(TypedDict):
+class CommitDurations(TypedDict):
     """How long the store's commits took since the start; `buckets`: (at most so many seconds, how many), cumulative."""
 
     total: int
@@ -71,7 +71,7 @@ class RoomStatus(TypedDict, total=False):
     refused: int
 
 
-class Wear(TypedDict, total=False):
+class WearStatus(TypedDict, total=False):
     """What the card has had to bear: `edge.appliance.wear.Outlook`. Totals are since the store was made."""
 
     device: str | None
@@ -99,11 +99,11 @@ class StoreStatus(TypedDict, total=False):
     quota: int | None
     at_floor: bool
     room: Sequence[RoomStatus]
-    wear: Wear
-    commits: Commits
+    wear: WearStatus
+    commits: CommitDurations
 
 
-class Pool(TypedDict):
+class PoolStatus(TypedDict):
     """What the connections of one pool hold, and may; bytes."""
 
     held: int
@@ -111,20 +111,20 @@ class Pool(TypedDict):
     connections: int
 
 
-class Memory(TypedDict):
+class MemoryStatus(TypedDict):
     """What the process takes, and may; bytes. `pools` by name. Connections `shed` held most (`shed_bytes`) when there
     was no room; `displaced` ones had not said who they are; `refused` ones were of users and addresses with many."""
 
     resident: int
     resident_max: int
-    pools: Mapping[str, Pool]
+    pools: Mapping[str, PoolStatus]
     shed: int
     shed_bytes: int
     displaced: int
     refused: int
 
 
-class Uplink(TypedDict, total=False):
+class UplinkStatus(TypedDict, total=False):
     """`paused`: by hand; `off`: none configured. `sent` and `acked` count messages."""
 
     state: Literal["connected", "connecting", "paused", "off"]
@@ -141,7 +141,7 @@ class Uplink(TypedDict, total=False):
     """`edge.broker.router.connector_uplink.UplinkProgress`."""
 
 
-class ConnectorFigures(TypedDict, total=False):
+class ConnectorSummary(TypedDict, total=False):
     """`edge.appliance.crossing.documents.ConnectorStatus`, as far as metrics have it."""
 
     name: str
@@ -153,12 +153,12 @@ class ConnectorFigures(TypedDict, total=False):
     manifest_waiting: int
 
 
-class Bridge(TypedDict, total=False):
+class BridgeSummary(TypedDict, total=False):
     """`edge.appliance.crossing.documents.BridgeStatus`."""
 
     room_bytes: int | None
     autonomy_hours: float | None
-    connectors: Sequence[ConnectorFigures]
+    connectors: Sequence[ConnectorSummary]
 
 
 class ProblemStatus(TypedDict):
@@ -179,14 +179,14 @@ class LoopStatus(TypedDict):
 
 
 class LogStatus(TypedDict):
-    """`edge.output.logs.Figures`."""
+    """`edge.output.logs.LogCounters`."""
 
     dropped: int
     repeated: int
     stuck_s: float
 
 
-class Status(TypedDict, total=False):
+class GatewayStatus(TypedDict, total=False):
     """All of it. `problems`: what is wrong; `/healthz` fails while there are errors among them. `configuration`: how it
     is with the hub's (`bridge.desired.DesiredReport`)."""
 
@@ -204,9 +204,9 @@ class Status(TypedDict, total=False):
     logins_refused: Mapping[str, int]
     """Count by reason: wrong credentials, or too many attempts at once."""
     store: StoreStatus
-    memory: Memory
-    uplink: Uplink
-    bridge: Bridge
+    memory: MemoryStatus
+    uplink: UplinkStatus
+    bridge: BridgeSummary
     clock: Literal["good", "unknown"]
     loop: LoopStatus
     log: LogStatus
@@ -214,7 +214,7 @@ class Status(TypedDict, total=False):
     """How often messages were given up since the start, by reason."""
     problems: Sequence[ProblemStatus]
     first_boot: Mapping[str, object]
-    """What a card has set up (`edge.appliance.first_boot.journal.State`); empty where none has."""
+    """What a card has set up (`edge.appliance.first_boot.journal.FirstBootState`); empty where none has."""
     configuration: Mapping[str, Any]
 
 
@@ -233,6 +233,6 @@ class UplinkControl(Protocol):
         ...
 
 
-def status_of(source: StatusSource) -> Status:
+def status_of(source: StatusSource) -> GatewayStatus:
     """What the source says, by the names above."""
-    return cast(Status, source())
+    return cast(GatewayStatus, source())

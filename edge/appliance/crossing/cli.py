@@ -22,7 +22,7 @@ from edge.output.terminal import say, say_json
 PROVE: Final = "prove"
 
 
-class Bridge(click.Group):
+class BridgeGroup(click.Group):
     """A group one of whose commands is the hub's, and is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -40,7 +40,7 @@ class Bridge(click.Group):
             formatter.write_dl([*rows, (PROVE, BRIDGE_PROVE.help)])
 
 
-@click.group(cls=Bridge, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=BridgeGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def bridge() -> None:
     """Watch and steer the bridge from a gateway to its hub, and prove that what crossed it is in the lake."""
 

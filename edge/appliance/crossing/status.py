@@ -23,22 +23,22 @@ SELDOM_S: Final = 10.0
 """How often the oldest message that waits is read, a segment of the store, and the medium asked for its room."""
 
 
-class _Look(NamedTuple):
+class _RateSample(NamedTuple):
     at_s: float
     accepted: int
     backlog: int
 
 
-class Rates:
+class LinkRates:
     """What changed within the last minute."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, deque[_Look]] = {}
+        self._looks: dict[str, deque[_RateSample]] = {}
 
     def look(self, name: str, at_s: float, accepted: int, backlog: int) -> None:
         """What a counter and a backlog are now."""
         looks = self._looks.setdefault(name, deque())
-        looks.append(_Look(at_s, accepted, backlog))
+        looks.append(_RateSample(at_s, accepted, backlog))
         while looks[0].at_s < at_s - RATE_S:
             looks.popleft()
 
@@ -78,7 +78,7 @@ class BridgeWatch:
         self._stored_bytes = stored_bytes
         self._room_bytes = room_bytes
         self._clock_s = clock_s
-        self._rates = Rates()
+        self._rates = LinkRates()
         self._oldest: dict[str, float] = {}
         self._seldom_due_s = 0.0
         self._room: int | None = None

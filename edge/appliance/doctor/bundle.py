@@ -15,11 +15,11 @@ import msgspec
 import yaml
 
 from bridge.version import VERSION
-from edge.appliance.doctor.check import Result, Surroundings
+from edge.appliance.doctor.check import CheckContext, CheckResult
 from edge.appliance.doctor.redaction import Redactor, key_files, known_secrets
 from edge.appliance.store.figures import figures_of
 from edge.appliance.store.recovery.verification import Depth, verify
-from edge.appliance.store.room import Bounds
+from edge.appliance.store.room import StoreBounds
 from edge.appliance.store.shared import store_path
 from edge.broker.store.errors import StoreError
 from edge.output.document import json
@@ -37,7 +37,9 @@ SYSTEM_FILES: Final = (
 )  # fmt: skip
 
 
-def write_bundle(target: Path, around: Surroundings, results: Sequence[Result], logs: Sequence[Path] = ()) -> list[str]:
+def write_bundle(
+    target: Path, around: CheckContext, results: Sequence[CheckResult], logs: Sequence[Path] = ()
+) -> list[str]:
     """Write the archive, readable by its owner alone; returns the names in it. Raises OSError."""
     documents = [resource.document for resource in around.resources]
     redactor = Redactor(known_secrets(around.configuration, documents), key_files(around.configuration))
@@ -62,7 +64,7 @@ def write_bundle(target: Path, around: Surroundings, results: Sequence[Result], 
 
 
 def _contents(
-    around: Surroundings, results: Sequence[Result], redactor: Redactor, logs: Sequence[Path]
+    around: CheckContext, results: Sequence[CheckResult], redactor: Redactor, logs: Sequence[Path]
 ) -> Iterator[tuple[str, str]]:
     """(name, text) of every file, free of secrets."""
     yield "about.txt", f"waypost {VERSION}\nmade {moment(around.now())}\nNo message and no secret is in this archive.\n"
@@ -96,9 +98,11 @@ def _yaml(documents: Sequence[object]) -> str:
     return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
 
 
-def _store(around: Surroundings, path: Path) -> str:
+def _store(around: CheckContext, path: Path) -> str:
     try:
-        return _json(figures_of(path, running=around.running, now=around.now(), bounds=Bounds.of(around.configuration)))
+        return _json(
+            figures_of(path, running=around.running, now=around.now(), bounds=StoreBounds.of(around.configuration))
+        )
     except StoreError as error:
         return _json({"error": str(error)})
 

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.doctor.check import CheckContext, CheckResult, fail, ok, warn
 from edge.appliance.identity.location import FILE, FOLDER
 from edge.broker.listeners.revocations import ClientRevocations
 from edge.output.amounts import counted
@@ -39,14 +39,14 @@ class Files(NamedTuple):
         return self.certificate is not None and Path(self.certificate).parts[-2:] == (FOLDER, FILE)
 
 
-def certificates(around: Surroundings) -> Iterator[Result]:
+def certificates(around: CheckContext) -> Iterator[CheckResult]:
     """Of the listeners and of every connector."""
     for files in _configured(around):
         yield from check_files(files, datetime.datetime.fromtimestamp(around.now(), datetime.UTC))
     yield from _of_clients(around)
 
 
-def _configured(around: Surroundings) -> Iterator[Files]:
+def _configured(around: CheckContext) -> Iterator[Files]:
     tls = around.configuration.tls
     if tls is not None:
         yield Files("listeners", tls.certificate, tls.key, tls.client_ca, None)
@@ -56,7 +56,7 @@ def _configured(around: Surroundings) -> Iterator[Files]:
             yield Files(f"connector {connector.name}", own.certificate, own.key, own.ca, own.crl)
 
 
-def _of_clients(around: Surroundings) -> Iterator[Result]:
+def _of_clients(around: CheckContext) -> Iterator[CheckResult]:
     """Lists of revoked client certificates, as a start would take them."""
     tls = around.configuration.tls
     if tls is None or tls.client_crl is None:
@@ -70,7 +70,7 @@ def _of_clients(around: Surroundings) -> Iterator[Result]:
         yield say(name, known.trouble, "put the authority's current list there; it is loaded by itself")
 
 
-def check_files(files: Files, now: datetime.datetime) -> Iterator[Result]:
+def check_files(files: Files, now: datetime.datetime) -> Iterator[CheckResult]:
     """What is wrong with them at a time; one result that says well when nothing is."""
     name = f"certificate of {files.user}"
     problems = list(_problems(files, name, now))
@@ -79,7 +79,7 @@ def check_files(files: Files, now: datetime.datetime) -> Iterator[Result]:
         yield ok(name, _summary(files, now))
 
 
-def _problems(files: Files, name: str, now: datetime.datetime) -> Iterator[Result]:
+def _problems(files: Files, name: str, now: datetime.datetime) -> Iterator[CheckResult]:
     if files.certificate is not None:
         chain = _load(files.certificate)
         if isinstance(chain, str):
@@ -119,7 +119,7 @@ def _load(path: str) -> list[x509.Certificate] | str:
 
 def _times(
     certificate: x509.Certificate, name: str, now: datetime.datetime, *, enrolled: bool = False
-) -> Iterator[Result]:
+) -> Iterator[CheckResult]:
     subject = certificate.subject.rfc4514_string() or "(no name)"
     renew, days_warn = "renew it; the gateway loads the new file by itself", DAYS_WARN
     if enrolled:
@@ -135,7 +135,7 @@ def _times(
         yield warn(name, f"{subject} ends in {counted(left.days, 'day')}", renew)
 
 
-def _chained(chain: Sequence[x509.Certificate], name: str) -> Iterator[Result]:
+def _chained(chain: Sequence[x509.Certificate], name: str) -> Iterator[CheckResult]:
     for lower, upper in pairwise(chain):
         try:
             lower.verify_directly_issued_by(upper)
@@ -144,7 +144,7 @@ def _chained(chain: Sequence[x509.Certificate], name: str) -> Iterator[Result]:
             yield fail(name, seen, "order the file: own certificate first, then whoever signed it, and so on")
 
 
-def _key(certificate: x509.Certificate, path: str, name: str) -> Iterator[Result]:
+def _key(certificate: x509.Certificate, path: str, name: str) -> Iterator[CheckResult]:
     try:
         key = load_pem_private_key(Path(path).read_bytes(), None)
     except OSError as error:
@@ -158,7 +158,7 @@ def _key(certificate: x509.Certificate, path: str, name: str) -> Iterator[Result
         yield fail(name, f"key {path} does not belong to it", "put the key there that its request was made with")
 
 
-def _revoked(path: str, user: str, now: datetime.datetime) -> Iterator[Result]:
+def _revoked(path: str, user: str, now: datetime.datetime) -> Iterator[CheckResult]:
     try:
         content = Path(path).read_bytes()
         if BEGIN_CRL not in content:

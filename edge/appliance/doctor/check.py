@@ -32,7 +32,7 @@ class Level(enum.Enum):
     """Does not work, or loses what it promised to keep."""
 
 
-class Result(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """What one check found."""
 
     name: str
@@ -42,27 +42,27 @@ class Result(msgspec.Struct, frozen=True):
     """What to do; empty when nothing is to be done."""
 
 
-def ok(name: str, seen: str) -> Result:
+def ok(name: str, seen: str) -> CheckResult:
     """Nothing to do."""
-    return Result(name, Level.OK, seen)
+    return CheckResult(name, Level.OK, seen)
 
 
-def note(name: str, seen: str, next_step: str) -> Result:
+def note(name: str, seen: str, next_step: str) -> CheckResult:
     """Return a result that needs no action, with what can be done about it."""
-    return Result(name, Level.OK, f"{seen}; {next_step}")
+    return CheckResult(name, Level.OK, f"{seen}; {next_step}")
 
 
-def warn(name: str, seen: str, next_step: str) -> Result:
+def warn(name: str, seen: str, next_step: str) -> CheckResult:
     """It works, and something should be done."""
-    return Result(name, Level.WARN, seen, next_step)
+    return CheckResult(name, Level.WARN, seen, next_step)
 
 
-def fail(name: str, seen: str, next_step: str) -> Result:
+def fail(name: str, seen: str, next_step: str) -> CheckResult:
     """It does not work, or does not keep its promise."""
-    return Result(name, Level.FAIL, seen, next_step)
+    return CheckResult(name, Level.FAIL, seen, next_step)
 
 
-class Surroundings(msgspec.Struct, kw_only=True):
+class CheckContext(msgspec.Struct, kw_only=True):
     """What checks look at. Tests put others in the place of this machine's clock and its /proc and /sys."""
 
     data: Path | None = None
@@ -93,14 +93,14 @@ class Surroundings(msgspec.Struct, kw_only=True):
             return None
 
 
-Check = Callable[[Surroundings], Iterable[Result]]
+Check = Callable[[CheckContext], Iterable[CheckResult]]
 
 
 def surroundings(
     data: Path | None, *, running: bool, environment: dict[str, str], timeout_s: float, config: Path | None = None
-) -> Surroundings:
+) -> CheckContext:
     """This machine, and the gateway of a data directory with what was applied to it, or what is in `config`."""
-    found = Surroundings(data=data, running=running, environment=environment, timeout_s=timeout_s)
+    found = CheckContext(data=data, running=running, environment=environment, timeout_s=timeout_s)
     if data is None or not data.is_dir():
         return found
     try:
@@ -116,7 +116,7 @@ def surroundings(
     return found
 
 
-def examine(checks: Sequence[tuple[str, Check]], around: Surroundings) -> Iterator[Result]:
+def examine(checks: Sequence[tuple[str, Check]], around: CheckContext) -> Iterator[CheckResult]:
     """Run every check. One that fails itself is a result like others: a doctor does not faint."""
     for name, check in checks:
         try:

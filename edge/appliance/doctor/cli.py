@@ -16,7 +16,7 @@ from edge.output.terminal import say, say_json, styled
 from edge.output.text import lines
 
 if TYPE_CHECKING:
-    from edge.appliance.doctor.check import Check, Result, Surroundings
+    from edge.appliance.doctor.check import Check, CheckContext, CheckResult
 
 
 @click.command()
@@ -101,12 +101,12 @@ def checks() -> Sequence[tuple[str, Check]]:
     )
 
 
-def _document(results: Sequence[Result]) -> dict[str, object]:
+def _document(results: Sequence[CheckResult]) -> dict[str, object]:
     counts = {word: sum(result.level.value == word for result in results) for word in ("ok", "warn", "fail")}
     return {**counts, "results": results}
 
 
-def _print(results: Sequence[Result]) -> None:
+def _print(results: Sequence[CheckResult]) -> None:
     from rich.table import Table
 
     from edge.appliance.store.shared import console
@@ -128,7 +128,7 @@ def _print(results: Sequence[Result]) -> None:
 
 
 def _bundle(
-    target: Path, around: Surroundings, results: Sequence[Result], logs: Sequence[Path], *, quiet: bool
+    target: Path, around: CheckContext, results: Sequence[CheckResult], logs: Sequence[Path], *, quiet: bool
 ) -> None:
     from edge.appliance.doctor.bundle import write_bundle
 

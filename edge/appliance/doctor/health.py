@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from edge.appliance.doctor.check import Result, Surroundings, fail, note, ok, warn
+from edge.appliance.doctor.check import CheckContext, CheckResult, fail, note, ok, warn
 from edge.health.problems import Problem, Severity
 
-_RESULTS: Final[Mapping[Severity, Callable[[str, str, str], Result]]] = {
+_RESULTS: Final[Mapping[Severity, Callable[[str, str, str], CheckResult]]] = {
     Severity.ERROR: fail,
     Severity.WARNING: warn,
     Severity.NOTICE: note,
@@ -26,7 +26,7 @@ class _Health(msgspec.Struct):
     problems: Sequence[Problem]
 
 
-def health(around: Surroundings) -> Iterator[Result]:
+def health(around: CheckContext) -> Iterator[CheckResult]:
     """Ask ``/healthz`` where the configuration says it is."""
     endpoint = around.configuration.endpoint("http")
     if not around.running or endpoint is None or not endpoint.port:

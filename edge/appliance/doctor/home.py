@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from edge.appliance.doctor.check import Result, Surroundings, fail, note, ok, warn
+from edge.appliance.doctor.check import CheckContext, CheckResult, fail, note, ok, warn
 from edge.appliance.store.figures import figures_of
-from edge.appliance.store.recovery.verification import Depth, Report, verify
-from edge.appliance.store.room import Bounds, Room
+from edge.appliance.store.recovery.verification import Depth, VerificationReport, verify
+from edge.appliance.store.room import StoreBounds, StoreRoom
 from edge.appliance.store.shared import store_path
 from edge.appliance.wear import Outlook, advice, lasting_line, written_line
 from edge.broker.store.errors import StoreError
@@ -31,7 +31,7 @@ SECRET_FILES: Final = ("credentials.db*", f"{FILE_NAME}*", f"{FOLDER}/*")
 """Passwords and messages in a data directory; copies that `store repair` and `store migrate` keep are among them."""
 
 
-def directory(around: Surroundings) -> Iterator[Result]:
+def directory(around: CheckContext) -> Iterator[CheckResult]:
     """There, ours, and nobody else's."""
     name, data = "data directory", around.data
     if data is None:
@@ -58,7 +58,7 @@ def directory(around: Surroundings) -> Iterator[Result]:
         yield ok(name, f"{data}, mode {_mode(found)}")
 
 
-def secrets(around: Surroundings) -> Iterator[Result]:
+def secrets(around: CheckContext) -> Iterator[CheckResult]:
     """Passwords, keys and messages are readable by the gateway's user alone."""
     checked = 0
     for path in _secret_files(around):
@@ -75,7 +75,7 @@ def secrets(around: Surroundings) -> Iterator[Result]:
         yield ok("secrets", f"{counted(checked, 'file')} looked at")
 
 
-def _secret_files(around: Surroundings) -> Iterator[Path]:
+def _secret_files(around: CheckContext) -> Iterator[Path]:
     if around.data is not None:
         for pattern in SECRET_FILES:
             yield from sorted(path for path in around.data.glob(pattern) if path.is_file())
@@ -89,7 +89,7 @@ def _mode(found: os.stat_result) -> str:
     return f"{stat.S_IMODE(found.st_mode):04o}"
 
 
-def configuration(around: Surroundings) -> Iterator[Result]:
+def configuration(around: CheckContext) -> Iterator[CheckResult]:
     """Can it be used, and does it do all it says?"""
     name = "configuration"
     if around.data is None or not around.data.is_dir():
@@ -116,7 +116,7 @@ def configuration(around: Surroundings) -> Iterator[Result]:
         yield ok(name, f"{seen}, {connectors} connectors, {forwarders} forwarders")
 
 
-def _copies(data: Path) -> Iterator[Result]:
+def _copies(data: Path) -> Iterator[CheckResult]:
     """Name the whole copies of the store that take room until someone removes them."""
     if copies := kept_copies(data):
         names = ", ".join(path.name for path in copies)
@@ -124,7 +124,7 @@ def _copies(data: Path) -> Iterator[Result]:
         yield note("store copies", what, "remove what you need no longer; the gateway does not use it")
 
 
-def store(around: Surroundings) -> Iterator[Result]:
+def store(around: CheckContext) -> Iterator[CheckResult]:
     """Sound, and with room for how long?"""
     if around.data is None or not store_path(around.data).is_file():
         return
@@ -140,7 +140,7 @@ def store(around: Surroundings) -> Iterator[Result]:
             now=around.now(),
             endurance_bytes=settings.endurance_bytes,
             root=root,
-            bounds=Bounds.of(settings),
+            bounds=StoreBounds.of(settings),
         )
     except StoreError as error:
         yield fail("store", str(error), f"waypost store verify --data {word(around.data)}")
@@ -177,7 +177,7 @@ def store(around: Surroundings) -> Iterator[Result]:
         )
 
 
-def _room(room: Room) -> Iterator[Result]:
+def _room(room: StoreRoom) -> Iterator[CheckResult]:
     """Are messages refused, or given up, for want of it?"""
     name, step = "room", "see which consumers do not take their backlog (waypost store info); "
     if not room.usable_bytes:
@@ -188,7 +188,7 @@ def _room(room: Room) -> Iterator[Result]:
         yield warn(name, seen, step + "or raise spec.quota.bytes")
 
 
-def _worn(wear: Outlook) -> Result:
+def _worn(wear: Outlook) -> CheckResult:
     """How long the card will do."""
     name, seen = "card wear", f"{written_line(wear)}; {lasting_line(wear)}"
     if wear.used is not None and wear.used >= 1:
@@ -199,7 +199,7 @@ def _worn(wear: Outlook) -> Result:
     return ok(name, seen) if spare is None else warn(name, seen, spare)
 
 
-def _verified(report: Report, *, walked: bool) -> Iterator[Result]:
+def _verified(report: VerificationReport, *, walked: bool) -> Iterator[CheckResult]:
     for finding in report.findings:
         if finding.damage:
             step = "stop the gateway, then `waypost store repair` shows what it would do"

@@ -13,7 +13,7 @@ from typing import Final
 
 from bridge.version import VERSION
 from edge.appliance.clock import EARLIEST
-from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.doctor.check import CheckContext, CheckResult, fail, ok, warn
 from edge.output.amounts import size
 
 ENTROPY_BITS_MIN: Final = 128
@@ -32,7 +32,7 @@ _POWER: Final = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "
 """Bits of the firmware's `get_throttled`; 16 more for "has happened since the start"."""
 
 
-def clock(around: Surroundings) -> Iterator[Result]:
+def clock(around: CheckContext) -> Iterator[CheckResult]:
     """Plausible, synchronized, and kept over a power cut?"""
     now = around.now()
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="seconds")
@@ -54,7 +54,7 @@ def clock(around: Surroundings) -> Iterator[Result]:
         yield ok("clock chip", "there, and agrees with the clock")
 
 
-def entropy(around: Surroundings) -> Iterator[Result]:
+def entropy(around: CheckContext) -> Iterator[CheckResult]:
     """Enough to make keys."""
     text = around.text("proc", "sys", "kernel", "random", "entropy_avail")
     if text is None or not text.isdigit():
@@ -66,7 +66,7 @@ def entropy(around: Surroundings) -> Iterator[Result]:
         yield ok("entropy", f"{text} bits")
 
 
-def memory(around: Surroundings) -> Iterator[Result]:
+def memory(around: CheckContext) -> Iterator[CheckResult]:
     """Free memory, and swap that wears the card."""
     figures: dict[str, int] = {}
     for line in (around.text("proc", "meminfo") or "").splitlines():
@@ -95,11 +95,11 @@ def memory(around: Surroundings) -> Iterator[Result]:
         yield ok("swap", "none")
 
 
-def _data_on_card(around: Surroundings) -> bool:
+def _data_on_card(around: CheckContext) -> bool:
     return "mmcblk" in (around.text("proc", "mounts") or "")
 
 
-def heat(around: Surroundings) -> Iterator[Result]:
+def heat(around: CheckContext) -> Iterator[CheckResult]:
     """Temperature, and what the firmware says of power and throttling."""
     zones = []
     for path in sorted(around.root.glob("sys/class/thermal/thermal_zone*/temp")):
@@ -131,7 +131,7 @@ def heat(around: Surroundings) -> Iterator[Result]:
         yield ok("power", "never throttled since the start")
 
 
-def open_files(around: Surroundings) -> Iterator[Result]:
+def open_files(around: CheckContext) -> Iterator[CheckResult]:
     """May the gateway open as many files as it may have connections?"""
     wanted = around.configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -142,7 +142,7 @@ def open_files(around: Surroundings) -> Iterator[Result]:
         yield ok("open files", f"{hard:,} allowed, {wanted:,} wanted" if hard >= 0 else "any number allowed")
 
 
-def versions(_: Surroundings) -> Iterator[Result]:
+def versions(_: CheckContext) -> Iterator[CheckResult]:
     """What runs here."""
     parts = [
         f"waypost {VERSION}",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.doctor.check import CheckContext, CheckResult, fail, ok, warn
 from edge.output.amounts import size
 from edge.output.text import word
 
@@ -66,7 +66,7 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)
 
 
-def _place(around: Surroundings) -> Path | None:
+def _place(around: CheckContext) -> Path | None:
     """The data directory, or what will hold it."""
     if around.data is None:
         return None
@@ -76,7 +76,7 @@ def _place(around: Surroundings) -> Path | None:
     return path
 
 
-def file_system(around: Surroundings) -> Iterator[Result]:
+def file_system(around: CheckContext) -> Iterator[CheckResult]:
     """Does it keep what was synced?"""
     place, name = _place(around), "file system"
     if place is None:
@@ -111,7 +111,7 @@ def file_system(around: Surroundings) -> Iterator[Result]:
             yield fail("mount options", f"{option}: {why}", f"take {option} out of /etc/fstab and remount")
 
 
-def card(around: Surroundings) -> Iterator[Result]:
+def card(around: CheckContext) -> Iterator[CheckResult]:
     """What the medium says of its wear (JEDEC eMMC 5.0 EXT_CSD, as the kernel shows it)."""
     place = _place(around)
     mount = mount_of(place, around.text("proc", "self", "mountinfo") or "") if place is not None else None
@@ -140,7 +140,7 @@ def card(around: Surroundings) -> Iterator[Result]:
         yield ok(name, seen)
 
 
-def _made(around: Surroundings, device: str) -> str:
+def _made(around: CheckContext, device: str) -> str:
     date = around.text("sys", "block", device, "device", "date")
     return f"of {date}" if date else ""
 
@@ -152,7 +152,7 @@ def _number(text: str | None) -> int | None:
         return None
 
 
-def free_space(around: Surroundings) -> Iterator[Result]:
+def free_space(around: CheckContext) -> Iterator[CheckResult]:
     """Bytes and inodes."""
     place = _place(around)
     if place is None:
@@ -171,7 +171,7 @@ def free_space(around: Surroundings) -> Iterator[Result]:
         yield warn("inodes", f"{stat.f_favail:,} of {stat.f_files:,} free", "remove directories with many small files")
 
 
-def sync_latency(around: Surroundings) -> Iterator[Result]:
+def sync_latency(around: CheckContext) -> Iterator[CheckResult]:
     """How long an acknowledgement waits for the medium: the time of small synced writes beside the store."""
     if around.data is None or not around.data.is_dir():
         return
@@ -185,7 +185,7 @@ def sync_latency(around: Surroundings) -> Iterator[Result]:
     yield judged(middle, slowest)
 
 
-def judged(middle_s: float, slowest_s: float) -> Result:
+def judged(middle_s: float, slowest_s: float) -> CheckResult:
     """What the times of synced writes mean."""
     name = "sync latency"
     seen = f"median {middle_s * 1000:.2f} ms, slowest of {SYNCS} {slowest_s * 1000:.1f} ms"

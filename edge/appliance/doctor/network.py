@@ -21,7 +21,7 @@ from bridge.resources.endpoint import Endpoint
 from bridge.socket_attempt import framed
 from bridge.tls_refusal import refusal
 from bridge.transport.connection import Connection
-from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.doctor.check import CheckContext, CheckResult, fail, ok, warn
 from edge.broker.configuration import Connector
 from edge.broker.router.connector_types import credentials_of
 from edge.broker.router.peer_connector import dialed
@@ -31,13 +31,13 @@ READ_BYTES: Final = 65_536
 PROXIES: Final = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 
 
-def ports(around: Surroundings) -> Iterator[Result]:
+def ports(around: CheckContext) -> Iterator[CheckResult]:
     """Free, or held by this gateway itself."""
     for listener in around.configuration.listeners:
         yield _port(around, f"port {listener.name}", listener.endpoint)
 
 
-def _port(around: Surroundings, name: str, endpoint: Endpoint) -> Result:
+def _port(around: CheckContext, name: str, endpoint: Endpoint) -> CheckResult:
     if endpoint.port == 0:
         return ok(name, f"{endpoint}: the system chooses one at the start")
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
@@ -54,7 +54,7 @@ def _port(around: Surroundings, name: str, endpoint: Endpoint) -> Result:
     return ok(name, f"{endpoint} is free")
 
 
-def _taken(around: Surroundings, name: str, endpoint: Endpoint, error: OSError) -> Result:
+def _taken(around: CheckContext, name: str, endpoint: Endpoint, error: OSError) -> CheckResult:
     if error.errno == errno.EADDRNOTAVAIL:
         return fail(name, f"{endpoint.host} is no address of this machine", "listen on one that is, or on 0.0.0.0")
     if error.errno == errno.EACCES:
@@ -65,7 +65,7 @@ def _taken(around: Surroundings, name: str, endpoint: Endpoint, error: OSError) 
     return _held(around, name, endpoint)
 
 
-def _held(around: Surroundings, name: str, endpoint: Endpoint) -> Result:
+def _held(around: CheckContext, name: str, endpoint: Endpoint) -> CheckResult:
     holder = _holder(endpoint.port)
     if holder is None:
         if around.running:
@@ -89,7 +89,7 @@ def _holder(port: int) -> tuple[int, str] | None:
     return None
 
 
-def _gateway(around: Surroundings) -> int | None:
+def _gateway(around: CheckContext) -> int | None:
     """The process that holds the data directory, as it has written into its lock."""
     try:
         return int((around.data / "store.lock").read_text()) if around.data is not None else None
@@ -97,7 +97,7 @@ def _gateway(around: Surroundings) -> int | None:
         return None
 
 
-def uplinks(around: Surroundings) -> Iterator[Result]:
+def uplinks(around: CheckContext) -> Iterator[CheckResult]:
     """Each endpoint of each connector."""
     connectors = around.configuration.connectors
     proxies = sorted({name for name in PROXIES if around.environment.get(name)})
@@ -109,7 +109,7 @@ def uplinks(around: Surroundings) -> Iterator[Result]:
             yield asyncio.run(_reach(around, connector, endpoint))
 
 
-async def _reach(around: Surroundings, connector: Connector, endpoint: PeerEndpoint) -> Result:
+async def _reach(around: CheckContext, connector: Connector, endpoint: PeerEndpoint) -> CheckResult:
     name = f"uplink {connector.name}"
     limit = around.timeout_s
     loop = asyncio.get_running_loop()
@@ -161,10 +161,10 @@ async def _open(
     place: str,
     connector: Connector,
     endpoint: PeerEndpoint,
-    around: Surroundings,
+    around: CheckContext,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-) -> Result:
+) -> CheckResult:
     """Open an AMQP connection as the uplink does, under a name of its own, and close it again."""
     container = f"{connector.container or around.configuration.gateway or 'waypost'}{PROBE_SUFFIX}"
     engine = Engine(container_id=container, server=False, hostname=endpoint.host, sasl=credentials_of(connector))
@@ -199,7 +199,7 @@ async def _open(
         return fail(name, f"{place}: no AMQP connection: {_why(error, around.timeout_s)}", step)
 
 
-def _ended(name: str, place: str, peer: str | None, event: Closed, seconds: float) -> Result:
+def _ended(name: str, place: str, peer: str | None, event: Closed, seconds: float) -> CheckResult:
     if peer is not None and event.condition is None:
         return ok(name, f"{place} opens AMQP as {peer} in {seconds * 1000:.0f} ms")
     condition = event.condition

@@ -14,8 +14,8 @@ from cryptography import x509
 from bridge.enrolment import Attestation
 from bridge.version import VERSION
 from edge.appliance.clock import kernel_synchronized
-from edge.appliance.first_boot.journal import State, Wanted
-from edge.appliance.first_boot.places import DONE, WAITING, WORKING, Places, show, write_whole
+from edge.appliance.first_boot.journal import FirstBootSettings, FirstBootState
+from edge.appliance.first_boot.places import DONE, WAITING, WORKING, CardPaths, show, write_whole
 from edge.output.text import lines
 from edge.output.times import moment
 
@@ -28,7 +28,7 @@ NETWORKS_MAX: Final = 32
 """Addresses that are told: a box has a few, a machine with containers hundreds."""
 
 
-def attestation(places: Places, wanted: Wanted, certificate: x509.Certificate | None) -> Attestation:
+def attestation(places: CardPaths, wanted: FirstBootSettings, certificate: x509.Certificate | None) -> Attestation:
     """As it is now."""
     serial = "" if certificate is None else f"{certificate.serial_number:x}"
     ends = "" if certificate is None else moment(certificate.not_valid_after_utc.timestamp())
@@ -44,7 +44,7 @@ def attestation(places: Places, wanted: Wanted, certificate: x509.Certificate | 
     )
 
 
-def system(places: Places) -> dict[str, str]:
+def system(places: CardPaths) -> dict[str, str]:
     """Those fields of it that say which system runs."""
     return {
         "root": _text(places.root / ROOT),
@@ -53,7 +53,7 @@ def system(places: Places) -> dict[str, str]:
     }
 
 
-def report(places: Places, name: str, state: State) -> str:
+def report(places: CardPaths, name: str, state: FirstBootState) -> str:
     """Write what console and light show; the text, too. Raises OSError."""
     text = "\n".join(_told(name, state)) + "\n"
     light = WAITING if state.trouble else DONE if state.done_at else WORKING
@@ -62,7 +62,7 @@ def report(places: Places, name: str, state: State) -> str:
     return text
 
 
-def _told(name: str, state: State) -> Sequence[str]:
+def _told(name: str, state: FirstBootState) -> Sequence[str]:
     """Line by line."""
     if state.trouble:
         return [f"Waypost {name}: {state.trouble}", f"  {state.next_step}"]

@@ -32,10 +32,10 @@ def settings(root: Path) -> None:
 
     Runs as root, before the network is up. It may be repeated or cut off anywhere, with the same result.
     """
-    from edge.appliance.first_boot.places import WAITING, WORKING, Places, show
+    from edge.appliance.first_boot.places import WAITING, WORKING, CardPaths, show
     from edge.appliance.first_boot.settings import take_up
 
-    places = Places(root)
+    places = CardPaths(root)
     try:
         found = take_up(places)
         if found.trouble is not None or found.unread is not None:
@@ -106,10 +106,10 @@ def enrol_gateway(data: Path, root: Path, once: bool, mqtts: str | None, https: 
     from functools import partial
 
     from edge.appliance.first_boot.attesting import attestation, report, system
-    from edge.appliance.first_boot.enrolling import FirstBoot, Stopped
-    from edge.appliance.first_boot.places import Places, ask_for_restart
+    from edge.appliance.first_boot.enrolling import FirstBoot, FirstBootInterrupted
+    from edge.appliance.first_boot.places import CardPaths, ask_for_restart
 
-    places = Places(root)
+    places = CardPaths(root)
     work = FirstBoot(
         data,
         partial(attestation, places),
@@ -128,14 +128,14 @@ def enrol_gateway(data: Path, root: Path, once: bool, mqtts: str | None, https: 
         said = report(places, wanted.name, work.journal.state)
         say(said.rstrip("\n"))
     for number in range(1 << 62):
-        trouble: Stopped | None = None
+        trouble: FirstBootInterrupted | None = None
         try:
             work.step()
-        except Stopped as stopped:
+        except FirstBootInterrupted as stopped:
             trouble = stopped
         except OSError as error:
             words = f"{error.filename or data}: {error.strerror}"
-            trouble = Stopped(words, "is the card full or worn out? See waypost doctor")
+            trouble = FirstBootInterrupted(words, "is the card full or worn out? See waypost doctor")
         if trouble is not None:
             work.stopped(trouble)
         text = report(places, wanted.name, work.journal.state)

@@ -23,20 +23,20 @@ from bridge.resources.parse import parse, to_yaml
 from bridge.resources.resource import Resource
 from bridge.resources.values import HubUrl
 from edge.appliance.clock import kernel_synchronized
-from edge.appliance.first_boot.journal import Journal, Wanted
+from edge.appliance.first_boot.journal import FirstBootJournal, FirstBootSettings
 from edge.appliance.identity.enrolling import at_first, enrol
 from edge.appliance.identity.exchange import (
     AnswerLost,
     ClockDiffers,
-    Exchange,
+    HubEnrolmentClient,
     HubUnreachable,
     NotIssued,
     WrongHub,
     trusting,
 )
-from edge.appliance.identity.files import Identity
+from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import hub_tls
-from edge.appliance.identity.request import NotWhatWasAskedFor, server_names
+from edge.appliance.identity.request import CertificateMismatch, server_names
 from edge.configuration.file import RepositoryError
 from edge.configuration.first_gateway import addresses, hub_of
 from edge.configuration.kinds import KINDS
@@ -44,7 +44,7 @@ from edge.configuration.repository import Repository
 from edge.configuration.resources import GatewaySpec
 from edge.output.times import moment
 
-Attest = Callable[[Wanted, x509.Certificate | None], Attestation]
+Attest = Callable[[FirstBootSettings, x509.Certificate | None], Attestation]
 PublicKey = ec.EllipticCurvePublicKey
 
 
@@ -61,7 +61,7 @@ ANOTHER_HUB: Final = "compare hub.url with the hub's address and names (hub run 
 """What helps where who answers does not show that he is the hub."""
 
 
-class Stopped(Exception):
+class FirstBootInterrupted(Exception):
     """It cannot go on now; the message says why, `next_step` what to do."""
 
     def __init__(self, words: str, next_step: str) -> None:
@@ -85,17 +85,17 @@ class FirstBoot:
         """`attest`: finds out what the machine is; `system`: those fields of it that an update changes, cheaply. `now`:
         UTC seconds since 1970. `tls`: places of listeners with TLS, by their names (`mqtts`, `https`), for a gateway
         that has enrolled and has none. `restart`: called when the gateway takes up a setting at its next start only."""
-        self.journal = Journal(data)
+        self.journal = FirstBootJournal(data)
         self._data = data
         self._attest = attest
         self._system = system
         self._now = now
-        self._identity = Identity(data)
+        self._identity = GatewayIdentity(data)
         self._tls = tls or {}
         self._restart = restart
 
     def step(self) -> bool:
-        """Go as far as it goes; True once there is nothing more to do. Raises `Stopped`, OSError."""
+        """Go as far as it goes; True once there is nothing more to do. Raises `FirstBootInterrupted`, OSError."""
         wanted = self.journal.wanted()
         if wanted is None:
             return True
@@ -112,13 +112,13 @@ class FirstBoot:
         self.journal.note(attested=True, trouble="", next_step="", done_at=state.done_at or moment(self._now()))
         return True
 
-    def stopped(self, why: Stopped) -> None:
+    def stopped(self, why: FirstBootInterrupted) -> None:
         """Note why it does not go on. Raises OSError."""
         self.journal.note(trouble=str(why), next_step=why.next_step)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _enrol(self, wanted: Wanted, token: Token) -> None:
+    def _enrol(self, wanted: FirstBootSettings, token: Token) -> None:
         """The key is noted before it is sent: a certificate of it that is there is this token's."""
         state = self.journal.state
         if state.used == token.id and state.key and state.key == self._key_there():
@@ -128,19 +128,19 @@ class FirstBoot:
         try:
             at_first(wanted.urls, lambda url: enrol(self._data, _exchange(wanted, url), token, wanted.name))
         except AnswerLost as error:
-            raise Stopped(str(error), "nothing: it asks again by itself, with the same key") from None
+            raise FirstBootInterrupted(str(error), "nothing: it asks again by itself, with the same key") from None
         except HubUnreachable as error:
             places = ", ".join(wanted.urls)
             step = f"is there a network, and does the hub run at {places}? It asks again by itself"
-            raise Stopped(str(error), step) from None
+            raise FirstBootInterrupted(str(error), step) from None
         except ClockDiffers as error:
-            raise Stopped(str(error), clock_step(synchronized=kernel_synchronized())) from None
+            raise FirstBootInterrupted(str(error), clock_step(synchronized=kernel_synchronized())) from None
         except WrongHub as error:
-            raise Stopped(str(error), ANOTHER_HUB) from None
+            raise FirstBootInterrupted(str(error), ANOTHER_HUB) from None
         except NotIssued as error:
-            raise Stopped(f"the hub gives no certificate: {error}", ANOTHER) from None
-        except NotWhatWasAskedFor as error:
-            raise Stopped(str(error), "a fault of the hub: see its log") from None
+            raise FirstBootInterrupted(f"the hub gives no certificate: {error}", ANOTHER) from None
+        except CertificateMismatch as error:
+            raise FirstBootInterrupted(str(error), "a fault of the hub: see its log") from None
 
     def _key_there(self) -> str:
         """Of the certificate the gateway has."""
@@ -150,22 +150,24 @@ class FirstBoot:
             return ""
         return key_id(found) if isinstance(found, PublicKey) else ""
 
-    def _configure(self, wanted: Wanted) -> None:
+    def _configure(self, wanted: FirstBootSettings) -> None:
         """The gateway sends to its hub; it takes that up while it runs."""
         repository = Repository(self._data)
         try:
             applied = repository.own()
             found = next((each for each in applied if isinstance(each.spec, GatewaySpec)), None)
             if found is None:
-                raise Stopped("the gateway has no configuration yet", "nothing: its service makes a first one")
+                raise FirstBootInterrupted(
+                    "the gateway has no configuration yet", "nothing: its service makes a first one"
+                )
             repository.apply(list(self._resources(wanted, found)))
             if restarts(KINDS, applied, repository.own()):
                 self._restart()
         except (RepositoryError, ConfigurationRejected) as error:
             step = "see it: waypost get -o yaml; and correct what it says, or the settings"
-            raise Stopped(f"the settings do not fit the gateway: {error}", step) from None
+            raise FirstBootInterrupted(f"the settings do not fit the gateway: {error}", step) from None
 
-    def _resources(self, wanted: Wanted, found: Resource) -> list[Resource]:
+    def _resources(self, wanted: FirstBootSettings, found: Resource) -> list[Resource]:
         document: dict[str, Any] = dict(found.document)
         spec = dict(document.get("spec") or {})
         if wanted.urls:
@@ -193,7 +195,7 @@ class FirstBoot:
         said, now = self.journal.state.attestation, self._system()
         return any(value and value != said.get(name) for name, value in now.items())
 
-    def _attested(self, wanted: Wanted) -> None:
+    def _attested(self, wanted: FirstBootSettings) -> None:
         """It is known here what the machine is, and at the hub where there is one."""
         try:
             own = self._identity.certificate() if wanted.urls else None
@@ -202,9 +204,9 @@ class FirstBoot:
             if wanted.urls:
                 self._tell(said, wanted, self._identity.authority())
         except ValueError as error:
-            raise Stopped(f"the gateway's identity cannot be read: {error}", ANOTHER) from None
+            raise FirstBootInterrupted(f"the gateway's identity cannot be read: {error}", ANOTHER) from None
 
-    def _tell(self, said: Attestation, wanted: Wanted, authority: str) -> None:
+    def _tell(self, said: Attestation, wanted: FirstBootSettings, authority: str) -> None:
         """With the certificate the hub gave."""
 
         def tell(url: str) -> None:
@@ -215,13 +217,15 @@ class FirstBoot:
         try:
             at_first(wanted.urls, tell)
         except HubUnreachable as error:
-            raise Stopped(str(error), "nothing, if the hub is away: it tells it later by itself") from None
+            raise FirstBootInterrupted(str(error), "nothing, if the hub is away: it tells it later by itself") from None
         except ClockDiffers as error:
-            raise Stopped(str(error), clock_step(synchronized=kernel_synchronized())) from None
+            raise FirstBootInterrupted(str(error), clock_step(synchronized=kernel_synchronized())) from None
         except WrongHub as error:
-            raise Stopped(str(error), f"{ANOTHER_HUB} It tells it later by itself") from None
+            raise FirstBootInterrupted(str(error), f"{ANOTHER_HUB} It tells it later by itself") from None
         except NotIssued as error:
-            raise Stopped(f"the hub does not take what the gateway says of itself: {error}", ANOTHER) from None
+            raise FirstBootInterrupted(
+                f"the hub does not take what the gateway says of itself: {error}", ANOTHER
+            ) from None
 
 
 def clock_step(*, synchronized: bool) -> str:
@@ -234,9 +238,9 @@ def clock_step(*, synchronized: bool) -> str:
     )
 
 
-def _exchange(wanted: Wanted, url: str) -> Exchange:
+def _exchange(wanted: FirstBootSettings, url: str) -> HubEnrolmentClient:
     place = HubUrl.parse(url)
-    return Exchange(place.endpoint, proxy=wanted.proxy, amqp=place.path is None)
+    return HubEnrolmentClient(place.endpoint, proxy=wanted.proxy, amqp=place.path is None)
 
 
 def key_id(key: PublicKey) -> str:

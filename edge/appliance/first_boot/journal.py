@@ -20,7 +20,7 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 
 @hides("token")
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class FirstBootSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The gateway's part of the settings."""
 
     settings: str
@@ -42,7 +42,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.url is None else (self.url, *self.failover)
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class FirstBootState(msgspec.Struct, frozen=True, kw_only=True):
     """How far it is, with the settings of this digest."""
 
     settings: str = ""
@@ -67,17 +67,17 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return {"done_at": self.done_at, "trouble": self.trouble, **self.attestation} if self.settings else {}
 
 
-class Journal:
+class FirstBootJournal:
     """Of one data directory."""
 
     def __init__(self, data: Path) -> None:
         self._folder = data / FOLDER
         self.state = state_of(data)
 
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> FirstBootSettings | None:
         """None: nobody has said anything. Raises OSError."""
         try:
-            return msgspec.json.decode(_small(self._folder / WANTED), type=Wanted)
+            return msgspec.json.decode(_small(self._folder / WANTED), type=FirstBootSettings)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
@@ -88,19 +88,19 @@ class Journal:
             write_whole(self._folder / STATE, msgspec.json.encode(changed), mode=0o600)
             self.state = changed
 
-    def begin(self, wanted: Wanted) -> None:
+    def begin(self, wanted: FirstBootSettings) -> None:
         """Settings other than those the state is of begin anew; a token that was used stays so. Raises OSError."""
         if self.state.settings != wanted.settings:
-            fresh = State(settings=wanted.settings, used=self.state.used, key=self.state.key)
+            fresh = FirstBootState(settings=wanted.settings, used=self.state.used, key=self.state.key)
             self.note(**msgspec.structs.asdict(fresh))
 
 
-def state_of(data: Path) -> State:
+def state_of(data: Path) -> FirstBootState:
     """What the file says; nothing where it cannot be read."""
     try:
-        return msgspec.json.decode(_small(data / FOLDER / STATE), type=State)
+        return msgspec.json.decode(_small(data / FOLDER / STATE), type=FirstBootState)
     except (OSError, msgspec.DecodeError):
-        return State()
+        return FirstBootState()
 
 
 def _small(file: Path) -> bytes:

@@ -28,7 +28,7 @@ RESTART: Final = "run/waypost/restart"
 WORKING, WAITING, DONE = "working", "waiting", "done"
 
 
-class Places:
+class CardPaths:
     """Of one root."""
 
     def __init__(self, root: Path) -> None:
@@ -63,12 +63,12 @@ def write_whole(file: Path, content: bytes, *, mode: int, owner: tuple[int, int]
     sync_folder(file.parent)
 
 
-def show(places: Places, light: str) -> None:
+def show(places: CardPaths, light: str) -> None:
     """Have the light show one of `LIGHT`'s words. Raises OSError."""
     write_whole(places.root / LIGHT, f"{light}\n".encode(), mode=0o644)
 
 
-def ask_for_restart(places: Places) -> None:
+def ask_for_restart(places: CardPaths) -> None:
     """Have the gateway's service started again. Raises OSError."""
     write_whole(places.root / RESTART, b"", mode=0o644)
 

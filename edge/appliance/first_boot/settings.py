@@ -20,8 +20,8 @@ import msgspec
 
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.first_boot import rendering
-from edge.appliance.first_boot.journal import Wanted
-from edge.appliance.first_boot.places import FOLDER, WANTED, Places, remove_secret, write_whole
+from edge.appliance.first_boot.journal import FirstBootSettings
+from edge.appliance.first_boot.places import FOLDER, WANTED, CardPaths, remove_secret, write_whole
 from edge.broker.security.private_file import sync_folder
 from edge.card.location import FILE
 from edge.card.resource import FILE_BYTES_MAX, IN_FORCE, Card, plain_of, read
@@ -34,7 +34,7 @@ The settings in {file} were not taken up; those before are in force. Correct the
 """
 
 
-class TakenUp(NamedTuple):
+class AppliedSettings(NamedTuple):
     """What a start found."""
 
     card: Card | None
@@ -47,7 +47,7 @@ class TakenUp(NamedTuple):
     """Why the card's first partition cannot be read: a file there has not been seen."""
 
 
-def take_up(places: Places) -> TakenUp:
+def take_up(places: CardPaths) -> AppliedSettings:
     """Look for new settings, and make what those in force ask for. Raises OSError."""
     card, new = _kept(places), False
     trouble = unread = None
@@ -68,7 +68,7 @@ def take_up(places: Places) -> TakenUp:
         _make(places, card)
         if trouble is None and unread is None:
             _clear(places)
-    return TakenUp(card, new, trouble, unread)
+    return AppliedSettings(card, new, trouble, unread)
 
 
 def digest(card: Card) -> str:
@@ -76,14 +76,14 @@ def digest(card: Card) -> str:
     return hashlib.sha256(card.text).hexdigest()
 
 
-def _kept(places: Places) -> Card | None:
+def _kept(places: CardPaths) -> Card | None:
     try:
         return read(places.kept.read_bytes(), str(places.kept), IN_FORCE)
     except (FileNotFoundError, ConfigurationRejected):  # an older program has taken up what this one does not know
         return None
 
 
-def _on_card(places: Places) -> Card | None:
+def _on_card(places: CardPaths) -> Card | None:
     """Raises ConfigurationRejected; OSError where the first partition cannot be read."""
     if not any(places.card.iterdir()):  # where it would be mounted; U-Boot's script is on it
         raise OSError(errno.ENODEV, "it is not mounted")
@@ -94,7 +94,7 @@ def _on_card(places: Places) -> Card | None:
         return None
 
 
-def _make(places: Places, card: Card) -> None:
+def _make(places: CardPaths, card: Card) -> None:
     """All of it is the same when it is made again."""
     made = rendering.files(card)
     for name in rendering.ALL:
@@ -110,7 +110,7 @@ def _make(places: Places, card: Card) -> None:
     tell_gateway(places.data, card)
 
 
-def _name_machine(places: Places, name: str) -> None:
+def _name_machine(places: CardPaths, name: str) -> None:
     if places.root == Path("/"):
         socket.sethostname(name)
     write_whole(places.root / "run/waypost-settings/hostname", f"{name}\n".encode(), mode=0o644)
@@ -119,7 +119,7 @@ def _name_machine(places: Places, name: str) -> None:
 def tell_gateway(data: Path, card: Card) -> None:
     """Its part of the settings, in its data directory, for the user it belongs to. Raises OSError."""
     hub = card.spec.hub
-    wanted = Wanted(
+    wanted = FirstBootSettings(
         settings=digest(card),
         name=card.name,
         url=None if hub is None else hub.url,
@@ -143,7 +143,7 @@ def tell_gateway(data: Path, card: Card) -> None:
         write_whole(folder / WANTED, text, mode=0o600, owner=owner)
 
 
-def _clear(places: Places) -> None:
+def _clear(places: CardPaths) -> None:
     """The card keeps a copy without secrets."""
     text = places.file.read_bytes() if places.file.exists() else b""
     card = read(text, FILE) if text else None

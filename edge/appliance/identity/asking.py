@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bridge.proxy import Way
 
 
-class Failure(NamedTuple):
+class HubRequestFailure(NamedTuple):
     """The hub was asked, and did not give it."""
 
     words: str
@@ -19,10 +19,12 @@ class Failure(NamedTuple):
     """Nobody answered, or the connection broke."""
 
 
-class Question:
+class HubRequest:
     """One thing to ask for. `trouble`: why the hub does not give it; None: it does, or is away."""
 
-    def __init__(self, ask: Callable[[Way], Failure | None], log: logging.Logger, *, away: str, refused: str) -> None:
+    def __init__(
+        self, ask: Callable[[Way], HubRequestFailure | None], log: logging.Logger, *, away: str, refused: str
+    ) -> None:
         """`ask`: called in a thread; None: it has been given. `away`, `refused`: what is logged of a failure, of its
         words; of those that stay the same once."""
         self.trouble: str | None = None
@@ -47,7 +49,7 @@ class Question:
         return False
 
 
-class Looking:
+class PeriodicTask:
     """Calls `look` until it is stopped, each time after the seconds that it returned."""
 
     def __init__(self, look: Callable[[], Awaitable[float]], name: str) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bridge.proxy import Proxy
     from bridge.resources.resource import Resource
     from bridge.resources.values import HubUrl
-    from edge.appliance.identity.enrolling import Enrolled
+    from edge.appliance.identity.enrolling import EnrolmentResult
 
 WHERE_TOKENS_ARE_MADE = "a token is made at the hub: waypost fleet token create --data HUBDIR"
 SECURE_HINT = (
@@ -136,17 +136,17 @@ def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, 
     return enrolled.file
 
 
-def _enrol(data: Path, token: Token, gateway: str, proxy: Proxy | None, place: HubUrl) -> Enrolled:
+def _enrol(data: Path, token: Token, gateway: str, proxy: Proxy | None, place: HubUrl) -> EnrolmentResult:
     from edge.appliance.identity.enrolling import enrol as enrol_at
-    from edge.appliance.identity.exchange import Exchange
+    from edge.appliance.identity.exchange import HubEnrolmentClient
 
-    return enrol_at(data, Exchange(place.endpoint, proxy=proxy, amqp=place.path is None), token, gateway)
+    return enrol_at(data, HubEnrolmentClient(place.endpoint, proxy=proxy, amqp=place.path is None), token, gateway)
 
 
 @contextlib.contextmanager
 def _explained(url: str) -> Iterator[None]:
     from edge.appliance.identity.exchange import AnswerLost, HubUnreachable, NotIssued, WrongHub
-    from edge.appliance.identity.request import NotWhatWasAskedFor
+    from edge.appliance.identity.request import CertificateMismatch
 
     try:
         yield
@@ -161,11 +161,11 @@ def _explained(url: str) -> Iterator[None]:
         raise CommandError(str(error), hint=step) from None
     except NotIssued as error:
         raise CommandError(f"the hub gives no certificate: {error}", hint=WHERE_TOKENS_ARE_MADE) from None
-    except NotWhatWasAskedFor as error:
+    except CertificateMismatch as error:
         raise CommandError(str(error), hint="a fault of the hub: see its log") from None
 
 
-def _say(enrolled: Enrolled, url: str) -> None:
+def _say(enrolled: EnrolmentResult, url: str) -> None:
     from edge.appliance.identity.enrolling import CLOCK_OFF_S
     from edge.appliance.identity.files import ends_at
 

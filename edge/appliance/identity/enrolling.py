@@ -21,8 +21,15 @@ from bridge.enrolment import (
     Token,
     enrolment_request,
 )
-from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued, WrongHub, trusting
-from edge.appliance.identity.files import Identity
+from edge.appliance.identity.exchange import (
+    AnswerLost,
+    HubEnrolmentClient,
+    HubUnreachable,
+    NotIssued,
+    WrongHub,
+    trusting,
+)
+from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.request import fingerprint, named_in, only_first, require_ours, signing_request
 from edge.appliance.identity.revocation_list import ListUnusable, fetch
 
@@ -34,7 +41,7 @@ CLOCK_OFF_S: Final = 300.0
 """A clock that differs more from the hub's is said to be wrong."""
 
 
-class Enrolled(NamedTuple):
+class EnrolmentResult(NamedTuple):
     """What became of it."""
 
     file: Path
@@ -46,17 +53,17 @@ class Enrolled(NamedTuple):
 
 def enrol(
     data: Path,
-    exchange: Exchange,
+    exchange: HubEnrolmentClient,
     token: Token,
     gateway: str,
     *,
     now: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
-) -> Enrolled:
+) -> EnrolmentResult:
     """Get a certificate for this gateway and keep it in the data directory, which is there. It may be called again
     after any failure, with the same token.
 
-    Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `edge.appliance.identity.request.NotWhatWasAskedFor`, OSError.
+    Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `edge.appliance.identity.request.CertificateMismatch`, OSError.
     """
     try:
         authority = only_first(exchange.authority())
@@ -65,7 +72,7 @@ def enrol(
     if fingerprint(authority) != token.authority:
         raise WrongHub(f"{exchange.endpoint} is not the hub this token is for: its authority has another fingerprint")
     exchange.require_amqp(_context(authority, now()))
-    own = Identity(data)
+    own = GatewayIdentity(data)
     first = not own.key_was_sent
     key = own.key_to_send()
     try:
@@ -86,7 +93,7 @@ def enrol(
     own.become(key, issued.certificate, authority)
     with contextlib.suppress(HubUnreachable, WrongHub, NotIssued, ListUnusable, OSError):
         fetch(data, exchange)  # a gateway that runs tries again
-    return Enrolled(own.file, issued, now() - issued.now)
+    return EnrolmentResult(own.file, issued, now() - issued.now)
 
 
 def at_first(urls: Iterable[str], ask: Callable[[str], A]) -> tuple[str, A]:
@@ -102,13 +109,13 @@ def at_first(urls: Iterable[str], ask: Callable[[str], A]) -> tuple[str, A]:
     raise unreached if unreached is not None else ValueError("no URL of a hub")
 
 
-def renew(data: Path, exchange: Exchange) -> Issued:
+def renew(data: Path, exchange: HubEnrolmentClient) -> Issued:
     """Get the next certificate of this gateway and keep it in place of the one it has. It may be called again after any
     failure.
 
-    Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `edge.appliance.identity.request.NotWhatWasAskedFor`, OSError.
+    Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `edge.appliance.identity.request.CertificateMismatch`, OSError.
     """
-    own = Identity(data)
+    own = GatewayIdentity(data)
     authority = own.authority()
     context = trusting(authority)
     context.load_cert_chain(own.file, own.file)
@@ -132,7 +139,11 @@ def _named(ask: Callable[[str], Issued]) -> Issued:
 
 
 def _issued(
-    exchange: Exchange, request: object, authority: str, now: Callable[[], float], pause: Callable[[float], None]
+    exchange: HubEnrolmentClient,
+    request: object,
+    authority: str,
+    now: Callable[[], float],
+    pause: Callable[[float], None],
 ) -> Issued:
     lost: AnswerLost | None = None
     for pause_s in (*AGAIN_S, None):

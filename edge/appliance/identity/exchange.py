@@ -57,7 +57,7 @@ class NotIssued(Exception):
         self.gateway_uri = gateway_uri
 
 
-class Exchange:
+class HubEnrolmentClient:
     """With one endpoint of a hub."""
 
     def __init__(

@@ -21,7 +21,7 @@ from edge.broker.security.private_file import FOLDER_MODE, sync_folder, write_pr
 NEXT_KEY: Final = "next.key"
 
 
-class Identity:
+class GatewayIdentity:
     """That of one data directory."""
 
     def __init__(self, data: Path) -> None:

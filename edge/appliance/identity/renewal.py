@@ -14,7 +14,7 @@ from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.proxy import Way
-from edge.appliance.identity.asking import Failure, Looking, Question
+from edge.appliance.identity.asking import HubRequest, HubRequestFailure, PeriodicTask
 from edge.appliance.identity.location import identity_file
 from edge.health.certificates import CertificateError, validity_of
 
@@ -56,13 +56,13 @@ class Renewal:
         """While it is due and could not be renewed."""
         self._not_before = float("-inf")
         """The next try, by `clock`."""
-        self._question = Question(
+        self._question = HubRequest(
             lambda way: _renew(data, way),
             log,
             away="the certificate is due for renewal, and the hub is away: %s",
             refused="the hub does not renew our certificate: %s",
         )
-        self._looking = Looking(self.look, "certificate renewal")
+        self._looking = PeriodicTask(self.look, "certificate renewal")
 
     @property
     def trouble(self) -> str | None:
@@ -111,15 +111,15 @@ class Renewal:
         return min(wait_s, LOOK_S_MAX)
 
 
-def _renew(data: Path, way: Way) -> Failure | None:
+def _renew(data: Path, way: Way) -> HubRequestFailure | None:
     """In a thread; None: it is renewed."""
     from edge.appliance.identity.enrolling import renew  # noqa: PLC0415 - see above
-    from edge.appliance.identity.exchange import Exchange, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
+    from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
 
     try:
-        renew(data, Exchange(way.endpoint, proxy=way.proxy))
+        renew(data, HubEnrolmentClient(way.endpoint, proxy=way.proxy))
     except HubUnreachable as error:
-        return Failure(str(error), away=True)
+        return HubRequestFailure(str(error), away=True)
     except (WrongHub, NotIssued, ValueError, OSError) as error:
-        return Failure(str(error), away=False)
+        return HubRequestFailure(str(error), away=False)
     return None

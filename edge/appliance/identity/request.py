@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, Issued
 
 
-class NotWhatWasAskedFor(ValueError):
+class CertificateMismatch(ValueError):
     """What the hub sent is no certificate for us; the message says why."""
 
 
@@ -76,14 +76,14 @@ def fingerprint(pem: str) -> bytes:
 
 def require_ours(issued: Issued, key: ec.EllipticCurvePrivateKey) -> None:
     """What the hub issued is a certificate of its authority, or of the one it names, for this key, and good at the
-    hub's time. Raises `NotWhatWasAskedFor`."""
+    hub's time. Raises `CertificateMismatch`."""
     try:
         own, *between = x509.load_pem_x509_certificates(issued.certificate.encode("ascii"))
         authority = x509.load_pem_x509_certificate((issued.issuer or issued.authority).encode("ascii"))
         (between[-1] if between else own).verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, x509.InvalidVersion) as error:
-        raise NotWhatWasAskedFor("the hub sent a certificate that is none of its authority") from error
+        raise CertificateMismatch("the hub sent a certificate that is none of its authority") from error
     if own.public_key() != key.public_key():
-        raise NotWhatWasAskedFor("the hub sent a certificate for another key")
+        raise CertificateMismatch("the hub sent a certificate for another key")
     if not own.not_valid_before_utc.timestamp() <= issued.now < own.not_valid_after_utc.timestamp():
-        raise NotWhatWasAskedFor("the hub sent a certificate that is not good by the hub's own clock")
+        raise CertificateMismatch("the hub sent a certificate that is not good by the hub's own clock")

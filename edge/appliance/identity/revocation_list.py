@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from bridge.enrolment import REVOKED_PATH
-from edge.appliance.identity.exchange import Exchange, WrongHub, trusting
+from edge.appliance.identity.exchange import HubEnrolmentClient, WrongHub, trusting
 from edge.appliance.identity.location import REVOKED, identity_file
 from edge.broker.configuration import TlsFiles
 from edge.broker.security.peer_tls import PeerTlsError, peer_context
@@ -30,7 +30,7 @@ class ListUnusable(Exception):
     """What the hub sent is no list of its authority's that counts now; the message says why."""
 
 
-def fetch(data: Path, exchange: Exchange) -> None:
+def fetch(data: Path, exchange: HubEnrolmentClient) -> None:
     """Get the hub's list and keep it in place of the one that is there, if OpenSSL takes it for its authority's.
 
     Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `ListUnusable`, OSError, ValueError.
@@ -49,7 +49,7 @@ def fetch(data: Path, exchange: Exchange) -> None:
         candidate.unlink(missing_ok=True)
 
 
-def _look_at(candidate: Path, own: Path, exchange: Exchange) -> None:
+def _look_at(candidate: Path, own: Path, exchange: HubEnrolmentClient) -> None:
     """Shake hands by it, as connections will. That the hub's certificate is on it is what a list is for."""
     try:
         exchange.handshake(peer_context(TlsFiles(ca=str(own), crl=str(candidate))))

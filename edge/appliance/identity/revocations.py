@@ -16,7 +16,7 @@ from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.proxy import Way
-from edge.appliance.identity.asking import Failure, Looking, Question
+from edge.appliance.identity.asking import HubRequest, HubRequestFailure, PeriodicTask
 from edge.appliance.identity.location import REVOKED, identity_file
 
 log = logging.getLogger(__name__)
@@ -53,13 +53,13 @@ class HubRevocations:
         self._clock = clock
         self._fetched = False
         """Since the start."""
-        self._question = Question(
+        self._question = HubRequest(
             lambda way: _fetch(data, way),
             log,
             away="the list of what the hub has revoked is due, and the hub is away: %s",
             refused="no new list of what the hub has revoked: %s",
         )
-        self._looking = Looking(self.look, "revocations of the hub")
+        self._looking = PeriodicTask(self.look, "revocations of the hub")
 
     @property
     def trouble(self) -> str | None:
@@ -98,15 +98,15 @@ class HubRevocations:
         return now >= written_at + self._every_s or (now < written_at and not self._fetched)
 
 
-def _fetch(data: Path, way: Way) -> Failure | None:
+def _fetch(data: Path, way: Way) -> HubRequestFailure | None:
     """In a thread; None: there is a new list. What fetches is imported when it is needed."""
-    from edge.appliance.identity.exchange import Exchange, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
+    from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
     from edge.appliance.identity.revocation_list import ListUnusable, fetch  # noqa: PLC0415
 
     try:
-        fetch(data, Exchange(way.endpoint, proxy=way.proxy))
+        fetch(data, HubEnrolmentClient(way.endpoint, proxy=way.proxy))
     except HubUnreachable as error:
-        return Failure(str(error), away=True)
+        return HubRequestFailure(str(error), away=True)
     except (WrongHub, NotIssued, ListUnusable, ValueError, OSError) as error:
-        return Failure(str(error), away=False)
+        return HubRequestFailure(str(error), away=False)
     return None

@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from bridge.desired import DesiredError, Signed, Verified, read, to_sign
-from edge.appliance.identity.files import Identity
+from edge.appliance.identity.files import GatewayIdentity
 
 
 def verify(signed: Signed, data: Path) -> Verified:
     """The document in it. Raises `DesiredError`."""
     try:
-        identity = Identity(data)
+        identity = GatewayIdentity(data)
         authority = x509.load_pem_x509_certificate(identity.authority().encode("ascii"))
         own = identity.certificate()
     except (OSError, ValueError, UnsupportedAlgorithm) as error:

@@ -56,9 +56,9 @@ def init(
     The same where a firewall lets only HTTPS out, through a proxy:
       … --hub amqps://hub.example:5671 --hub wss://hub.example:443 --proxy http://proxy.example:3128
     """
-    from edge.appliance.initial.making import Told, make
+    from edge.appliance.initial.making import InitOptions, make
 
-    told = Told(
+    told = InitOptions(
         name=name,
         mqtt=mqtt,
         amqp=amqp,

@@ -48,7 +48,7 @@ NOTHING_MADE: Final = "nothing was made; do it again when that is mended"
 
 
 @hides("token", "proxy")
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class InitOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options; None: not given."""
 
     name: str | None
@@ -68,10 +68,10 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, proxy=None) != NOTHING  # that may be the environment's
 
 
-NOTHING: Final = Told(name=None, mqtt=None, amqp=None, http=None, hub=(), forward=())
+NOTHING: Final = InitOptions(name=None, mqtt=None, amqp=None, http=None, hub=(), forward=())
 
 
-def make(data: Path, told: Told, *, systemd: bool) -> None:
+def make(data: Path, told: InitOptions, *, systemd: bool) -> None:
     """Make the gateway of `data`, and say what comes next. Raises CommandError; then nothing was made."""
     repository = Repository(data)
     try:
@@ -120,7 +120,7 @@ def _remove_empty(folders: Sequence[Path]) -> None:
             folder.rmdir()
 
 
-def _preset(told: Told) -> FirstGateway:
+def _preset(told: InitOptions) -> FirstGateway:
     """What was told, and for the rest what will do. Raises CommandError."""
     return FirstGateway(
         name=_machine() if told.name is None else told.name,

@@ -17,7 +17,7 @@ from edge.appliance.simulator.device import (
     ACKNOWLEDGEMENT_TIMEOUT_S,
     RECONNECT_DELAY_S,
     RECONNECT_DELAY_S_MAX,
-    Device,
+    SimulatedDevice,
 )
 
 TICK_S_MAX = 0.2
@@ -47,7 +47,7 @@ class _Reconnect:
 class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usable types
     """Runs a device over AMQP 1.0 until it is finished, or could not deliver the rest in time."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: SimulatedDevice) -> None:
         super().__init__(prefetch=0, auto_settle=True)
         self._device = device
         self._container = Container(self)

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import click
 
 from edge.appliance.errors import CommandError, Exit
-from edge.appliance.simulator.device import Device, Settings
-from edge.appliance.simulator.journal import Journal
-from edge.appliance.simulator.outbox import Outbox
+from edge.appliance.simulator.device import SimulatedDevice, SimulatorSettings
+from edge.appliance.simulator.journal import SimulatorJournal
+from edge.appliance.simulator.outbox import DeviceOutbox
 from edge.appliance.simulator.probes import KINDS, ProbeError, make_probe
 from edge.output.password import read_password
 from edge.output.terminal import say
@@ -88,16 +88,16 @@ def simulate(
         for library in ("amqtt", "transitions"):
             logging.getLogger(library).setLevel(logging.ERROR)
     where = address or f"plant/{name}/{kind}"
-    settings = Settings(name, where, kind, url, interval_s, count, window, drain_s, user, password)
+    settings = SimulatorSettings(name, where, kind, url, interval_s, count, window, drain_s, user, password)
     try:
         probe = make_probe(kind, metrics)
-        journal = Journal(journal_path, device=name, address=where, protocol=protocol, kind=kind)
+        journal = SimulatorJournal(journal_path, device=name, address=where, protocol=protocol, kind=kind)
     except (ProbeError, OSError) as why:
         raise CommandError(str(why)) from why
-    outbox = Outbox(capacity)
+    outbox = DeviceOutbox(capacity)
     run = _run_mqtt if protocol == "mqtt" else _run_amqp
     try:
-        simulated = Device(settings, probe, outbox, journal)
+        simulated = SimulatedDevice(settings, probe, outbox, journal)
         run(simulated)
     finally:
         journal.close(outbox)
@@ -109,7 +109,7 @@ def simulate(
         raise _left(simulated, url)
 
 
-def _left(simulated: Device, url: str) -> CommandError:
+def _left(simulated: SimulatedDevice, url: str) -> CommandError:
     """Not everything was acknowledged."""
     what = f"not everything was acknowledged: {simulated.trouble or 'the gateway was too slow'}"
     if simulated.unreachable:
@@ -120,7 +120,7 @@ def _left(simulated: Device, url: str) -> CommandError:
     return CommandError(what, hint=step)
 
 
-def _run_mqtt(simulated: Device) -> None:
+def _run_mqtt(simulated: SimulatedDevice) -> None:
     from edge.appliance.simulator.mqtt import MqttDevice  # amqtt takes half a second to import
 
     async def main() -> None:
@@ -132,7 +132,7 @@ def _run_mqtt(simulated: Device) -> None:
     asyncio.run(main())
 
 
-def _run_amqp(simulated: Device) -> None:
+def _run_amqp(simulated: SimulatedDevice) -> None:
     from edge.appliance.simulator.amqp import AmqpDevice
 
     running = AmqpDevice(simulated)

@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass
 
 from bridge.hidden import hides
-from edge.appliance.simulator.journal import Journal
-from edge.appliance.simulator.outbox import Outbox, Reading
+from edge.appliance.simulator.journal import SimulatorJournal
+from edge.appliance.simulator.outbox import DeviceOutbox, SimulatedReading
 from edge.appliance.simulator.probes import Probe
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ PROGRESS_S = 1.0
 
 @hides("password")
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SimulatorSettings:
     """What one device is and how it behaves.
 
     `interval_s`: seconds between readings; `count`: readings to take, None for no end; `window`: readings in flight
@@ -49,10 +49,12 @@ class Settings:
     password: str | None = None
 
 
-class Device:
+class SimulatedDevice:
     """One device: probe, outbox, journal and the clock of its readings."""
 
-    def __init__(self, settings: Settings, probe: Probe, outbox: Outbox, journal: Journal) -> None:
+    def __init__(
+        self, settings: SimulatorSettings, probe: Probe, outbox: DeviceOutbox, journal: SimulatorJournal
+    ) -> None:
         self.settings = settings
         self.outbox = outbox
         self.journal = journal
@@ -87,7 +89,7 @@ class Device:
         now = time.monotonic()
         record: dict[str, object] = {"device": self.settings.name, "seq": self._seq, "at": round(time.time(), 6)}
         record.update((name, round(value, 4)) for name, value in self._probe(now).items())
-        dropped = self.outbox.add(Reading(self._seq, json.dumps(record, separators=(",", ":")).encode()))
+        dropped = self.outbox.add(SimulatedReading(self._seq, json.dumps(record, separators=(",", ":")).encode()))
         self._seq += 1
         if dropped is not None:
             self.journal.event("dropped", f"reading {dropped.seq} dropped: the buffer is full")

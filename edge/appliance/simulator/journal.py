@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from edge.appliance.simulator.outbox import Outbox
+from edge.appliance.simulator.outbox import DeviceOutbox
 
 
-class Journal:
+class SimulatorJournal:
     """Writes one device's journal; without a path it writes nothing."""
 
     def __init__(self, path: Path | None, *, device: str, address: str, protocol: str, kind: str) -> None:
@@ -39,11 +39,11 @@ class Journal:
         """Something happened to the device or its connection."""
         self._write({"event": name, "at": time.time(), "detail": detail})
 
-    def progress(self, outbox: Outbox) -> None:
+    def progress(self, outbox: DeviceOutbox) -> None:
         """How the device stands now."""
         self._write({"published": outbox.published, "waiting": len(outbox), "resent": outbox.resent})
 
-    def close(self, outbox: Outbox) -> None:
+    def close(self, outbox: DeviceOutbox) -> None:
         """The device is done: write the sums and close. Idempotent."""
         if self._file is None:
             return

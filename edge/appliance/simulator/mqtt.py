@@ -32,8 +32,8 @@ from edge.appliance.simulator.device import (
     ACKNOWLEDGEMENT_TIMEOUT_S,
     RECONNECT_DELAY_S,
     RECONNECT_DELAY_S_MAX,
-    Device,
-    Settings,
+    SimulatedDevice,
+    SimulatorSettings,
 )
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ _REFUSALS = {
 class MqttDevice:
     """Runs a device over MQTT until it is finished, or could not deliver the rest in time."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: SimulatedDevice) -> None:
         self._device = device
         self._wake = asyncio.Event()
         self._broken = asyncio.Event()
@@ -210,7 +210,7 @@ def _cancelled() -> bool:
     return current is None or current.cancelling() > 0
 
 
-def _url(settings: Settings) -> str:
+def _url(settings: SimulatorSettings) -> str:
     """The gateway's URL with the credentials in it, where amqtt looks for them."""
     if settings.user is None:
         return settings.url

@@ -14,7 +14,7 @@ from bridge.hidden import hides
 
 @hides("body")
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SimulatedReading:
     """One measurement: `seq` counts from 0 in each run of the device, `body` is what travels."""
 
     seq: int
@@ -22,13 +22,13 @@ class Reading:
 
 
 @dataclass(slots=True)
-class _Entry:
-    reading: Reading
+class _OutboxEntry:
+    reading: SimulatedReading
     sends: int = 0
     in_flight: bool = False
 
 
-class Outbox:
+class DeviceOutbox:
     """A bounded buffer of un-acknowledged readings, oldest first.
 
     A reading is *waiting* or *in flight*. When the buffer is full the oldest waiting reading is dropped and counted:
@@ -40,7 +40,7 @@ class Outbox:
         if capacity < 1:
             raise ValueError("an outbox holds at least one reading")
         self._capacity = capacity
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, _OutboxEntry] = {}
         self._waiting: list[int] = []
         self.published = 0
         """Readings ever added."""
@@ -60,19 +60,19 @@ class Outbox:
         """Readings to be sent."""
         return len(self._entries) - self.in_flight
 
-    def add(self, reading: Reading) -> Reading | None:
+    def add(self, reading: SimulatedReading) -> SimulatedReading | None:
         """Keep a new reading; returns the one that was dropped for it, if any (the new one when all are in flight)."""
         if reading.seq in self._entries:
             raise ValueError(f"reading {reading.seq} is in the outbox already")
         self.published += 1
-        self._entries[reading.seq] = _Entry(reading)
+        self._entries[reading.seq] = _OutboxEntry(reading)
         heapq.heappush(self._waiting, reading.seq)
         if len(self._entries) <= self._capacity:
             return None
         self.dropped += 1
         return self._entries.pop(heapq.heappop(self._waiting)).reading
 
-    def send(self) -> Reading | None:
+    def send(self) -> SimulatedReading | None:
         """The oldest waiting reading, now in flight; None when nothing waits."""
         if not self._waiting:
             return None

@@ -21,7 +21,7 @@ class ProbeError(Exception):
     """The kind or metric asked for does not exist, or this machine cannot measure it."""
 
 
-class Rates:
+class ProbeRates:
     """Turns ever-growing counters into rates per second over a sliding window."""
 
     def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
@@ -43,7 +43,7 @@ class Rates:
 
 def _cpu() -> Probe:
     """Busy share of each core and of all, percent."""
-    rates = Rates()
+    rates = ProbeRates()
 
     def probe(now: float) -> dict[str, float]:
         cores = psutil.cpu_times(percpu=True)
@@ -75,7 +75,7 @@ def _disk() -> Probe:
     """Traffic of all disks, bytes and operations per second, and how full the root file system is."""
     if psutil.disk_io_counters() is None:
         raise ProbeError("this machine shows no disk counters")
-    rates = Rates()
+    rates = ProbeRates()
 
     def probe(now: float) -> dict[str, float]:
         counters = psutil.disk_io_counters()
@@ -93,7 +93,7 @@ def _disk() -> Probe:
 
 def _network() -> Probe:
     """Traffic of all interfaces, bytes and packets per second."""
-    rates = Rates()
+    rates = ProbeRates()
 
     def probe(now: float) -> dict[str, float]:
         counters = psutil.net_io_counters()
@@ -110,7 +110,7 @@ def _network() -> Probe:
 
 def _load() -> Probe:
     """Load averages over 1, 5 and 15 minutes and context switches per second."""
-    rates = Rates()
+    rates = ProbeRates()
 
     def probe(now: float) -> dict[str, float]:
         one, five, fifteen = psutil.getloadavg()

@@ -29,7 +29,7 @@ from edge.output.terminal import say, say_json, styled
 
 if TYPE_CHECKING:
     from edge.appliance.store.figures import StoreFigures
-    from edge.appliance.store.recovery.verification import Report
+    from edge.appliance.store.recovery.verification import VerificationReport
     from edge.broker.configuration import BrokerConfiguration
 
 ROWS_MAX = 20
@@ -56,7 +56,7 @@ def store() -> None:
 def info(data: Path, config: Path | None, as_json: bool) -> None:
     """Show what is stored, how fast the store fills, and how long its space lasts."""
     from edge.appliance.store.figures import figures_of
-    from edge.appliance.store.room import Bounds
+    from edge.appliance.store.room import StoreBounds
 
     with explained():
         settings = _configuration_of(data, config)
@@ -64,7 +64,7 @@ def info(data: Path, config: Path | None, as_json: bool) -> None:
             store_path(data),
             running=is_held(data),
             endurance_bytes=None if settings is None else settings.endurance_bytes,
-            bounds=None if settings is None else Bounds.of(settings),
+            bounds=None if settings is None else StoreBounds.of(settings),
         )
     if as_json:
         say_json(figures)
@@ -195,7 +195,7 @@ def verify(data: Path, as_json: bool, quick: bool) -> None:
         sys.exit(int(Exit.INTEGRITY))
 
 
-def _print_report(report: Report, seconds: float) -> None:
+def _print_report(report: VerificationReport, seconds: float) -> None:
     read = f"{counted(report.messages, 'message')} in {counted(report.segments, 'segment')}, {size(report.bytes)}"
     parts = (
         counted(report.logs, "log"),

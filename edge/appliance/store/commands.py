@@ -93,7 +93,7 @@ def purge(
     from edge.appliance.store.forwarders import is_left
     from edge.appliance.store.purge import plan
     from edge.appliance.store.purge import purge as purge_store
-    from edge.appliance.store.selection import Selection
+    from edge.appliance.store.selection import MessageSelection
 
     chosen = selection_of(logs=logs, address=address, device=device, since=since, until=until, cursor=cursor)
     if chosen.everything and not everything:
@@ -103,7 +103,7 @@ def purge(
     _refuse_running(data)
     with explained():
         wanted = plan(store_path(data), chosen)
-    end = chosen == Selection(cursor=cursor) and cursor is not None and is_left(data, cursor)
+    end = chosen == MessageSelection(cursor=cursor) and cursor is not None and is_left(data, cursor)
     if not as_json:
         say(f"{counted(wanted.messages, 'message')}, {size(wanted.bytes)} of bodies, still wanted:")
         for name, count in wanted.groups.items():

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from edge.appliance.store.recovery.inspection import Inspection, LogFacts, key_of, received_at
-from edge.appliance.store.room import Bounds, Kept, Room, room_of
+from edge.appliance.store.room import LogUsage, StoreBounds, StoreRoom, room_of
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.store.limits import POSITION_MAX
 from edge.broker.store.progress import Progress
@@ -99,7 +99,7 @@ class StoreFigures(msgspec.Struct):
     largest_addresses: list[AddressFigures]
     state: list[StateFigures]
     ledger: list[LedgerFigures]
-    room: Room
+    room: StoreRoom
     wear: Outlook | None
     """What was written to the card, as the store was told last; None: a store of an older schema, or a new one."""
 
@@ -113,7 +113,7 @@ def figures_of(
     free_bytes: int | None = None,
     endurance_bytes: float | None = None,
     root: Path = Path("/"),
-    bounds: Bounds | None = None,
+    bounds: StoreBounds | None = None,
 ) -> StoreFigures:
     """Look at the store at `path`. `now`: UTC seconds; `endurance_bytes`: of its medium; `root`: where ``sys`` is;
     `bounds`: the gateway's, None: unknown. Raises StoreError.
@@ -142,7 +142,7 @@ def figures_of(
             largest_addresses=_addresses(inspection),
             state=_state(inspection),
             ledger=[LedgerFigures(e.reason, e.entries, e.messages, e.bytes) for e in inspection.ledger()],
-            room=_room(logs, free, free_pages * page, bounds or Bounds()),
+            room=_room(logs, free, free_pages * page, bounds or StoreBounds()),
             wear=_wear(inspection, endurance_bytes, Device.of(path, root)),
         )
 
@@ -255,10 +255,10 @@ def _state(inspection: Inspection) -> list[StateFigures]:
     return [StateFigures(str(kind), int(str(count)), int(str(size))) for kind, count, size in rows]
 
 
-def _room(logs: Sequence[LogFigures], free: int, reusable: int, bounds: Bounds) -> Room:
+def _room(logs: Sequence[LogFigures], free: int, reusable: int, bounds: StoreBounds) -> StoreRoom:
     kept = [
         # What stays: a backlog as old as an hour has grown for an hour. Kept only while on its way, it does not grow.
-        Kept(
+        LogUsage(
             log.name,
             log.bytes,
             log.bytes_per_hour or 0.0,

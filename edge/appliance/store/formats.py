@@ -23,7 +23,7 @@ BYTES_PER_GROUP: Final = 8 * 1024 * 1024
 SUFFIXES: Final = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv", ".parquet": "parquet"}
 
 
-class Writer(Protocol):
+class RecordWriter(Protocol):
     """Takes runs until `finish`."""
 
     def write(self, log: str, stored: Stored) -> None:

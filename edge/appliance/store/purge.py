@@ -12,7 +12,7 @@ import msgspec
 from bridge.message import Stored
 from edge.appliance.store.offline import Offline, offline
 from edge.appliance.store.recovery.inspection import CursorFacts, Inspection
-from edge.appliance.store.selection import Passed, Selection, select, waiting_parts
+from edge.appliance.store.selection import MessageSelection, Passed, select, waiting_parts
 from edge.broker.model.ranges import Ranges
 from edge.broker.router.durable_subscriptions import KIND as SUBSCRIPTIONS
 from edge.broker.store.progress import Progress
@@ -49,7 +49,7 @@ class Purged(msgspec.Struct):
             self.bytes += sum(map(len, stored.run.bodies[start:stop]))
 
 
-def plan(store: Path, selection: Selection) -> Purged:
+def plan(store: Path, selection: MessageSelection) -> Purged:
     """What `purge` would do. Raises StoreError."""
     purged = Purged()
     with Inspection.open(store) as inspection:
@@ -58,7 +58,7 @@ def plan(store: Path, selection: Selection) -> Purged:
     return purged
 
 
-def purge(data: Path, selection: Selection, on_progress: Callable[[int], None], *, end: bool = False) -> Purged:
+def purge(data: Path, selection: MessageSelection, on_progress: Callable[[int], None], *, end: bool = False) -> Purged:
     """Give up what is selected and not acknowledged; `end`: nothing more is kept for its cursor either. The gateway
     must be stopped. Raises StoreError.
 
@@ -97,7 +97,7 @@ def _give_up(opened: Offline, cursor: CursorFacts, part: Stored, now: int) -> No
     opened.store.cursors.give_up(cursor.cursor, part.position, part.position + count - 1, [loss])
 
 
-def _waiting(inspection: Inspection, selection: Selection) -> Iterator[tuple[Stored, list[Part]]]:
+def _waiting(inspection: Inspection, selection: MessageSelection) -> Iterator[tuple[Stored, list[Part]]]:
     """What is selected, run by run, with the groups that have not acknowledged it."""
     cursors = [cursor for cursor in inspection.cursors() if selection.cursor in (None, cursor.name)]
     places: dict[int, list[tuple[CursorFacts, Progress]]] = {}

@@ -23,7 +23,7 @@ MEMO_MAX: Final = 1024
 
 
 @hides("properties", "json", "text", "base64", "amqp")
-class Record(msgspec.Struct, omit_defaults=True):
+class MessageRecord(msgspec.Struct, omit_defaults=True):
     """A line of NDJSON. (epoch, address, sequence) names the message for ever; the body is in one of the last four.
 
     `json` holds the body's own bytes where they are a JSON object or array on one line, `text` other UTF-8, `base64`
@@ -91,7 +91,7 @@ class Recorder:
         self._epochs = epochs
         self._memo: dict[bytes, str | None] = {}
 
-    def records(self, log: str, stored: Stored) -> list[Record]:
+    def records(self, log: str, stored: Stored) -> list[MessageRecord]:
         """One a message."""
         run, epoch = stored.run, self._epochs.of(stored.run.address, stored.sequence)
         at, properties = iso(run.received_at), base64.b64encode(run.properties).decode()
@@ -99,7 +99,7 @@ class Recorder:
         made = []
         for i, body in enumerate(run.bodies):
             content_type, payload = self._payload(run, body)
-            record = Record(
+            record = MessageRecord(
                 epoch, run.address, stored.sequence + i, log, stored.position + i, at, run.received_at, device,
                 client if client != device else "", is_relay(run.device), run.flags, content_type, properties,
             )  # fmt: skip
@@ -157,10 +157,10 @@ def text_of(payload: bytes) -> str | None:
     return None if "\0" in text else text
 
 
-def parse(line: bytes, number: int) -> Record:
+def parse(line: bytes, number: int) -> MessageRecord:
     """A line of NDJSON. Raises StoreError naming the line."""
     try:
-        record = msgspec.json.decode(line, type=Record)
+        record = msgspec.json.decode(line, type=MessageRecord)
         _ = record.body, record.raw_properties
     except (msgspec.MsgspecError, ValueError) as error:
         raise StoreError(f"line {number}: {error}") from None
@@ -169,7 +169,7 @@ def parse(line: bytes, number: int) -> Record:
     return record
 
 
-def _set_body(record: Record, payload: bytes) -> None:
+def _set_body(record: MessageRecord, payload: bytes) -> None:
     try:
         text = payload.decode()
     except UnicodeDecodeError:

@@ -18,7 +18,7 @@ import msgspec
 
 from bridge.message import DURABLE, Run
 from edge.appliance.store.offline import Offline, offline
-from edge.appliance.store.records import Record, parse
+from edge.appliance.store.records import MessageRecord, parse
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.interfaces import Origin, Refusal
@@ -174,7 +174,7 @@ class _Published(NamedTuple):
 
 
 def _publish(
-    group: Sequence[tuple[int, Record]], router: Router, clock: _Clock, opened: Offline, done: Imported
+    group: Sequence[tuple[int, MessageRecord]], router: Router, clock: _Clock, opened: Offline, done: Imported
 ) -> _Published:
     """Give the router a group's messages, run by run, as long as there is room."""
     line, full = 0, 0
@@ -204,9 +204,9 @@ def _commit(opened: Offline, router: Router, origins: Sequence[_Origin]) -> None
         raise StoreError("the store could not write: nothing of the last lines is kept; run the import again")
 
 
-def _groups(lines: Iterator[tuple[int, bytes]], source: Path) -> Iterator[list[tuple[int, Record]]]:
+def _groups(lines: Iterator[tuple[int, bytes]], source: Path) -> Iterator[list[tuple[int, MessageRecord]]]:
     """Records with their line numbers, as many as a commit takes."""
-    group: list[tuple[int, Record]] = []
+    group: list[tuple[int, MessageRecord]] = []
     size = 0
     for number, line in lines:
         if not line.strip():
@@ -226,7 +226,7 @@ def _groups(lines: Iterator[tuple[int, bytes]], source: Path) -> Iterator[list[t
         yield group
 
 
-def _runs(group: Sequence[tuple[int, Record]]) -> Iterator[tuple[int, int, Run]]:
+def _runs(group: Sequence[tuple[int, MessageRecord]]) -> Iterator[tuple[int, int, Run]]:
     """(first line, last line, messages that are alike)."""
     run: Run | None = None
     first = last = 0

@@ -29,7 +29,7 @@ class AddressFull(msgspec.Struct):
     hours: float
 
 
-class Room(msgspec.Struct):
+class StoreRoom(msgspec.Struct):
     """How long there is room. Hours are None where nothing arrives, nothing stays, or quotas end it before."""
 
     free_bytes: int
@@ -51,7 +51,7 @@ class Room(msgspec.Struct):
     """Addresses that keep (nearly) all their quota allows and refuse more: patterns of their resources."""
 
 
-class Kept(NamedTuple):
+class LogUsage(NamedTuple):
     """A log: what it holds, bytes of bodies, and bytes an hour that arrive and that stay."""
 
     name: str
@@ -60,7 +60,7 @@ class Kept(NamedTuple):
     staying: float
 
 
-class Bounds:
+class StoreBounds:
     """What a gateway's configuration lets its store keep."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Bounds:
         self._policies = policies or {}
 
     @classmethod
-    def of(cls, configuration: BrokerConfiguration) -> Bounds:
+    def of(cls, configuration: BrokerConfiguration) -> StoreBounds:
         return cls(
             floor_bytes=configuration.limits.free_floor_bytes,
             space_bytes=configuration.quota_bytes,
@@ -110,7 +110,7 @@ class Bounds:
         return max(0, usable)
 
 
-def room_of(logs: Sequence[Kept], free: int, reusable: int, bounds: Bounds, *, known: bool) -> Room:
+def room_of(logs: Sequence[LogUsage], free: int, reusable: int, bounds: StoreBounds, *, known: bool) -> StoreRoom:
     """`known`: some log says how fast messages arrive."""
     kept: dict[str, int] = {}
     arriving: dict[str, float] = {}
@@ -135,7 +135,7 @@ def room_of(logs: Sequence[Kept], free: int, reusable: int, bounds: Bounds, *, k
         full = AddressFull(first[1], bounds.policy(first[1]).when_full.value, first[0])
     rate = sum(arriving.values()) if known else None
     used_up = [pattern for pattern, size in kept.items() if bounds.refuses(pattern, size)]
-    return Room(free, reusable, usable, rate, autonomy, hours_until(usable, staying, left), full, sorted(used_up))
+    return StoreRoom(free, reusable, usable, rate, autonomy, hours_until(usable, staying, left), full, sorted(used_up))
 
 
 def hours_until(room: float, rates: Mapping[str, float], left: Mapping[str, float]) -> float | None:

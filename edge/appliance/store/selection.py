@@ -21,7 +21,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+class MessageSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Every condition given has to hold. `since` and `until`: UTC nanoseconds, the first included, the second not."""
 
     logs: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def everything(self) -> bool:
         """No condition is given."""
-        return self == Selection()
+        return self == MessageSelection()
 
     def wants(self, run: Run) -> bool:
         """True when a run meets the conditions on messages: one of them meets them as all do."""
@@ -73,7 +73,7 @@ def moment(text: str, now: float) -> int:
     return int(at.timestamp()) * 1_000_000_000 + at.microsecond * 1000
 
 
-def chosen_logs(inspection: Inspection, selection: Selection) -> list[LogFacts]:
+def chosen_logs(inspection: Inspection, selection: MessageSelection) -> list[LogFacts]:
     """The logs a selection looks into. Raises StoreError naming the ones there are when it asks for another."""
     logs = inspection.logs()
     names = {log.name for log in logs}
@@ -94,7 +94,7 @@ def _listed(names: Sequence[str]) -> str:
     return ("is " if len(names) == 1 else "are ") + shown
 
 
-def select(inspection: Inspection, selection: Selection, passed: Passed) -> Iterator[tuple[LogFacts, Stored]]:
+def select(inspection: Inspection, selection: MessageSelection, passed: Passed) -> Iterator[tuple[LogFacts, Stored]]:
     """The runs a selection asks for, log by log in the order of their positions, a few MiB in memory at a time.
 
     Segments that fail their checks are left out and counted in `passed`. Raises StoreError.

@@ -19,7 +19,7 @@ from edge.broker.store.sqlite import FILE_NAME
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edge.appliance.store.selection import Selection
+    from edge.appliance.store.selection import MessageSelection
 
 WIDTH = 80
 """Columns of what is printed where nothing says how many."""
@@ -116,10 +116,10 @@ def selection_of(
     since: str | None = None,
     until: str | None = None,
     cursor: str | None = None,
-) -> Selection:
+) -> MessageSelection:
     """What the options say. Raises click.UsageError."""
     from bridge.topic_filter import filter_fault
-    from edge.appliance.store.selection import Selection, moment
+    from edge.appliance.store.selection import MessageSelection, moment
 
     fault = filter_fault(address) if address is not None else None
     if fault:
@@ -131,4 +131,4 @@ def selection_of(
             times.append(None if text is None else moment(text, now))
         except ValueError as error:
             raise click.UsageError(f"--{name}: {error}") from None
-    return Selection(logs=logs, address=address, device=device, since=times[0], until=times[1], cursor=cursor)
+    return MessageSelection(logs=logs, address=address, device=device, since=times[0], until=times[1], cursor=cursor)

@@ -15,8 +15,8 @@ from edge.output.terminal import say, say_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edge.appliance.update.gate import Seen
-    from edge.appliance.update.updating import Updating
+    from edge.appliance.update.gate import GatewayCondition
+    from edge.appliance.update.updating import Updater
 
 root_option = click.option(
     "--root",
@@ -74,16 +74,16 @@ def fetch(data: Path) -> None:
     """
     from functools import partial
 
-    from edge.appliance.identity.files import Identity
-    from edge.appliance.update.fetching import Fetching, trusting_also
+    from edge.appliance.identity.files import GatewayIdentity
+    from edge.appliance.update.fetching import BundleDownload, trusting_also
     from edge.appliance.update.wanted import WantedFiles
 
     try:
-        authority = Identity(data).authority()
+        authority = GatewayIdentity(data).authority()
     except (OSError, ValueError):  # it has not enrolled
         authority = None
     with _said_plainly():
-        found = Fetching(WantedFiles(data), partial(trusting_also, authority)).run()
+        found = BundleDownload(WantedFiles(data), partial(trusting_also, authority)).run()
     say("no system is wanted" if found is None else f"{found.name} is complete, and its checksum is right")
 
 
@@ -94,7 +94,7 @@ def fetch(data: Path) -> None:
 @restart_option
 def install_fetched(data: Path, http: str | None, root: Path, restart: bool) -> None:
     """Install the bundle that was fetched, and start it; for a service of an image, as root."""
-    from edge.appliance.update.slots import Bundle
+    from edge.appliance.update.slots import BundleInfo
     from edge.appliance.update.wanted import WantedFiles
 
     files = WantedFiles(data)
@@ -104,7 +104,7 @@ def install_fetched(data: Path, http: str | None, root: Path, restart: bool) -> 
         return
     with _said_plainly():
         say(f"Waypost: {wanted.version} is being installed")
-        _updating(data, http, root).install_wanted(str(bundle.resolve()), Bundle(wanted.version, wanted.build))
+        _updating(data, http, root).install_wanted(str(bundle.resolve()), BundleInfo(wanted.version, wanted.build))
     say(f"Waypost: {wanted.version} is installed, and is tried at the next start")
     if restart:
         _start_anew()
@@ -117,11 +117,11 @@ def status(root: Path, as_json: bool) -> None:
     """Show both slots, and the last update."""
     import msgspec
 
-    from edge.appliance.update.record import Record
+    from edge.appliance.update.record import UpdateRecord
     from edge.appliance.update.slots import Rauc
 
     with _said_plainly():
-        slots, last = Rauc().slots(), Record(root).last()
+        slots, last = Rauc().slots(), UpdateRecord(root).last()
     if as_json:
         shown = {"booted": slots.booted._asdict(), "other": slots.other._asdict(), "first": slots.first}
         say_json({**shown, "last": None if last is None else msgspec.to_builtins(last)})
@@ -167,7 +167,7 @@ def watch(data: Path | None, http: str | None, root: Path, restart: bool) -> Non
     """
     import time
 
-    from edge.appliance.update.gate import Verdict
+    from edge.appliance.update.gate import UpdateVerdict
     from edge.appliance.update.limits import LOOK_S
     from edge.appliance.update.slots import Rauc
 
@@ -181,12 +181,12 @@ def watch(data: Path | None, http: str | None, root: Path, restart: bool) -> Non
             return
         say(f"Waypost: {tried.version} is being tried in slot {tried.slot}")
         gate, said = updating.gate(tried, time.monotonic()), ""
-        while (verdict := updating.step(gate, time.monotonic())) is Verdict.WAIT:
+        while (verdict := updating.step(gate, time.monotonic())) is UpdateVerdict.WAIT:
             if gate.lacking != said:
                 said = gate.lacking
                 say(f"Waypost: {said or 'it is well, and has to be for a minute'}")
             time.sleep(LOOK_S)
-    if verdict is Verdict.KEEP:
+    if verdict is UpdateVerdict.KEEP:
         say(f"Waypost: {tried.version} is kept")
         return
     say(f"Waypost: {tried.version} is given up: {gate.lacking}")
@@ -194,27 +194,27 @@ def watch(data: Path | None, http: str | None, root: Path, restart: bool) -> Non
         _start_anew()
 
 
-def _updating(data: Path | None, http: str | None, root: Path) -> Updating:
+def _updating(data: Path | None, http: str | None, root: Path) -> Updater:
     from functools import partial
 
-    from edge.appliance.update.record import Record
+    from edge.appliance.update.record import UpdateRecord
     from edge.appliance.update.slots import Rauc
-    from edge.appliance.update.updating import Updating
+    from edge.appliance.update.updating import Updater
 
-    return Updating(Rauc(), Record(root), partial(_seen, data, http))
+    return Updater(Rauc(), UpdateRecord(root), partial(_seen, data, http))
 
 
-def _seen(data: Path | None, http: str | None) -> Seen | None:
+def _seen(data: Path | None, http: str | None) -> GatewayCondition | None:
     """How the gateway is that runs here."""
     from edge.appliance.running import ask, console, token_of
-    from edge.appliance.update.gate import Seen
+    from edge.appliance.update.gate import GatewayCondition
     from edge.health.problems import Severity
 
     try:
         told = ask(f"http://{console(data, http)}/api/v1/status", token_of(data))
         problems = told.get("problems") or ()
         errors = frozenset(each["name"] for each in problems if each["severity"] == Severity.ERROR.value)
-        return Seen(errors, (told.get("uplink") or {}).get("state") == "connected")
+        return GatewayCondition(errors, (told.get("uplink") or {}).get("state") == "connected")
     except (CommandError, AttributeError, KeyError, TypeError):
         return None
 

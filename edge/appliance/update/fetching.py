@@ -28,7 +28,7 @@ from bridge.lane import Lane
 from bridge.pace import Pace, Pacer
 from bridge.proxy import Proxy
 from edge.appliance.update.limits import AGAIN_S, ANSWER_S, FETCHED_WRONG_MAX, READ_BYTES, SYNCED_BYTES
-from edge.appliance.update.wanted import Fetched, Wanted, WantedFiles
+from edge.appliance.update.wanted import DownloadProgress, WantedFiles, WantedSystem
 from edge.broker.security.private_file import sync_folder
 
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
@@ -37,15 +37,15 @@ NAP_S_MIN: Final = 0.001
 QUIET: Final = "the hours are quiet"
 
 
-class NotFetched(Exception):
+class DownloadFailed(Exception):
     """Not now; the message says why. It is tried again."""
 
 
-class Changed(Exception):
+class SystemChanged(Exception):
     """Something else is wanted now, or nothing."""
 
 
-class Clock(Protocol):
+class SleepingClock(Protocol):
     """Seconds, and sleeping; `time` is one."""
 
     def time(self) -> float: ...
@@ -68,14 +68,14 @@ def free_bytes(folder: Path) -> int:
     return told.f_bavail * told.f_frsize
 
 
-class Fetching:
+class BundleDownload:
     """Into one data directory."""
 
     def __init__(
         self,
         files: WantedFiles,
         context: Callable[[], ssl.SSLContext] = ssl.create_default_context,
-        clock: Clock = time,
+        clock: SleepingClock = time,
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
         """`context`: whom an HTTPS server has to be known to; `free`: as `free_bytes`."""
@@ -99,9 +99,9 @@ class Fetching:
             try:
                 self._whole(wanted)
                 return self._files.bundle(wanted)
-            except Changed:
+            except SystemChanged:
                 failures = 0
-            except NotFetched as why:
+            except DownloadFailed as why:
                 failures = 0 if self._fetched.bytes > before else failures
                 self._note(trouble=str(why))
                 self._clock.sleep(AGAIN_S[min(failures, len(AGAIN_S) - 1)])
@@ -110,7 +110,7 @@ class Fetching:
 
     # --- one bundle -------------------------------------------------------------------------------------------------
 
-    def _begin(self, wanted: Wanted) -> None:
+    def _begin(self, wanted: WantedSystem) -> None:
         """What was fetched of another one goes."""
         for path in self._files.folder.glob("*.part"):
             if path != self._files.part(wanted):
@@ -118,11 +118,11 @@ class Fetching:
         for path in self._files.folder.glob("*.raucb"):
             if path != self._files.bundle(wanted):
                 path.unlink()
-        self._fetched = Fetched(sha256=wanted.sha256)
+        self._fetched = DownloadProgress(sha256=wanted.sha256)
         self._note()
 
-    def _whole(self, wanted: Wanted) -> None:
-        """Fetch what is missing. Raises `NotFetched`, `Changed`, OSError."""
+    def _whole(self, wanted: WantedSystem) -> None:
+        """Fetch what is missing. Raises `DownloadFailed`, `SystemChanged`, OSError."""
         pacer = self._pacer(wanted)
         self._wait(wanted, pacer)
         if self._files.bundle(wanted).exists():
@@ -136,26 +136,26 @@ class Fetching:
         self._accept(wanted, part)
         self._wait(wanted, pacer)  # what is installed starts the machine anew, which the hours may forbid
 
-    def _rest(self, wanted: Wanted, pacer: Pacer, out: IO[bytes]) -> None:
+    def _rest(self, wanted: WantedSystem, pacer: Pacer, out: IO[bytes]) -> None:
         have = out.tell()
         free = self._free(self._files.folder) - (wanted.size - have)
         if free < wanted.keep_free:
             mib = (wanted.keep_free - free) >> 20
-            raise NotFetched(f"the medium has no room for it beside what is kept free for messages: {mib} MiB more")
+            raise DownloadFailed(f"the medium has no room for it beside what is kept free for messages: {mib} MiB more")
         with self._answer(wanted, have) as answer:
             if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
                 have = 0
             out.truncate(have)
             self._store(wanted, pacer, answer, out)
 
-    def _store(self, wanted: Wanted, pacer: Pacer, answer: http.client.HTTPResponse, out: IO[bytes]) -> None:
-        """Raises `NotFetched`, `Changed`, OSError."""
+    def _store(self, wanted: WantedSystem, pacer: Pacer, answer: http.client.HTTPResponse, out: IO[bytes]) -> None:
+        """Raises `DownloadFailed`, `SystemChanged`, OSError."""
         synced = have = out.seek(0, os.SEEK_END)
         try:
             while have < wanted.size:
                 read = _read(answer, min(READ_BYTES, wanted.size - have))
                 if not read:
-                    raise NotFetched(f"the connection ended after {have} of {wanted.size} bytes")
+                    raise DownloadFailed(f"the connection ended after {have} of {wanted.size} bytes")
                 out.write(read)
                 have += len(read)
                 pacer.sent(len(read), self._clock.monotonic())
@@ -166,8 +166,8 @@ class Fetching:
         finally:
             self._sync(out, have)
 
-    def _accept(self, wanted: Wanted, part: Path) -> None:
-        """What has come is what is wanted. Raises `NotFetched`, OSError."""
+    def _accept(self, wanted: WantedSystem, part: Path) -> None:
+        """What has come is what is wanted. Raises `DownloadFailed`, OSError."""
         with part.open("rb") as source:
             found = hashlib.file_digest(source, "sha256").hexdigest()
         if found == wanted.sha256:
@@ -179,13 +179,13 @@ class Fetching:
         wrong = self._fetched.wrong + 1
         why = f"what is at {wanted.url} has the SHA-256 {found}, and not {wanted.sha256}"
         self._note(bytes=0, wrong=wrong, refused=why if wrong >= FETCHED_WRONG_MAX else "")
-        raise NotFetched(why)
+        raise DownloadFailed(why)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _answer(self, wanted: Wanted, have: int) -> Iterator[http.client.HTTPResponse]:
-        """Of the server, from this byte on. Raises `NotFetched`."""
+    def _answer(self, wanted: WantedSystem, have: int) -> Iterator[http.client.HTTPResponse]:
+        """Of the server, from this byte on. Raises `DownloadFailed`."""
         handlers = [
             urllib.request.ProxyHandler(_proxies(wanted.proxy)),
             urllib.request.HTTPSHandler(context=self._context()),
@@ -195,35 +195,35 @@ class Fetching:
             answer = urllib.request.build_opener(*handlers).open(request, timeout=ANSWER_S)
         except urllib.error.HTTPError as error:
             error.close()
-            raise NotFetched(f"{wanted.url}: the server answers {error.code} {error.reason}") from None
+            raise DownloadFailed(f"{wanted.url}: the server answers {error.code} {error.reason}") from None
         except (OSError, http.client.HTTPException) as error:
-            raise NotFetched(f"{wanted.url}: {getattr(error, 'reason', None) or error}") from None
+            raise DownloadFailed(f"{wanted.url}: {getattr(error, 'reason', None) or error}") from None
         with answer:
             if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
                 found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
                 if found is None or int(found[1]) != have or found[2] not in ("*", str(wanted.size)):
-                    raise NotFetched(f"{wanted.url}: the server answers with another range than it was asked for")
+                    raise DownloadFailed(f"{wanted.url}: the server answers with another range than it was asked for")
             yield answer
 
-    def _pacer(self, wanted: Wanted) -> Pacer:
+    def _pacer(self, wanted: WantedSystem) -> Pacer:
         pace = Pace(rate=wanted.rate, quiet_hours=wanted.quiet_hours, start_jitter_s=wanted.start_jitter_s)
         pacer = Pacer(pace, wanted.gateway, utc_s=self._clock.time)
         pacer.begin(self._clock.monotonic() - max(0.0, self._clock.time() - self._files.wanted_since()))
         return pacer
 
-    def _wait(self, wanted: Wanted, pacer: Pacer, *, long: bool = True) -> None:
+    def _wait(self, wanted: WantedSystem, pacer: Pacer, *, long: bool = True) -> None:
         """Until more may be fetched. `long`: also for quiet hours to end, or its turn in the fleet to come. Raises
-        `Changed`, `NotFetched`."""
+        `SystemChanged`, `DownloadFailed`."""
         while True:
             if self._files.wanted() != wanted:
-                raise Changed
+                raise SystemChanged
             now = self._clock.monotonic()
             until = pacer.waits_until(Lane.BACKLOG, READ_BYTES, now)
             if until is None:
                 return
             if pacer.is_quiet(Lane.BACKLOG):
                 if not long:  # nobody holds a connection for hours
-                    raise NotFetched(QUIET)
+                    raise DownloadFailed(QUIET)
                 self._note(trouble=QUIET)
             self._clock.sleep(max(NAP_S_MIN, until - now))
 
@@ -243,7 +243,7 @@ def _read(answer: http.client.HTTPResponse, size: int) -> bytes:
     try:
         return answer.read1(size)
     except (OSError, http.client.HTTPException) as error:
-        raise NotFetched(f"the connection broke: {error or type(error).__name__}") from None
+        raise DownloadFailed(f"the connection broke: {error or type(error).__name__}") from None
 
 
 def _proxies(proxy: Proxy | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from bridge.desired import SystemReport
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource, of_kind
 from edge.appliance.update.limits import FOLLOWED_S
-from edge.appliance.update.wanted import Machine, Wanted, WantedFiles, report
+from edge.appliance.update.wanted import MachineSystems, WantedFiles, WantedSystem, report
 from edge.configuration.file import RepositoryError
 from edge.configuration.repository import Repository
 from edge.configuration.resources import GatewaySpec, SystemSpec
@@ -32,7 +32,7 @@ class SystemFollower:
         self._files = WantedFiles(data)
         self._root = root
         self._mark: object = None
-        self._wanted: Wanted | None = None
+        self._wanted: WantedSystem | None = None
         self._told: SystemReport | None = None
 
     def fault(self, applied: Sequence[Resource]) -> str | None:
@@ -53,7 +53,7 @@ class SystemFollower:
             self._mark = mark
         if self._wanted is None:
             return None
-        return report(self._wanted, Machine.of(self._root), self._files.fetched())
+        return report(self._wanted, MachineSystems.of(self._root), self._files.fetched())
 
     async def watch(self, changed: Callable[[], None]) -> None:
         """Hand on what is wanted; call `changed` when `report` is another one."""
@@ -75,13 +75,13 @@ class SystemFollower:
             changed()
 
 
-def wanted_of(resources: Sequence[Resource]) -> Wanted | None:
+def wanted_of(resources: Sequence[Resource]) -> WantedSystem | None:
     """What a gateway with these is to run; None: whatever it does."""
     system = next((spec for _, spec in of_kind(resources, SystemSpec)), None)
     if system is None:
         return None
     name, gateway = next(((resource.name, spec) for resource, spec in of_kind(resources, GatewaySpec)), ("", None))
-    return Wanted(
+    return WantedSystem(
         version=system.version,
         build=system.build,
         url=system.url,

@@ -11,7 +11,7 @@ from edge.appliance.update.limits import HEALTHY_S, TRIAL_S
 NOT_CONNECTED: Final = "it is not connected to its hub, and was before the update"
 
 
-class Verdict(enum.Enum):
+class UpdateVerdict(enum.Enum):
     """What to do with the system that runs."""
 
     WAIT = "wait"
@@ -19,7 +19,7 @@ class Verdict(enum.Enum):
     GO_BACK = "go back"
 
 
-class Seen(NamedTuple):
+class GatewayCondition(NamedTuple):
     """How a gateway is; None in its place: it does not answer."""
 
     errors: frozenset[str]
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
     """To its hub."""
 
 
-class Gate:
+class UpdateGate:
     """Of one update. Once it has decided it says the same for ever."""
 
     def __init__(self, began: float, *, errors: Collection[str], connected: bool) -> None:
@@ -38,7 +38,7 @@ class Gate:
         self._known = frozenset(errors)
         self._was_connected = connected
         self._well_since: float | None = None
-        self._verdict = Verdict.WAIT
+        self._verdict = UpdateVerdict.WAIT
         self.lacking = "the gateway has not answered yet"
         """What keeps it from being kept; empty when nothing does."""
 
@@ -47,9 +47,9 @@ class Gate:
         """True when nothing but the connection to the hub is missing. The hub may be away, whatever system runs."""
         return self.lacking == NOT_CONNECTED
 
-    def see(self, now: float, seen: Seen | None) -> Verdict:
+    def see(self, now: float, seen: GatewayCondition | None) -> UpdateVerdict:
         """Take in how it is now."""
-        if self._verdict is not Verdict.WAIT:
+        if self._verdict is not UpdateVerdict.WAIT:
             return self._verdict
         self.lacking = self._lacking(seen)
         if self.lacking:
@@ -57,13 +57,13 @@ class Gate:
         elif self._well_since is None:
             self._well_since = now
         elif now - self._well_since >= HEALTHY_S:
-            self._verdict = Verdict.KEEP
-        if self._verdict is Verdict.WAIT and now >= self._ends:
+            self._verdict = UpdateVerdict.KEEP
+        if self._verdict is UpdateVerdict.WAIT and now >= self._ends:
             self.lacking = self.lacking or "it was not well for long enough"
-            self._verdict = Verdict.GO_BACK
+            self._verdict = UpdateVerdict.GO_BACK
         return self._verdict
 
-    def _lacking(self, seen: Seen | None) -> str:
+    def _lacking(self, seen: GatewayCondition | None) -> str:
         if seen is None:
             return "the gateway does not answer"
         if new := sorted(seen.errors - self._known):

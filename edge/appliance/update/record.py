@@ -46,7 +46,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in ("installing", "trial")
 
 
-class Record:
+class UpdateRecord:
     """Of one machine, below its root."""
 
     def __init__(self, root: Path) -> None:

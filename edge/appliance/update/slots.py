@@ -18,7 +18,7 @@ class SlotsError(Exception):
     """RAUC did not do it; the message is what it said."""
 
 
-class Slot(NamedTuple):
+class SystemSlot(NamedTuple):
     """A root file system."""
 
     name: str
@@ -38,16 +38,16 @@ class Slot(NamedTuple):
         return self.letter == "A" or bool(self.version)
 
 
-class Slots(NamedTuple):
+class SystemSlots(NamedTuple):
     """Both."""
 
-    booted: Slot
-    other: Slot
+    booted: SystemSlot
+    other: SystemSlot
     first: str
     """Name of the one U-Boot tries first."""
 
 
-class Bundle(NamedTuple):
+class BundleInfo(NamedTuple):
     """What is in a file, whose signature is good."""
 
     version: str
@@ -60,7 +60,7 @@ class Rauc:
     def __init__(self, command: Sequence[str] = (RAUC,)) -> None:
         self._command = command
 
-    def slots(self) -> Slots:
+    def slots(self) -> SystemSlots:
         """As they are now."""
         told = _document(self._said("status", "--detailed", "--output-format=json"))
         found = list(_slots(told))
@@ -68,12 +68,12 @@ class Rauc:
         others = [slot for slot in found if slot.letter != told.get("booted")]
         if len(booted) != 1 or len(others) != 1:
             raise SlotsError("RAUC names no slot that runs and one beside it: is this a gateway from a card?")
-        return Slots(booted[0], others[0], str(told.get("boot_primary") or ""))
+        return SystemSlots(booted[0], others[0], str(told.get("boot_primary") or ""))
 
-    def look(self, file: str) -> Bundle:
+    def look(self, file: str) -> BundleInfo:
         """Verify a bundle's signature, and that it is for this kind of gateway."""
         told = _document(self._said("info", "--output-format=json", file))
-        return Bundle(str(told.get("version") or ""), str(told.get("build") or ""))
+        return BundleInfo(str(told.get("version") or ""), str(told.get("build") or ""))
 
     def install(self, file: str) -> None:
         """Write a bundle into the slot that does not run, which is then the one to start; minutes."""
@@ -116,11 +116,11 @@ def _document(text: str) -> Mapping[str, Any]:
     return found
 
 
-def _slots(told: Mapping[str, Any]) -> Iterator[Slot]:
+def _slots(told: Mapping[str, Any]) -> Iterator[SystemSlot]:
     for each in told.get("slots") or ():
         for name, slot in each.items():
             if slot.get("bootname"):
                 bundle = (slot.get("slot_status") or {}).get("bundle") or {}
                 good = slot.get("boot_status") == "good"
                 version, build = str(bundle.get("version") or ""), str(bundle.get("build") or "")
-                yield Slot(name, slot["bootname"], good, version, build)
+                yield SystemSlot(name, slot["bootname"], good, version, build)

@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from bridge.version import VERSION
-from edge.appliance.update.gate import Gate, Seen, Verdict
+from edge.appliance.update.gate import GatewayCondition, UpdateGate, UpdateVerdict
 from edge.appliance.update.limits import INSTALLED_MAX
-from edge.appliance.update.record import Record, State, Update
-from edge.appliance.update.slots import Bundle, Rauc, Slots, SlotsError
+from edge.appliance.update.record import State, Update, UpdateRecord
+from edge.appliance.update.slots import BundleInfo, Rauc, SlotsError, SystemSlots
 
-Look = Callable[[], Seen | None]
+Look = Callable[[], GatewayCondition | None]
 """At the gateway that runs here."""
 
 NOT_STARTED: Final = "it did not start: the boot loader went back by itself"
@@ -33,15 +33,15 @@ class UpdateRefused(Exception):
         self.hint = hint
 
 
-class Updating:
+class Updater:
     """Of one machine. Each method raises SlotsError and OSError."""
 
-    def __init__(self, rauc: Rauc, record: Record, look: Look) -> None:
+    def __init__(self, rauc: Rauc, record: UpdateRecord, look: Look) -> None:
         self._rauc = rauc
         self._record = record
         self._look = look
 
-    def install(self, file: str, *, again: bool = True) -> Bundle:
+    def install(self, file: str, *, again: bool = True) -> BundleInfo:
         """Write a bundle into the other slot, which is then the one to start. `again`: also one that is there, or was
         given up. Raises UpdateRefused."""
         slots, last = self._rauc.slots(), self._record.last()
@@ -72,7 +72,7 @@ class Updating:
         self._record.write(msgspec.structs.replace(update, state="trial"))
         return bundle
 
-    def install_wanted(self, file: str, wanted: Bundle) -> Bundle:
+    def install_wanted(self, file: str, wanted: BundleInfo) -> BundleInfo:
         """As `install` of a bundle that has to hold this, and is not installed again; that it cannot be is noted, for
         who wants it. Raises UpdateRefused."""
         last = self._record.last()
@@ -108,19 +108,19 @@ class Updating:
             self._cut_off(last, "it was not installed whole")
         return None
 
-    def gate(self, update: Update, began: float) -> Gate:
+    def gate(self, update: Update, began: float) -> UpdateGate:
         """For `step`. `began`: when this system was started, of a clock that does not jump."""
-        return Gate(began, errors=update.errors, connected=update.connected)
+        return UpdateGate(began, errors=update.errors, connected=update.connected)
 
-    def step(self, gate: Gate, now: float) -> Verdict:
+    def step(self, gate: UpdateGate, now: float) -> UpdateVerdict:
         """Look, and do what that decides; after GO_BACK the machine has to be started anew."""
         update = self._record.last()
         if update is None or update.state != "trial":  # somebody has decided meanwhile
-            return Verdict.KEEP
+            return UpdateVerdict.KEEP
         verdict = gate.see(now, self._look())
-        if verdict is Verdict.KEEP:
+        if verdict is UpdateVerdict.KEEP:
             self._keep(update)
-        elif verdict is Verdict.GO_BACK:
+        elif verdict is UpdateVerdict.GO_BACK:
             self._go_back(update, gate.lacking, again=gate.lacks_only_the_hub)
         return verdict
 
@@ -131,7 +131,7 @@ class Updating:
             raise UpdateRefused("no update is being tried")
         return self._keep(last)
 
-    def rollback(self, why: str = BY_HAND) -> Slots:
+    def rollback(self, why: str = BY_HAND) -> SystemSlots:
         """Let the other slot be the one to start; the machine has to be started anew. Raises UpdateRefused."""
         slots, last = self._rauc.slots(), self._record.last()
         if not (slots.other.good and slots.other.holds_a_system):
@@ -162,7 +162,7 @@ class Updating:
         else:
             self._give_up(tried, why)
 
-    def _begun(self, bundle: Bundle) -> Update:
+    def _begun(self, bundle: BundleInfo) -> Update:
         """An update to this, which begins now."""
         slots, last = self._rauc.slots(), self._record.last()
         again = last is not None and last.state == "cut off" and last.build == bundle.build

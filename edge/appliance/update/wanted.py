@@ -1,7 +1,8 @@
-"""The system a gateway is to run, as it says that to the services of its machine, and how far they are.
+"""Files by which a gateway orders a system, and by which the update services report progress.
 
-The gateway fetches and installs nothing itself. It writes `Wanted` into its data directory while there is something to
-do; one service fetches the bundle as the gateway's user, another installs it as root. What both note is read here.
+The gateway downloads and installs nothing itself. It writes `WantedSystem` into its data directory while there is
+something to do. One service downloads the bundle as the gateway's user, another installs it as root. Both write their
+progress to files, which this module reads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bridge.hidden import hides
 from bridge.proxy import Proxy
 from edge.appliance.first_boot.places import write_whole
 from edge.appliance.update.limits import FILE_BYTES_MAX
-from edge.appliance.update.record import Record, Update
+from edge.appliance.update.record import Update, UpdateRecord
 
 FOLDER: Final = "update"
 """In the gateway's data directory."""
@@ -30,7 +31,7 @@ _PHASES: Final = {"installing": SystemPhase.INSTALLING, "trial": SystemPhase.TRY
 
 
 @hides("proxy")
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedSystem(msgspec.Struct, frozen=True, kw_only=True):
     """A system, and how its bundle is fetched; fields are those of `SystemSpec`."""
 
     version: str
@@ -49,7 +50,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What the hub is reached through, and the bundle too."""
 
 
-class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+class DownloadProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far the fetching is."""
 
     sha256: str = ""
@@ -63,7 +64,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is not fetched any more."""
 
 
-Document = TypeVar("Document", Wanted, Fetched)
+Document = TypeVar("Document", WantedSystem, DownloadProgress)
 
 
 class WantedFiles:
@@ -72,17 +73,17 @@ class WantedFiles:
     def __init__(self, data: Path) -> None:
         self.folder = data / FOLDER
 
-    def bundle(self, wanted: Wanted) -> Path:
+    def bundle(self, wanted: WantedSystem) -> Path:
         """Where all of it is, and is what it should be."""
         return self.folder / f"{wanted.sha256}.raucb"
 
-    def part(self, wanted: Wanted) -> Path:
+    def part(self, wanted: WantedSystem) -> Path:
         """Where as much of it is as has come."""
         return self.folder / f"{wanted.sha256}.part"
 
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> WantedSystem | None:
         """None: there is nothing to do."""
-        return _read(self.folder / WANTED, Wanted)
+        return _read(self.folder / WANTED, WantedSystem)
 
     def wanted_since(self) -> float:
         """UTC seconds since 1970; now, where nothing is."""
@@ -91,7 +92,7 @@ class WantedFiles:
         except OSError:
             return time.time()
 
-    def want(self, wanted: Wanted | None) -> None:
+    def want(self, wanted: WantedSystem | None) -> None:
         """On disk on return; without a wish nothing stays of what was fetched. Raises OSError."""
         if wanted is None:
             (self.folder / WANTED).unlink(missing_ok=True)  # who fetches sees it first
@@ -100,16 +101,16 @@ class WantedFiles:
         elif wanted != self.wanted():
             write_whole(self.folder / WANTED, msgspec.json.encode(wanted), mode=0o600)
 
-    def fetched(self) -> Fetched:
+    def fetched(self) -> DownloadProgress:
         """What was noted last."""
-        return _read(self.folder / FETCHED, Fetched) or Fetched()
+        return _read(self.folder / FETCHED, DownloadProgress) or DownloadProgress()
 
-    def note(self, fetched: Fetched) -> None:
+    def note(self, fetched: DownloadProgress) -> None:
         """Raises OSError."""
         write_whole(self.folder / FETCHED, msgspec.json.encode(fetched), mode=0o600)
 
 
-class Machine(NamedTuple):
+class MachineSystems(NamedTuple):
     """What is known of a machine's systems."""
 
     running: str
@@ -118,10 +119,10 @@ class Machine(NamedTuple):
     """The last update."""
 
     @classmethod
-    def of(cls, root: Path) -> Machine:
+    def of(cls, root: Path) -> MachineSystems:
         """As it is now."""
         try:
-            last = Record(root).last()
+            last = UpdateRecord(root).last()
             running = (root / ROOT).read_text(encoding="ascii").strip()
         except FileNotFoundError:
             return cls("", last)
@@ -130,7 +131,7 @@ class Machine(NamedTuple):
         return cls(running, last)
 
 
-def report(wanted: Wanted, machine: Machine, fetched: Fetched) -> SystemReport:
+def report(wanted: WantedSystem, machine: MachineSystems, fetched: DownloadProgress) -> SystemReport:
     """How far a machine is with a system."""
     last = machine.last if machine.last is not None and machine.last.build == wanted.build else None
     decided = _decided(wanted, machine, last)
@@ -138,7 +139,7 @@ def report(wanted: Wanted, machine: Machine, fetched: Fetched) -> SystemReport:
     return SystemReport(version=wanted.version, phase=phase, why=why, percent=percent)
 
 
-def _decided(wanted: Wanted, machine: Machine, last: Update | None) -> tuple[SystemPhase, str] | None:
+def _decided(wanted: WantedSystem, machine: MachineSystems, last: Update | None) -> tuple[SystemPhase, str] | None:
     """As far as the slots and their record say; None: nothing. `last`: the last update, where it is to this."""
     if last is not None and last.undecided:
         return _PHASES[last.state], ""
@@ -149,7 +150,7 @@ def _decided(wanted: Wanted, machine: Machine, last: Update | None) -> tuple[Sys
     return None if machine.running else (SystemPhase.WAITING, "what runs now is being looked at")
 
 
-def _on_the_way(wanted: Wanted, last: Update | None, fetched: Fetched) -> tuple[SystemPhase, str, int]:
+def _on_the_way(wanted: WantedSystem, last: Update | None, fetched: DownloadProgress) -> tuple[SystemPhase, str, int]:
     if fetched.sha256 != wanted.sha256:
         return SystemPhase.WAITING, "", 0
     if fetched.refused:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edge.appliance.health import SUBSCRIPTIONS_LOOKED_AT, StandingLogs
-from edge.health.problems import Found, Severity
+from edge.health.problems import FoundProblem, Severity
 from edge.health.standing import STANDS_S
 
 
@@ -47,7 +47,7 @@ def looked_at(queues: dict[str, Any], now: list[float]) -> StandingLogs:
     return StandingLogs(broker, lambda: now[0])
 
 
-def found_after_a_minute(one: Any) -> list[Found]:
+def found_after_a_minute(one: Any) -> list[FoundProblem]:
     now = [0.0]
     logs = looked_at({"a": one}, now)
     assert not list(logs.problems())

@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from edge.appliance.console.app import make_app
-from edge.appliance.console.history import SAMPLES_MAX, History
+from edge.appliance.console.history import SAMPLES_MAX, StatusHistory
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
 from edge.broker.http.refusal import Refused
@@ -72,7 +72,7 @@ class Client:
     def __init__(
         self, status: Mapping[str, object], control: Control | None, host: str, access: Access | None = None
     ) -> None:
-        app = make_app(History(lambda: status), access or Access(), control)
+        app = make_app(StatusHistory(lambda: status), access or Access(), control)
         self._app = Guard(app, Site(["gw"], exposed=True), lambda: False)
         self._host = host
 
@@ -203,7 +203,7 @@ class TestUplinkControl:
 
 class TestHistory:
     def test_the_console_shows_what_was_sampled(self) -> None:
-        history = History(lambda: STATUS)
+        history = StatusHistory(lambda: STATUS)
         app = make_app(history, Access())
 
         async def first_sample() -> list[object]:
@@ -221,7 +221,7 @@ class TestHistory:
         assert asyncio.run(first_sample())[1:] == [100, 20, 0, False]
 
     def test_it_is_bounded(self) -> None:
-        history = History(lambda: STATUS)
+        history = StatusHistory(lambda: STATUS)
         for second in range(SAMPLES_MAX + 5):
             history.take(float(second))
         assert len(history.samples) == SAMPLES_MAX

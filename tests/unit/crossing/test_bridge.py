@@ -14,7 +14,7 @@ from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus, For
 from edge.appliance.crossing.drain import STATED_S, wait_drained
 from edge.appliance.crossing.plan import planned
 from edge.appliance.crossing.shown import show
-from edge.appliance.crossing.status import RATE_S, Rates
+from edge.appliance.crossing.status import RATE_S, LinkRates
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.main import run
 from edge.appliance.running import ask
@@ -58,7 +58,7 @@ def with_connector(**fields: Any) -> BridgeStatus:
 
 
 def test_rates_are_those_of_the_last_minute() -> None:
-    rates = Rates()
+    rates = LinkRates()
     assert rates.of("hub") == (0.0, 0.0)
     for second in range(2 * RATE_S):
         rates.look("hub", float(second), 10 * second if second > RATE_S else 0, 1_000 - 5 * second)

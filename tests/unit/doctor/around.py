@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from edge.appliance.doctor.check import Check, Level, Result, Surroundings
+from edge.appliance.doctor.check import Check, CheckContext, CheckResult, Level
 
 NOW = 1_795_000_000.0
 """2026-11-18, UTC seconds."""
 
 
-def machine(root: Path, files: dict[str, str] | None = None, **fields: object) -> Surroundings:
-    """Surroundings whose system files are `files`, with a good clock at `NOW`."""
+def machine(root: Path, files: dict[str, str] | None = None, **fields: object) -> CheckContext:
+    """CheckContext whose system files are `files`, with a good clock at `NOW`."""
     for name, text in (files or {}).items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     values: dict[str, object] = {"root": root, "now": lambda: NOW, "synchronized": lambda: True, **fields}
-    return Surroundings(**values)  # type: ignore[arg-type]
+    return CheckContext(**values)  # type: ignore[arg-type]
 
 
-def found(check: Check, around: Surroundings) -> dict[str, Result]:
+def found(check: Check, around: CheckContext) -> dict[str, CheckResult]:
     """Results by name."""
     return {result.name: result for result in check(around)}
 
 
-def levels(results: Iterable[Result]) -> list[tuple[str, str]]:
+def levels(results: Iterable[CheckResult]) -> list[tuple[str, str]]:
     return [(result.name, result.level.value) for result in results]
 
 
-def bad(results: Iterable[Result]) -> list[Result]:
+def bad(results: Iterable[CheckResult]) -> list[CheckResult]:
     """Those with something to do, each with a next step."""
     wrong = [result for result in results if result.level is not Level.OK]
     assert all(result.next_step for result in wrong)

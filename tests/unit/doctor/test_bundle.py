@@ -12,7 +12,7 @@ import pytest
 
 from bridge.resources.parse import parse
 from edge.appliance.doctor.bundle import LOG_BYTES_MAX, write_bundle
-from edge.appliance.doctor.check import Surroundings, fail, surroundings
+from edge.appliance.doctor.check import CheckContext, fail, surroundings
 from edge.appliance.doctor.redaction import REDACTED, Redactor
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
@@ -56,7 +56,7 @@ spec:
 
 
 @pytest.fixture
-def around(tmp_path: Path) -> Surroundings:
+def around(tmp_path: Path) -> CheckContext:
     authority = Authority(tmp_path / "pki")
     issued = authority.issue("gateway")
     data = tmp_path / "data"
@@ -92,7 +92,7 @@ def unpacked(path: Path) -> dict[str, bytes]:
         return files
 
 
-def test_no_secret_is_in_it(around: Surroundings, tmp_path: Path) -> None:
+def test_no_secret_is_in_it(around: CheckContext, tmp_path: Path) -> None:
     results = [fail("x", f"refused: password {CONNECTOR}", f"use token={TOKEN}")]
     target = tmp_path / "bundle.tar.gz"
     write_bundle(target, around, results)
@@ -111,7 +111,7 @@ def test_no_secret_is_in_it(around: Surroundings, tmp_path: Path) -> None:
     assert everything.count(REDACTED.encode()) > 10
 
 
-def test_what_helps_is_in_it(around: Surroundings, tmp_path: Path) -> None:
+def test_what_helps_is_in_it(around: CheckContext, tmp_path: Path) -> None:
     target = tmp_path / "bundle.tar.gz"
     names = write_bundle(target, around, [fail("store", "seen", "step")])
     assert target.stat().st_mode & 0o077 == 0
@@ -129,7 +129,7 @@ def test_what_helps_is_in_it(around: Surroundings, tmp_path: Path) -> None:
 def test_a_long_log_keeps_its_end(tmp_path: Path) -> None:
     log = tmp_path / "long.log"
     log.write_text("early\n" + "x" * (LOG_BYTES_MAX // 2) + "a=b:c" * (LOG_BYTES_MAX // 10) + "\nlate\n")
-    write_bundle(tmp_path / "b.tar.gz", Surroundings(), [], [log])
+    write_bundle(tmp_path / "b.tar.gz", CheckContext(), [], [log])
     content = unpacked(tmp_path / "b.tar.gz")["logs/long.log"]
     assert content.endswith(b"late\n")
     assert b"early" not in content
@@ -138,13 +138,13 @@ def test_a_long_log_keeps_its_end(tmp_path: Path) -> None:
 
 def test_a_broken_store_does_not_stop_it(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite").write_bytes(b"x" * 9000)
-    write_bundle(tmp_path / "b.tar.gz", Surroundings(data=tmp_path), [])
+    write_bundle(tmp_path / "b.tar.gz", CheckContext(data=tmp_path), [])
     assert "error" in json.loads(unpacked(tmp_path / "b.tar.gz")["store/info.json"])
 
 
 def test_a_target_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
-        write_bundle(tmp_path / "none" / "b.tar.gz", Surroundings(), [])
+        write_bundle(tmp_path / "none" / "b.tar.gz", CheckContext(), [])
 
 
 @pytest.mark.parametrize("line", ["Cookie: session=k3pt", "passcode=k3pt", "assertion: 'k3pt'"])

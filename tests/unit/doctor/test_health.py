@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.resources.endpoint import Endpoint
-from edge.appliance.doctor.check import Level, Result
+from edge.appliance.doctor.check import CheckResult, Level
 from edge.appliance.doctor.health import health
 from edge.broker.configuration import BrokerConfiguration, Listener, Protocol
 from tests.support.processes import free_port
@@ -46,7 +46,7 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
         thread.join()
 
 
-def results(folder: Path, port: int, *, running: bool = True) -> list[Result]:
+def results(folder: Path, port: int, *, running: bool = True) -> list[CheckResult]:
     configuration = BrokerConfiguration(listeners=(Listener(Protocol.HTTP, Endpoint("0.0.0.0", port)),))
     return list(health(machine(folder, configuration=configuration, running=running)))
 

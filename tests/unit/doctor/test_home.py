@@ -11,7 +11,7 @@ import pytest
 
 from bridge.resources.parse import parse
 from edge.appliance.doctor import home
-from edge.appliance.doctor.check import Level, Result, Surroundings, examine, surroundings
+from edge.appliance.doctor.check import CheckContext, CheckResult, Level, examine, surroundings
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.broker.configuration import AddressConfiguration, BrokerConfiguration
@@ -69,7 +69,7 @@ class TestDirectory:
         assert result["level"] == "fail"
 
     def test_what_may_not_be_read_says_who_may(self, tmp_path: Path) -> None:
-        def forbidden(_: Surroundings) -> Iterator[Result]:
+        def forbidden(_: CheckContext) -> Iterator[CheckResult]:
             raise PermissionError(errno.EACCES, "Permission denied", "/data/store.sqlite")
 
         [result] = bad(examine([("store", forbidden)], machine(tmp_path)))

@@ -8,7 +8,7 @@ import pytest
 
 from edge.appliance.doctor import machine as checks
 from edge.appliance.doctor import medium
-from edge.appliance.doctor.check import Level, Surroundings, examine
+from edge.appliance.doctor.check import CheckContext, Level, examine
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.limits import Limits
 from tests.unit.doctor.around import NOW, bad, found, levels, machine
@@ -174,7 +174,7 @@ class TestMachine:
 
 
 def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path) -> None:
-    def broken(_: Surroundings) -> list[object]:
+    def broken(_: CheckContext) -> list[object]:
         raise ZeroDivisionError("oh")
 
     results = list(
@@ -187,7 +187,7 @@ def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path
 def test_this_machine_can_be_examined() -> None:
     """Every check of the machine on the real one: none fails itself."""
     names = ("clock", "entropy", "memory", "heat", "open_files", "versions")
-    around = Surroundings()
+    around = CheckContext()
     results = list(examine([(name, getattr(checks, name)) for name in names], around))
     assert len(results) >= 5
     assert all("could not be examined" not in result.seen for result in results)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.resources.endpoint import Endpoint
-from edge.appliance.doctor.check import Level, Result
+from edge.appliance.doctor.check import CheckResult, Level
 from edge.appliance.doctor.network import ports, uplinks
 from edge.broker.configuration import BrokerConfiguration, Connector, EndpointHost, Listener, Protocol, TlsFiles
 from tests.support.certificates import Authority
@@ -30,7 +30,7 @@ def port_of(sock: socket.socket) -> int:
 
 
 class TestPorts:
-    def results(self, tmp_path: Path, endpoint: Endpoint, **fields: object) -> list[Result]:
+    def results(self, tmp_path: Path, endpoint: Endpoint, **fields: object) -> list[CheckResult]:
         return list(
             ports(
                 machine(
@@ -69,7 +69,7 @@ class TestPorts:
         assert result.level is Level.FAIL
 
 
-def dialled(tmp_path: Path, *endpoints: Endpoint, tls: TlsFiles | None = None, **fields: object) -> list[Result]:
+def dialled(tmp_path: Path, *endpoints: Endpoint, tls: TlsFiles | None = None, **fields: object) -> list[CheckResult]:
     hosts = tuple(EndpointHost(host=each.host, port=each.port) for each in endpoints)
     connector = Connector(name="hub", hosts=hosts, tls=tls)
     around = machine(tmp_path, configuration=BrokerConfiguration(connectors=(connector,)), timeout_s=1.0, **fields)

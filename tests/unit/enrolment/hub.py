@@ -14,7 +14,7 @@ from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.peers import gateway_uri
 from cloud.hub.registry.enrolments import EnrolmentRefused, Enrolments, Nameless, TokenRecord
 from cloud.hub.registry.location import sqlite_file
-from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued
+from edge.appliance.identity.exchange import AnswerLost, HubEnrolmentClient, HubUnreachable, NotIssued
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
@@ -26,7 +26,7 @@ def shown(serial: str, name: str = "hall", tenant: str = "acme") -> dict[str, An
     return {"subjectAltName": (("URI", gateway_uri(tenant, name)),), "serialNumber": serial, **dates}
 
 
-class Hub(Exchange):
+class Hub(HubEnrolmentClient):
     """Everything but sockets is real."""
 
     def __init__(self, folder: Path, *, life_s: float = 90 * DAY) -> None:

@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from bridge.enrolment import Issued, Reason, Token
 from cloud.hub.enrolment.authority import OwnAuthority
-from edge.appliance.identity.enrolling import Enrolled, enrol
+from edge.appliance.identity.enrolling import EnrolmentResult, enrol
 from edge.appliance.identity.exchange import AnswerLost, HubUnreachable, NotIssued, WrongHub
-from edge.appliance.identity.files import Identity
-from edge.appliance.identity.request import NotWhatWasAskedFor
+from edge.appliance.identity.files import GatewayIdentity
+from edge.appliance.identity.request import CertificateMismatch
 from edge.broker.security.peer_tls import NO_CHECK_TIME
 from tests.unit.enrolment.hub import DAY, NOW, Hub
 
@@ -31,13 +31,13 @@ def gateway(folder: Path, name: str = "gw") -> Path:
     return made
 
 
-def come(hub: Hub, data: Path, token: Token, name: str = "hall", *, clock: float = NOW) -> Enrolled:
+def come(hub: Hub, data: Path, token: Token, name: str = "hall", *, clock: float = NOW) -> EnrolmentResult:
     return enrol(data, hub, token, name, now=lambda: clock, pause=lambda _s: None)
 
 
 def good(data: Path) -> bool:
     """Key and certificate of a data directory belong together."""
-    file = Identity(data).file
+    file = GatewayIdentity(data).file
     context = ssl.create_default_context(cafile=str(file))
     context.load_cert_chain(file, file)
     return True
@@ -52,10 +52,10 @@ def test_files_are_for_the_gateway_alone(hub: Hub, tmp_path: Path) -> None:
         ("identity.pem", 0o600),
     ]
     assert (enrolled.issued.tenant, enrolled.issued.gateway, enrolled.clock_off_s) == ("acme", "hall", 0.0)
-    own = Identity(data).certificate()
+    own = GatewayIdentity(data).certificate()
     names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["waypost://acme/hall"]
-    assert Identity(data).authority() == hub.own.pem
+    assert GatewayIdentity(data).authority() == hub.own.pem
 
 
 def test_the_answer_is_lost_and_asked_for_again(hub: Hub, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_every_answer_is_lost_and_the_command_is_run_again(hub: Hub, tmp_path: P
     hub.lost = 4
     with pytest.raises(AnswerLost):
         come(hub, data, token)
-    assert Identity(data).key_was_sent
+    assert GatewayIdentity(data).key_was_sent
     other = gateway(tmp_path, "other")
     with pytest.raises(NotIssued) as refused:
         come(hub, other, token, "other")
@@ -80,7 +80,7 @@ def test_every_answer_is_lost_and_the_command_is_run_again(hub: Hub, tmp_path: P
         come(hub, data, token)
     hub.gone = False
     assert good(come(hub, data, token).file.parents[1])
-    assert not Identity(data).key_was_sent
+    assert not GatewayIdentity(data).key_was_sent
 
 
 def test_the_hub_goes_between_a_lost_answer_and_the_next_try(hub: Hub, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_killed_between_the_answer_and_the_file(hub: Hub, tmp_path: Path, monkey
         raise Killed
 
     data, token = gateway(tmp_path), hub.token()
-    monkeypatch.setattr(Identity, "become", die)
+    monkeypatch.setattr(GatewayIdentity, "become", die)
     with pytest.raises(Killed):
         come(hub, data, token)
     monkeypatch.undo()
@@ -115,7 +115,7 @@ def test_killed_between_the_answer_and_the_file(hub: Hub, tmp_path: Path, monkey
 
 def come_again(hub: Hub, data: Path, token: Token) -> str:
     """With the key that is in use now, as if it had been sent only."""
-    own = Identity(data)
+    own = GatewayIdentity(data)
     text = own.file.read_text()
     own.file.with_name("next.key").write_text(text[: text.index("-----BEGIN CERTIFICATE-----")])
     return come(hub, data, token).issued.certificate
@@ -147,7 +147,7 @@ class TestRefused:
         come(hub, data, token)
         [trusted] = {cert for context in hub.contexts for cert in context.get_ca_certs(binary_form=True)}
         assert trusted == hub.own.certificate.public_bytes(Encoding.DER)
-        assert Identity(data).authority() == hub.own.pem
+        assert GatewayIdentity(data).authority() == hub.own.pem
         hub.shown = OwnAuthority.make("hub", NOW).pem + hub.own.pem
         with pytest.raises(WrongHub):
             come(hub, gateway(tmp_path, "other"), hub.token())
@@ -174,7 +174,7 @@ class TestRefused:
             return theirs
 
         monkeypatch.setattr(hub, "ask", swapped)
-        with pytest.raises(NotWhatWasAskedFor):
+        with pytest.raises(CertificateMismatch):
             come(hub, data, token)
 
 
@@ -200,5 +200,5 @@ class TestClock:
             return Issued(issued.tenant, issued.gateway, issued.certificate, issued.authority, NOW + 1_000 * DAY)
 
         monkeypatch.setattr(hub, "ask", late)
-        with pytest.raises(NotWhatWasAskedFor):
+        with pytest.raises(CertificateMismatch):
             come(hub, gateway(tmp_path), hub.token())

@@ -28,7 +28,7 @@ from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.peers import Kind, Peer
 from cloud.hub.registry.enrolments import EnrolmentRefused, Nameless
 from edge.appliance.identity.enrolling import enrol
-from edge.appliance.identity.files import Identity
+from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.request import named_in, new_key, signing_request
 from tests.support.est import Answer, EstStub
 from tests.unit.enrolment.hub import Hub
@@ -87,7 +87,7 @@ class TestGateways:
         hub, data = Behind(tmp_path, est), tmp_path / "gw"
         data.mkdir()
         done = enrol(data, hub, hub.token(), NAME, now=time.time)
-        own = Identity(data)
+        own = GatewayIdentity(data)
         first = own.certificate()
         first.verify_directly_issued_by(x509.load_pem_x509_certificate(Path(est.authority.certificate).read_bytes()))
         assert named_in(first) == URI
@@ -194,7 +194,7 @@ class TestGateways:
         asyncio.run(main())
         est.refuses = None
         enrol(data, hub, token, NAME, now=time.time)
-        assert named_in(Identity(data).certificate()) == URI
+        assert named_in(GatewayIdentity(data).certificate()) == URI
 
 
 class TestRequests:

@@ -13,7 +13,7 @@ from bridge.proxy import Way
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.identity.enrolling import enrol, renew
 from edge.appliance.identity.exchange import AnswerLost, HubUnreachable, NotIssued
-from edge.appliance.identity.files import Identity
+from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.renewal import LOOK_S_MAX, Renewal
 from edge.health.certificates import validity_of
@@ -39,7 +39,7 @@ class Enrolled:
 
     @property
     def serial(self) -> str:
-        return f"{Identity(self.data).certificate().serial_number:X}"
+        return f"{GatewayIdentity(self.data).certificate().serial_number:X}"
 
     def renew(self) -> None:
         self.hub.now, self.hub.shows = self.now - self.ahead_s, self.serial

@@ -14,7 +14,7 @@ from bridge.proxy import Way
 from bridge.resources.endpoint import Endpoint
 from cloud.hub.enrolment.authority import OwnAuthority, Revoked, new_key
 from edge.appliance.identity import revocations
-from edge.appliance.identity.asking import Failure
+from edge.appliance.identity.asking import HubRequestFailure
 from edge.appliance.identity.exchange import WrongHub
 from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.revocation_list import ListUnusable, fetch
@@ -31,11 +31,11 @@ class Rig:
         self.list = identity_file(data).with_name(REVOKED)
         self.list.parent.mkdir(parents=True)
         self.now = 1_000_000.0
-        self.answers: list[Failure | None] = []
+        self.answers: list[HubRequestFailure | None] = []
         self.asked = 0
         self.kept = HubRevocations(data, lambda: HUB, now=lambda: self.now, draw=lambda: 0.0)
 
-    def fetch(self, _data: Path, _endpoint: Endpoint) -> Failure | None:
+    def fetch(self, _data: Path, _endpoint: Endpoint) -> HubRequestFailure | None:
         self.asked += 1
         failure = self.answers.pop(0) if self.answers else None
         if failure is None:
@@ -76,7 +76,7 @@ def test_a_clock_that_is_behind_the_file_fetches_once(rig: Rig) -> None:
 
 
 def test_a_hub_that_is_away_is_no_trouble_and_one_that_refuses_is(rig: Rig) -> None:
-    rig.answers = [Failure("nobody answers", away=True), Failure("no list", away=False), None]
+    rig.answers = [HubRequestFailure("nobody answers", away=True), HubRequestFailure("no list", away=False), None]
     first_s = rig.look()
     assert (first_s <= AGAIN.first_s, rig.kept.trouble) == (True, None)
     second_s = rig.look()

@@ -22,7 +22,7 @@ from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, E
 from cloud.hub.registry.location import sqlite_file
 from cloud.lake.faults import RegistryError
 from edge.appliance.identity.enrolling import enrol
-from edge.appliance.identity.files import Identity
+from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.request import new_key, signing_request
 from tests.unit.enrolment.hub import NOW, Hub, shown
 
@@ -39,7 +39,7 @@ class Watched:
         data = folder / "gw"
         data.mkdir()
         enrol(data, self.hub, self.hub.token(), "hall", now=lambda: NOW)
-        self.serial = Identity(data).certificate().serial_number
+        self.serial = GatewayIdentity(data).certificate().serial_number
         self.told = 0
         url = sqlite_file(folder / "registry.db")
         self.enrolment = Enrolment(self.hub.own, url, life_s=60.0, revoked=self._tell, now=lambda: self.hub.now)

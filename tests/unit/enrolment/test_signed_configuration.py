@@ -15,7 +15,7 @@ from bridge.desired import Desired, DesiredError, Signed, signed_text, to_sign, 
 from bridge.limits import DESIRED_BYTES_MAX
 from cloud.hub.desired.service import signing
 from cloud.hub.enrolment.authority import OwnAuthority
-from edge.appliance.identity.files import Identity
+from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.request import new_key
 from edge.appliance.identity.signature import verify
 
@@ -48,7 +48,7 @@ def enrol(data: Path, authority: OwnAuthority) -> None:
     key = new_key()
     issued = authority.gateway_certificate(key.public_key(), "acme", "hall 7/b", NOW, 60.0)
     (data / "identity").mkdir()
-    Identity(data).become(key, issued.pem, authority.pem)
+    GatewayIdentity(data).become(key, issued.pem, authority.pem)
 
 
 def test_its_own_is_taken_whatever_the_clock_says(data: Path, authority: OwnAuthority) -> None:

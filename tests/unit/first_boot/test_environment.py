@@ -10,7 +10,7 @@ from bridge.enrolment import Token
 from bridge.proxy import Proxy
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.first_boot.environment import card_of
-from edge.appliance.first_boot.journal import Journal
+from edge.appliance.first_boot.journal import FirstBootJournal
 from edge.appliance.first_boot.settings import digest, tell_gateway
 
 TOKEN = Token.make(bytes(32)).text
@@ -27,7 +27,7 @@ def test_they_say_what_a_gateway_is_to_be(tmp_path: Path) -> None:
     card = card_of({**VARIABLES, "WAYPOST_FORWARD": "plant/# alarm/#", "WAYPOST_KEEP_FREE": "1Gi", "PATH": "/bin"})
     assert card is not None
     tell_gateway(tmp_path, card)
-    wanted = Journal(tmp_path).wanted()
+    wanted = FirstBootJournal(tmp_path).wanted()
     assert wanted is not None
     assert (wanted.name, wanted.url, wanted.token) == ("hall", "amqps://hub.example:5671", TOKEN)
     assert (wanted.forward, wanted.keep_free, wanted.settings) == (("plant/#", "alarm/#"), 1 << 30, digest(card))
@@ -39,7 +39,7 @@ def test_several_urls_and_a_proxy(tmp_path: Path) -> None:
     card = card_of({**VARIABLES, "WAYPOST_HUB": urls, "WAYPOST_PROXY": "http://gw:pass%20word@proxy.example"})
     assert card is not None
     tell_gateway(tmp_path, card)
-    wanted = Journal(tmp_path).wanted()
+    wanted = FirstBootJournal(tmp_path).wanted()
     assert wanted is not None
     assert wanted.urls == tuple(urls.split())
     assert wanted.proxy == Proxy(host="proxy.example", username="gw", password="pass word")

@@ -15,9 +15,9 @@ import pytest
 from bridge.enrolment import Token
 from bridge.proxy import Proxy
 from edge.appliance.first_boot import rendering
-from edge.appliance.first_boot.journal import Journal, State, state_of
-from edge.appliance.first_boot.places import Places
-from edge.appliance.first_boot.settings import TakenUp, take_up
+from edge.appliance.first_boot.journal import FirstBootJournal, FirstBootState, state_of
+from edge.appliance.first_boot.places import CardPaths
+from edge.appliance.first_boot.settings import AppliedSettings, take_up
 from edge.card.resource import plain_of, read
 from edge.card.text import document, text_of
 
@@ -44,8 +44,8 @@ WPA_KEY_MGMT_PSK, WPA_KEY_MGMT_PSK_SHA256, WPA_KEY_MGMT_SAE = 1 << 1, 1 << 8, 1 
 """wpa_supplicant's (src/common/defs.h)."""
 
 
-def card(root: Path, text: str | None = None) -> Places:
-    places = Places(root)
+def card(root: Path, text: str | None = None) -> CardPaths:
+    places = CardPaths(root)
     places.card.mkdir(parents=True, exist_ok=True)
     places.file.write_text(text_of(document("hall", SPEC)) if text is None else text)
     return places
@@ -70,7 +70,7 @@ class TestTakingUp:
         assert "password=hidden\\\\lte\npin=0123" in made[rendering.LTE].decode()
         assert made["run/waypost-settings/hostname"] == b"hall-1\n"
         assert made["data/ssh/authorized_keys"].startswith(b"ssh-ed25519 ")
-        wanted = Journal(places.data).wanted()
+        wanted = FirstBootJournal(places.data).wanted()
         assert wanted is not None
         assert (wanted.name, wanted.token, wanted.keep_free) == ("hall", TOKEN, 1 << 30)
         assert wanted.urls == ("amqps://hub.example", "wss://hub.example")
@@ -138,7 +138,7 @@ class TestTakingUp:
 
     def test_nothing_is_said(self, tmp_path: Path) -> None:
         for text in (text_of(None), "", "\n\n"):
-            assert take_up(card(tmp_path, text)) == TakenUp(None, False, None)
+            assert take_up(card(tmp_path, text)) == AppliedSettings(None, False, None)
 
     def test_a_first_partition_that_cannot_be_read_leaves_what_was_before_in_force(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,7 +155,7 @@ class TestTakingUp:
         assert (found.card.name, found.new, found.unread) == ("hall", False, "it is not mounted")
         assert set(rendering.ALL) <= tree(tmp_path).keys()
         places.kept.unlink()
-        assert take_up(places) == TakenUp(None, False, None, "it is not mounted")
+        assert take_up(places) == AppliedSettings(None, False, None, "it is not mounted")
         monkeypatch.setattr(Path, "iterdir", torn)
         assert take_up(places).unread == "Input/output error"
 
@@ -257,10 +257,10 @@ def test_a_file_that_was_cut_off_anywhere_is_mended_by_the_whole_one(
 
 def test_a_state_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "first-boot").mkdir()
-    assert state_of(tmp_path) == State()
+    assert state_of(tmp_path) == FirstBootState()
     (tmp_path / "first-boot/state.json").write_bytes(b"{")
-    assert state_of(tmp_path) == State()
-    assert State().told() == {}
+    assert state_of(tmp_path) == FirstBootState()
+    assert FirstBootState().told() == {}
 
 
 def wifi(**settings: str) -> str:

@@ -13,16 +13,16 @@ import pytest
 
 from edge.health.certificates import CertificateError, certificate_problems, certificates_in
 from edge.health.loop_lag import LAG_S_MAX, TIMES_MAX, LoopLag
-from edge.health.problems import PROBLEMS_MAX, Found, Health, ProblemList, Severity, serving
+from edge.health.problems import PROBLEMS_MAX, FoundProblem, HealthChecks, ProblemList, Severity, serving
 from edge.health.process import descriptor_problems, directory_problems, log_problems
-from edge.health.rising import LATELY_S, Rising
-from edge.health.standing import STANDS_S, Standing
+from edge.health.rising import LATELY_S, CounterRise
+from edge.health.standing import STANDS_S, StallDetector
 from tests.support.certificates import Authority
 
 
 def test_a_counter_that_rose_did_so_lately_for_a_minute() -> None:
     now = [0.0]
-    rising = Rising(lambda: now[0])
+    rising = CounterRise(lambda: now[0])
     assert rising.lately({}) == frozenset()
     assert rising.lately({"a": 1}) == {"a"}
     now[0] = LATELY_S - 1
@@ -37,7 +37,7 @@ def test_a_counter_that_rose_did_so_lately_for_a_minute() -> None:
 def test_since_is_when_it_was_first_seen_and_again_after_it_was_over() -> None:
     now = [1_780_000_000.0]
     problems = ProblemList(lambda: now[0])
-    first, second = Found("store", "full", "free space"), Found("space", "full", "raise it")
+    first, second = FoundProblem("store", "full", "free space"), FoundProblem("space", "full", "raise it")
     [begun] = problems.update([first])
     now[0] += 60
     later = problems.update([second, first])
@@ -47,8 +47,8 @@ def test_since_is_when_it_was_first_seen_and_again_after_it_was_over() -> None:
 
 
 def test_problems_are_listed_by_severity_and_only_errors_stop_serving() -> None:
-    notice = Found("n", "o", "p", Severity.NOTICE)
-    warning, error = Found("a", "b", "c", Severity.WARNING), Found("d", "e", "f")
+    notice = FoundProblem("n", "o", "p", Severity.NOTICE)
+    warning, error = FoundProblem("a", "b", "c", Severity.WARNING), FoundProblem("d", "e", "f")
     listed = ProblemList()
     assert serving(listed.update([notice, warning]))
     everything = listed.update([notice, warning, error])
@@ -58,12 +58,12 @@ def test_problems_are_listed_by_severity_and_only_errors_stop_serving() -> None:
 
 def test_a_notice_is_logged_as_information(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "edge.health"):
-        ProblemList().update([Found("uplink", "the hub is away", "nothing is lost", Severity.NOTICE)])
+        ProblemList().update([FoundProblem("uplink", "the hub is away", "nothing is lost", Severity.NOTICE)])
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
 def test_what_is_new_or_over_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    listed, found = ProblemList(), Found("store", "full", "free space")
+    listed, found = ProblemList(), FoundProblem("store", "full", "free space")
     with caplog.at_level("INFO", "edge.health"):
         for _ in range(3):
             listed.update([found])
@@ -72,23 +72,25 @@ def test_what_is_new_or_over_is_a_line_in_the_log(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_source_that_raises_is_a_problem_and_hides_no_other() -> None:
-    def broken() -> Iterator[Found]:
+    def broken() -> Iterator[FoundProblem]:
         raise KeyError("secret")
 
-    found = Health((broken, lambda: [Found("store", "full", "free space")])).problems()
+    found = HealthChecks((broken, lambda: [FoundProblem("store", "full", "free space")])).problems()
     assert {one.name for one in found} == {"broken", "store"}
     assert "KeyError" in str(found)
     assert "secret" not in str(found)
 
 
 def test_no_flood_of_problems() -> None:
-    found = Health((lambda: [Found(str(number), "", "") for number in range(PROBLEMS_MAX * 2)],)).problems()
+    found = HealthChecks(
+        (lambda: [FoundProblem(str(number), "", "") for number in range(PROBLEMS_MAX * 2)],)
+    ).problems()
     assert len(found) == PROBLEMS_MAX
 
 
 def test_what_is_busy_and_does_not_move_stands() -> None:
     now = [0.0]
-    standing = Standing(lambda: now[0])
+    standing = StallDetector(lambda: now[0])
     assert not standing.stands("a", 1, busy=True)
     now[0] = STANDS_S
     assert standing.stands("a", 1, busy=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.first_boot.places import Places
+from edge.appliance.first_boot.places import CardPaths
 from edge.appliance.first_boot.settings import take_up
-from edge.appliance.update.record import Record, Update
+from edge.appliance.update.record import Update, UpdateRecord
 from edge.card.text import document, text_of
 from images.disk import building, filesystem
 from images.programs import find
@@ -53,19 +53,19 @@ def filled(root: Path, *, journal: bool) -> Iterator[None]:
 
 def started(root: Path) -> None:
     """What a start with new settings and an update writes."""
-    places = Places(root)
+    places = CardPaths(root)
     places.card.mkdir(parents=True, exist_ok=True)
     places.file.write_text(text_of(document("hall", {"hostname": "hall-1", "sshKeys": [SSH]})))
     found = take_up(places)
     assert (found.new, found.trouble, found.unread) == (True, None, None)
-    Record(root).write(Update(slot="B", version="0.2.0", build="0" * 64, before="0.1.0", state="trial"))
+    UpdateRecord(root).write(Update(slot="B", version="0.2.0", build="0" * 64, before="0.1.0", state="trial"))
 
 
 def test_root_has_room_for_what_it_writes(tmp_path: Path) -> None:
     with filled(tmp_path, journal=True):
         started(tmp_path)
         assert "ann" in (tmp_path / "data/ssh/authorized_keys").read_text()
-        last = Record(tmp_path).last()
+        last = UpdateRecord(tmp_path).last()
         assert last is not None
         assert last.version == "0.2.0"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge.appliance.main import run
-from edge.appliance.update.slots import Rauc, Slot, Slots
+from edge.appliance.update.slots import Rauc, SystemSlot, SystemSlots
 from images.rootfs.building import OVERLAY
 
 pytestmark = pytest.mark.skipif(shutil.which("dpkg") is None, reason="this is no Debian")
@@ -58,9 +58,9 @@ class Gateway:
 
     def runs(self, version: str) -> None:
         """Of the bundle it came with, as `waypost edge update status` says; empty: what the card was made with."""
-        booted = Slot("rootfs.0", "A", good=True, version=version, build="")
-        other = Slot("rootfs.1", "B", good=True, version="9.9.9", build="")
-        self._monkeypatch.setattr(Rauc, "slots", lambda _: Slots(booted, other, "rootfs.0"))
+        booted = SystemSlot("rootfs.0", "A", good=True, version=version, build="")
+        other = SystemSlot("rootfs.1", "B", good=True, version="9.9.9", build="")
+        self._monkeypatch.setattr(Rauc, "slots", lambda _: SystemSlots(booted, other, "rootfs.0"))
         assert run(["edge", "update", "status", "--root", str(self.root)]) == 0
         (self.root / "status").write_text(self._capsys.readouterr().out)
 

@@ -14,9 +14,9 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
 from edge.appliance.simulator.amqp import AmqpDevice
-from edge.appliance.simulator.device import Device, Settings
-from edge.appliance.simulator.journal import Journal
-from edge.appliance.simulator.outbox import Outbox
+from edge.appliance.simulator.device import SimulatedDevice, SimulatorSettings
+from edge.appliance.simulator.journal import SimulatorJournal
+from edge.appliance.simulator.outbox import DeviceOutbox
 from tests.support.processes import free_port
 
 
@@ -85,10 +85,10 @@ def serving(peer: Peer) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def run(port: int, journal: Path | None, *, count: int, drain_s: float = 10.0) -> Device:
-    settings = Settings("d2", "plant/d2/cpu", "cpu", f"amqp://127.0.0.1:{port}", 0.002, count, 4, drain_s)
-    kept = Journal(journal, device="d2", address=settings.address, protocol="amqp", kind="cpu")
-    device = Device(settings, lambda now: {"cpu_percent": 1.0}, Outbox(1000), kept)
+def run(port: int, journal: Path | None, *, count: int, drain_s: float = 10.0) -> SimulatedDevice:
+    settings = SimulatorSettings("d2", "plant/d2/cpu", "cpu", f"amqp://127.0.0.1:{port}", 0.002, count, 4, drain_s)
+    kept = SimulatorJournal(journal, device="d2", address=settings.address, protocol="amqp", kind="cpu")
+    device = SimulatedDevice(settings, lambda now: {"cpu_percent": 1.0}, DeviceOutbox(1000), kept)
     AmqpDevice(device).run()
     device.journal.close(device.outbox)
     return device

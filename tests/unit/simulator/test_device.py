@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from edge.appliance.simulator.device import Device, Settings
-from edge.appliance.simulator.journal import Journal
-from edge.appliance.simulator.outbox import Outbox
+from edge.appliance.simulator.device import SimulatedDevice, SimulatorSettings
+from edge.appliance.simulator.journal import SimulatorJournal
+from edge.appliance.simulator.outbox import DeviceOutbox
 
 
-def make(path: Path | None, *, count: int | None = None, capacity: int = 10) -> Device:
-    settings = Settings("d1", "plant/d1/load", "load", "mqtt://gw", 0.1, count, 4, 1.0)
-    journal = Journal(path, device="d1", address=settings.address, protocol="mqtt", kind="load")
-    return Device(settings, lambda now: {"load_1m": 0.123456789}, Outbox(capacity), journal)
+def make(path: Path | None, *, count: int | None = None, capacity: int = 10) -> SimulatedDevice:
+    settings = SimulatorSettings("d1", "plant/d1/load", "load", "mqtt://gw", 0.1, count, 4, 1.0)
+    journal = SimulatorJournal(path, device="d1", address=settings.address, protocol="mqtt", kind="load")
+    return SimulatedDevice(settings, lambda now: {"load_1m": 0.123456789}, DeviceOutbox(capacity), journal)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.simulator.device import Device, Settings
-from edge.appliance.simulator.journal import Journal
+from edge.appliance.simulator.device import SimulatedDevice, SimulatorSettings
+from edge.appliance.simulator.journal import SimulatorJournal
 from edge.appliance.simulator.mqtt import MqttDevice
-from edge.appliance.simulator.outbox import Outbox
+from edge.appliance.simulator.outbox import DeviceOutbox
 from tests.support.serving import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # amqtt leaves transports of broken connections
@@ -64,10 +64,10 @@ class Gateway:
                 return first, await reader.readexactly(length)
 
 
-def make(url: str, journal: Path, count: int | None) -> tuple[Device, MqttDevice]:
-    settings = Settings("d1", "plant/d1/load", "load", url, 0.002, count, 4, 10.0)
-    kept = Journal(journal, device="d1", address=settings.address, protocol="mqtt", kind="load")
-    device = Device(settings, lambda now: {"load_1m": 1.0}, Outbox(1000), kept)
+def make(url: str, journal: Path, count: int | None) -> tuple[SimulatedDevice, MqttDevice]:
+    settings = SimulatorSettings("d1", "plant/d1/load", "load", url, 0.002, count, 4, 10.0)
+    kept = SimulatorJournal(journal, device="d1", address=settings.address, protocol="mqtt", kind="load")
+    device = SimulatedDevice(settings, lambda now: {"load_1m": 1.0}, DeviceOutbox(1000), kept)
     return device, MqttDevice(device)
 
 
@@ -75,7 +75,7 @@ def test_every_reading_is_acknowledged_over_broken_connections(tmp_path: Path) -
     gateway = Gateway(break_after=[10, 0, 3])
     journal = tmp_path / "journal.jsonl"
 
-    async def main() -> Device:
+    async def main() -> SimulatedDevice:
         async with asyncio.timeout(30), serving(gateway.serve) as port:
             device, running = make(f"mqtt://127.0.0.1:{port}", journal, 60)
             await running.run()
@@ -111,7 +111,7 @@ def test_it_asks_for_a_persistent_session_and_leaves_a_will(tmp_path: Path) -> N
 def test_stop_ends_the_measuring_and_delivers_the_rest(tmp_path: Path) -> None:
     gateway = Gateway([])
 
-    async def main() -> Device:
+    async def main() -> SimulatedDevice:
         async with asyncio.timeout(30), serving(gateway.serve) as port:
             device, running = make(f"mqtt://127.0.0.1:{port}", tmp_path / "j", None)
             task = asyncio.create_task(running.run())
@@ -127,13 +127,13 @@ def test_stop_ends_the_measuring_and_delivers_the_rest(tmp_path: Path) -> None:
 
 
 def test_without_a_gateway_readings_are_kept_and_the_drain_ends(tmp_path: Path) -> None:
-    async def main() -> Device:
+    async def main() -> SimulatedDevice:
         async with asyncio.timeout(30):
             async with serving(Gateway([]).serve) as port:
                 pass
-            settings = Settings("d1", "a", "load", f"mqtt://127.0.0.1:{port}", 0.001, 5, 4, 0.3)
-            kept = Journal(None, device="d1", address="a", protocol="mqtt", kind="load")
-            device = Device(settings, lambda now: {}, Outbox(10), kept)
+            settings = SimulatorSettings("d1", "a", "load", f"mqtt://127.0.0.1:{port}", 0.001, 5, 4, 0.3)
+            kept = SimulatorJournal(None, device="d1", address="a", protocol="mqtt", kind="load")
+            device = SimulatedDevice(settings, lambda now: {}, DeviceOutbox(10), kept)
             await MqttDevice(device).run()
             return device
 

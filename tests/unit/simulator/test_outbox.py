@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from edge.appliance.simulator.outbox import Outbox, Reading
+from edge.appliance.simulator.outbox import DeviceOutbox, SimulatedReading
 
 CAPACITY = 8
 
@@ -18,7 +18,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outbox = Outbox(CAPACITY)
+        self.outbox = DeviceOutbox(CAPACITY)
         self.waiting: list[int] = []
         self.flying: dict[int, int] = {}
         self.sends: dict[int, int] = {}
@@ -28,7 +28,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @rule()
     def add(self) -> None:
-        dropped = self.outbox.add(Reading(self.next, b"x"))
+        dropped = self.outbox.add(SimulatedReading(self.next, b"x"))
         self.waiting.append(self.next)
         self.next += 1
         if len(self.waiting) + len(self.flying) > CAPACITY:
@@ -89,21 +89,21 @@ TestOutbox.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_when_all_are_in_flight_the_new_reading_is_the_one_dropped() -> None:
-    outbox = Outbox(1)
-    assert outbox.add(Reading(0, b"")) is None
-    assert outbox.send() == Reading(0, b"")
-    assert outbox.add(Reading(1, b"")) == Reading(1, b"")
+    outbox = DeviceOutbox(1)
+    assert outbox.add(SimulatedReading(0, b"")) is None
+    assert outbox.send() == SimulatedReading(0, b"")
+    assert outbox.add(SimulatedReading(1, b"")) == SimulatedReading(1, b"")
     assert outbox.acknowledge(0) == 1
     assert len(outbox) == 0
 
 
 def test_a_sequence_is_used_once() -> None:
-    outbox = Outbox(2)
-    outbox.add(Reading(0, b""))
+    outbox = DeviceOutbox(2)
+    outbox.add(SimulatedReading(0, b""))
     with pytest.raises(ValueError, match="already"):
-        outbox.add(Reading(0, b""))
+        outbox.add(SimulatedReading(0, b""))
 
 
 def test_an_outbox_has_room() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        Outbox(0)
+        DeviceOutbox(0)

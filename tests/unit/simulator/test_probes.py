@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.appliance.simulator.probes import KINDS, ProbeError, Rates, make_probe
+from edge.appliance.simulator.probes import KINDS, ProbeError, ProbeRates, make_probe
 
 HERE = [kind for kind in KINDS if kind != "temperature"]
 
@@ -49,22 +49,22 @@ def test_temperature_needs_a_sensor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestRates:
     def test_the_first_sample_has_no_rate(self) -> None:
-        assert Rates().update(5.0, {"a": 1e9}) == {"a": 0.0}
+        assert ProbeRates().update(5.0, {"a": 1e9}) == {"a": 0.0}
 
     def test_a_counter_that_appears_later_starts_at_zero(self) -> None:
-        rates = Rates()
+        rates = ProbeRates()
         rates.update(0.0, {"a": 1.0})
         assert rates.update(1.0, {"a": 2.0, "b": 7.0}) == {"a": 1.0, "b": 0.0}
 
     @given(st.floats(0.1, 1e4), st.integers(2, 200), st.floats(0.01, 0.9))
     def test_a_steady_counter_has_its_rate_whatever_the_pace(self, rate: float, samples: int, pace: float) -> None:
-        rates = Rates()
+        rates = ProbeRates()
         for i in range(samples):
             found = rates.update(i * pace, {"a": i * pace * rate})
         assert found["a"] == pytest.approx(rate)
 
     def test_what_was_before_the_window_is_forgotten(self) -> None:
-        rates = Rates(window_s=1.0)
+        rates = ProbeRates(window_s=1.0)
         for i in range(50):
             rates.update(i * 0.1, {"a": 1000.0})
         assert rates.update(5.0, {"a": 1000.0})["a"] == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.store.recovery.verification import Depth, Finding, Report, verify
+from edge.appliance.store.recovery.verification import Depth, StoreFinding, VerificationReport, verify
 from edge.broker.store.errors import StoreDamaged, StoreInaccessible
 from edge.broker.store.limits import FINDINGS_MAX, Limits
 from edge.broker.store.sqlite import open_store
@@ -19,7 +19,7 @@ def made(tmp_path: Path) -> Made:
     return make(tmp_path / "data")
 
 
-def codes(report: Report) -> list[str]:
+def codes(report: VerificationReport) -> list[str]:
     return [finding.code for finding in report.findings]
 
 
@@ -88,7 +88,7 @@ class TestDamage:
     def test_a_rotten_segment(self, made: Made) -> None:
         rot(made.path, 1, 100)
         [finding] = verify(made.path).findings
-        assert finding == Finding(
+        assert finding == StoreFinding(
             "segment-damaged", "log 'queue jobs'", "positions 100 to 109: checksum does not match", True, 1, 100, 109
         )
         assert opens(made)

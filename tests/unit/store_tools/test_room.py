@@ -9,7 +9,7 @@ import pytest
 
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
-from edge.appliance.store.room import AddressFull, Bounds, Kept, hours_until, room_of
+from edge.appliance.store.room import AddressFull, LogUsage, StoreBounds, hours_until, room_of
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -17,14 +17,16 @@ from tests.support.stores import make
 
 TABLE = AddressTable([AddressRule("queue/#", AddressType.QUEUE), AddressRule("events", AddressType.QUEUE)])
 LOGS = [
-    Kept("queue queue/a", 100, 10.0, 5.0),
-    Kept("queue queue/b", 100, 10.0, 0.0),
-    Kept("topic plant/#", 50, 20.0, 20.0),
+    LogUsage("queue queue/a", 100, 10.0, 5.0),
+    LogUsage("queue queue/b", 100, 10.0, 0.0),
+    LogUsage("topic plant/#", 50, 20.0, 20.0),
 ]
 
 
-def room(free: int = 1_000, reusable: int = 0, bounds: Bounds | None = None) -> tuple[int, float | None, float | None]:
-    found = room_of(LOGS, free, reusable, bounds or Bounds(), known=True)
+def room(
+    free: int = 1_000, reusable: int = 0, bounds: StoreBounds | None = None
+) -> tuple[int, float | None, float | None]:
+    found = room_of(LOGS, free, reusable, bounds or StoreBounds(), known=True)
     return found.usable_bytes, found.hours_of_autonomy, found.hours_to_full
 
 
@@ -52,21 +54,21 @@ class TestRoom:
         assert room(900, 100) == (1_000, 25.0, 40.0)
 
     def test_the_floor_is_nobodys(self) -> None:
-        assert room(900, 100, Bounds(floor_bytes=200)) == (800, 20.0, 32.0)
-        assert room(100, 0, Bounds(floor_bytes=200)) == (0, 0.0, 0.0)
+        assert room(900, 100, StoreBounds(floor_bytes=200)) == (800, 20.0, 32.0)
+        assert room(100, 0, StoreBounds(floor_bytes=200)) == (0, 0.0, 0.0)
 
     def test_the_space_keeps_no_more_than_its_quota(self) -> None:
-        assert room(bounds=Bounds(space_bytes=650)) == (400, 10.0, 16.0)
-        assert room(bounds=Bounds(space_bytes=100)) == (0, 0.0, 0.0)
+        assert room(bounds=StoreBounds(space_bytes=650)) == (400, 10.0, 16.0)
+        assert room(bounds=StoreBounds(space_bytes=100)) == (0, 0.0, 0.0)
 
     def test_what_is_reserved_is_set_aside(self) -> None:
         policies = {"events": AddressPolicy(reserve_bytes=100), "queue/#": AddressPolicy(reserve_bytes=120)}
-        bounds = Bounds(space_bytes=750, table=TABLE, policies=policies)
+        bounds = StoreBounds(space_bytes=750, table=TABLE, policies=policies)
         assert room(bounds=bounds)[0] == 750 - 250 - 100, "queue/# keeps more than is reserved for it"
 
     @pytest.mark.parametrize("when_full", WhenFull)
     def test_an_address_is_full_before_the_medium(self, when_full: WhenFull) -> None:
-        bounds = Bounds(table=TABLE, policies={"queue/#": AddressPolicy(quota_bytes=260, when_full=when_full)})
+        bounds = StoreBounds(table=TABLE, policies={"queue/#": AddressPolicy(quota_bytes=260, when_full=when_full)})
         found = room_of(LOGS, 1_000, 0, bounds, known=True)
         assert found.hours_of_autonomy == 3.0, "both queues fall under one resource"
         assert found.first_full == AddressFull("queue/#", when_full.value, 3.0)
@@ -78,17 +80,17 @@ class TestRoom:
         (200, WhenFull.DROP_OLDEST, []),
     ])  # fmt: skip
     def test_who_refuses(self, quota: int, when_full: WhenFull, used_up: list[str]) -> None:
-        bounds = Bounds(table=TABLE, policies={"queue/#": AddressPolicy(quota_bytes=quota, when_full=when_full)})
+        bounds = StoreBounds(table=TABLE, policies={"queue/#": AddressPolicy(quota_bytes=quota, when_full=when_full)})
         assert room_of(LOGS, 1_000, 0, bounds, known=True).used_up == used_up
 
     def test_quotas_may_keep_it_from_ever_being_full(self) -> None:
         policies = {"queue/#": AddressPolicy(quota_bytes=300), "plant/#": AddressPolicy(quota_bytes=450)}
-        found = room_of(LOGS, 1_000, 0, Bounds(table=TABLE, policies=policies), known=True)
+        found = room_of(LOGS, 1_000, 0, StoreBounds(table=TABLE, policies=policies), known=True)
         assert found.hours_to_full is None
         assert found.hours_of_autonomy == 5.0
 
     def test_nothing_is_known(self) -> None:
-        found = room_of([Kept("queue q", 10, 0.0, 0.0)], 1_000, 0, Bounds(), known=False)
+        found = room_of([LogUsage("queue q", 10, 0.0, 0.0)], 1_000, 0, StoreBounds(), known=False)
         assert (found.bytes_per_hour, found.hours_of_autonomy, found.hours_to_full) == (None, None, None)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge.appliance.update.fetching import QUIET, Fetching
+from edge.appliance.update.fetching import QUIET, BundleDownload
 from edge.appliance.update.limits import AGAIN_S, FETCHED_WRONG_MAX, SYNCED_BYTES
-from edge.appliance.update.wanted import Fetched, Wanted, WantedFiles
+from edge.appliance.update.wanted import DownloadProgress, WantedFiles, WantedSystem
 from tests.support.file_server import FileServer
 from tests.support.http_proxy import HttpProxy
 
@@ -56,17 +56,17 @@ def files(tmp_path: Path) -> WantedFiles:
     return WantedFiles(tmp_path)
 
 
-def want(files: WantedFiles, server: FileServer, **more: object) -> Wanted:
+def want(files: WantedFiles, server: FileServer, **more: object) -> WantedSystem:
     known = {"version": "2", "build": "b" * 64, "url": server.url, "gateway": "hall"}
     told = {"sha256": hashlib.sha256(CONTENT).hexdigest(), "size": len(CONTENT)}
-    wanted = msgspec.convert({**known, **told, **more}, Wanted)
+    wanted = msgspec.convert({**known, **told, **more}, WantedSystem)
     files.want(wanted)
     return wanted
 
 
 def fetch(files: WantedFiles, clock: Clock | None = None) -> Path | None:
     """By a process that has just started."""
-    return Fetching(files, clock=clock or Clock()).run()
+    return BundleDownload(files, clock=clock or Clock()).run()
 
 
 def test_all_of_it_at_once(files: WantedFiles, server: FileServer) -> None:
@@ -74,7 +74,7 @@ def test_all_of_it_at_once(files: WantedFiles, server: FileServer) -> None:
     found = fetch(files)
     assert found == files.bundle(wanted)
     assert found.read_bytes() == CONTENT
-    assert files.fetched() == Fetched(sha256=wanted.sha256, bytes=len(CONTENT))
+    assert files.fetched() == DownloadProgress(sha256=wanted.sha256, bytes=len(CONTENT))
     assert fetch(files) == found, "after another start"
     assert server.asked == [""], "it is not fetched twice"
 
@@ -217,7 +217,7 @@ def test_what_is_kept_free_for_messages_stays_free(files: WantedFiles, server: F
     want(files, server, keep_free=1 << 30)
     room = [(1 << 30) + len(CONTENT) - 1, (1 << 30) + len(CONTENT)]
     clock = Clock()
-    assert Fetching(files, clock=clock, free=lambda _: room.pop(0)).run() is not None
+    assert BundleDownload(files, clock=clock, free=lambda _: room.pop(0)).run() is not None
     assert len(clock.naps) == 1
     assert room == []
 

@@ -5,48 +5,48 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.appliance.update.gate import Gate, Seen, Verdict
+from edge.appliance.update.gate import GatewayCondition, UpdateGate, UpdateVerdict
 from edge.appliance.update.limits import HEALTHY_S, LOOK_S, TRIAL_S
 
-WELL = Seen(frozenset(), connected=True)
-ALONE = Seen(frozenset(), connected=False)
-ILL = Seen(frozenset({"listener"}), connected=True)
+WELL = GatewayCondition(frozenset(), connected=True)
+ALONE = GatewayCondition(frozenset(), connected=False)
+ILL = GatewayCondition(frozenset({"listener"}), connected=True)
 
 
-def gate(*, errors: tuple[str, ...] = (), connected: bool = True) -> Gate:
-    return Gate(0.0, errors=errors, connected=connected)
+def gate(*, errors: tuple[str, ...] = (), connected: bool = True) -> UpdateGate:
+    return UpdateGate(0.0, errors=errors, connected=connected)
 
 
 def test_it_is_kept_after_a_minute_without_a_break() -> None:
     one = gate()
-    assert one.see(10.0, WELL) is Verdict.WAIT
-    assert one.see(10.0 + HEALTHY_S - 1, None) is Verdict.WAIT
+    assert one.see(10.0, WELL) is UpdateVerdict.WAIT
+    assert one.see(10.0 + HEALTHY_S - 1, None) is UpdateVerdict.WAIT
     assert "does not answer" in one.lacking
-    assert one.see(100.0, WELL) is Verdict.WAIT
-    assert one.see(100.0 + HEALTHY_S - 0.1, WELL) is Verdict.WAIT
-    assert one.see(100.0 + HEALTHY_S, WELL) is Verdict.KEEP
-    assert one.see(TRIAL_S + 1, None) is Verdict.KEEP
+    assert one.see(100.0, WELL) is UpdateVerdict.WAIT
+    assert one.see(100.0 + HEALTHY_S - 0.1, WELL) is UpdateVerdict.WAIT
+    assert one.see(100.0 + HEALTHY_S, WELL) is UpdateVerdict.KEEP
+    assert one.see(TRIAL_S + 1, None) is UpdateVerdict.KEEP
 
 
 def test_what_was_wrong_before_is_not_held_against_it() -> None:
     one = gate(errors=("listener",), connected=False)
     one.see(0.0, ILL._replace(connected=False))
-    assert one.see(HEALTHY_S, ILL._replace(connected=False)) is Verdict.KEEP
+    assert one.see(HEALTHY_S, ILL._replace(connected=False)) is UpdateVerdict.KEEP
 
 
 def test_without_its_uplink_it_is_given_up_and_says_why() -> None:
     one = gate()
-    assert one.see(TRIAL_S - 0.1, ALONE) is Verdict.WAIT
-    assert one.see(TRIAL_S, ALONE) is Verdict.GO_BACK
+    assert one.see(TRIAL_S - 0.1, ALONE) is UpdateVerdict.WAIT
+    assert one.see(TRIAL_S, ALONE) is UpdateVerdict.GO_BACK
     assert "hub" in one.lacking
     assert one.lacks_only_the_hub
-    assert one.see(TRIAL_S + HEALTHY_S, WELL) is Verdict.GO_BACK
+    assert one.see(TRIAL_S + HEALTHY_S, WELL) is UpdateVerdict.GO_BACK
 
 
 def test_well_at_the_very_end_is_too_late() -> None:
     one = gate()
     one.see(TRIAL_S - 1, WELL)
-    assert one.see(TRIAL_S, WELL) is Verdict.GO_BACK
+    assert one.see(TRIAL_S, WELL) is UpdateVerdict.GO_BACK
     assert "long enough" in one.lacking
     assert not one.lacks_only_the_hub
 
@@ -62,18 +62,20 @@ looks = st.lists(st.sampled_from([WELL, ALONE, ILL, None]), max_size=400)
 
 
 @given(looks, st.booleans())
-def test_kept_means_a_minute_of_health_and_silence_means_going_back(seen: list[Seen | None], connected: bool) -> None:
+def test_kept_means_a_minute_of_health_and_silence_means_going_back(
+    seen: list[GatewayCondition | None], connected: bool
+) -> None:
     one, verdicts = gate(connected=connected), []
     for number, each in enumerate(seen):
         verdicts.append(one.see(number * LOOK_S, each))
-    decided = next((at for at, verdict in enumerate(verdicts) if verdict is not Verdict.WAIT), None)
+    decided = next((at for at, verdict in enumerate(verdicts) if verdict is not UpdateVerdict.WAIT), None)
     if decided is None:
         assert len(seen) * LOOK_S <= TRIAL_S
         return
     assert set(verdicts[decided:]) == {verdicts[decided]}
     fine = {WELL} if connected else {WELL, ALONE}
     lately = seen[decided - int(HEALTHY_S / LOOK_S) : decided + 1]
-    if verdicts[decided] is Verdict.KEEP:
+    if verdicts[decided] is UpdateVerdict.KEEP:
         assert set(lately) <= fine
         assert len(lately) > HEALTHY_S / LOOK_S
         assert decided * LOOK_S <= TRIAL_S

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.appliance.update.slots import Bundle, Rauc, Slot, SlotsError
+from edge.appliance.update.slots import BundleInfo, Rauc, SlotsError, SystemSlot
 
 STATUS: dict[str, Any] = json.loads(
     """
@@ -33,15 +33,17 @@ def rauc(said: object, code: int = 0) -> Rauc:
 
 def test_both_slots_are_read() -> None:
     found = rauc(STATUS).slots()
-    assert found.booted == Slot("rootfs.0", "A", True, "", "")
-    assert found.other == Slot("rootfs.1", "B", False, "0.2.0", "abc")
+    assert found.booted == SystemSlot("rootfs.0", "A", True, "", "")
+    assert found.other == SystemSlot("rootfs.1", "B", False, "0.2.0", "abc")
     assert found.first == "rootfs.1"
     assert found.booted.holds_a_system
     assert not found.other._replace(version="").holds_a_system
 
 
 def test_a_bundle_is_read() -> None:
-    assert rauc({"compatible": "waypost-arm64", "version": "0.2.0", "build": "abc"}).look("x") == Bundle("0.2.0", "abc")
+    assert rauc({"compatible": "waypost-arm64", "version": "0.2.0", "build": "abc"}).look("x") == BundleInfo(
+        "0.2.0", "abc"
+    )
 
 
 def test_what_rauc_says_when_it_fails_is_told() -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.update.gate import Seen, Verdict
+from edge.appliance.update.gate import GatewayCondition, UpdateVerdict
 from edge.appliance.update.limits import FILE_BYTES_MAX, HEALTHY_S, INSTALLED_MAX, LOOK_S, TRIAL_S
-from edge.appliance.update.record import FILE, ON_TRIAL, Record, Update
-from edge.appliance.update.slots import Bundle, SlotsError
-from edge.appliance.update.updating import UpdateRefused, Updating
+from edge.appliance.update.record import FILE, ON_TRIAL, Update, UpdateRecord
+from edge.appliance.update.slots import BundleInfo, SlotsError
+from edge.appliance.update.updating import Updater, UpdateRefused
 from tests.support.slots import Card, PowerCut
 
-WELL = Seen(frozenset(), connected=True)
-ALONE = Seen(frozenset(), connected=False)
+WELL = GatewayCondition(frozenset(), connected=True)
+ALONE = GatewayCondition(frozenset(), connected=False)
 
 
 class Machine:
@@ -26,7 +26,7 @@ class Machine:
         self._until_cut = cut_before
         self.card = Card(self._count)
         self.record = Counted(root, self)
-        self.health: dict[str, Seen | None] = {"1": WELL, "2": WELL}
+        self.health: dict[str, GatewayCondition | None] = {"1": WELL, "2": WELL}
         self.cuts = 0
 
     def _count(self) -> None:
@@ -44,13 +44,13 @@ class Machine:
         assert held is not None
         return held.version
 
-    def updating(self) -> Updating:
-        return Updating(self.card, self.record, lambda: self.health[self.runs])
+    def updating(self) -> Updater:
+        return Updater(self.card, self.record, lambda: self.health[self.runs])
 
     def install(self, file: str = "bundle", *, again: bool = True) -> None:
         self.updating().install(file, again=again)
 
-    def start(self) -> Verdict | None:
+    def start(self) -> UpdateVerdict | None:
         """Power on, and decide; None: there was nothing to decide."""
         self.card.power_on()
         updating = self.updating()
@@ -59,7 +59,7 @@ class Machine:
             self.card.mark_good()
             return None
         gate, now = updating.gate(tried, 0.0), 0.0
-        while (verdict := updating.step(gate, now)) is Verdict.WAIT:
+        while (verdict := updating.step(gate, now)) is UpdateVerdict.WAIT:
             now += LOOK_S
             assert now <= TRIAL_S
         return verdict
@@ -68,14 +68,14 @@ class Machine:
         """Starts until nothing is left to decide, whatever the power does."""
         for _ in range(10):
             try:
-                if self.start() is not Verdict.GO_BACK:
+                if self.start() is not UpdateVerdict.GO_BACK:
                     return
             except PowerCut:
                 continue
         raise AssertionError("it never comes to rest")
 
 
-class Counted(Record):
+class Counted(UpdateRecord):
     """Writing is a change the power may go before."""
 
     def __init__(self, root: Path, machine: Machine) -> None:
@@ -97,20 +97,22 @@ def test_a_good_one_is_kept(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.install()
     assert (tmp_path / ON_TRIAL).read_text() == "B\n"
-    assert (machine.start(), machine.runs, last(machine).state) == (Verdict.KEEP, "2", "kept")
+    assert (machine.start(), machine.runs, last(machine).state) == (UpdateVerdict.KEEP, "2", "kept")
     assert not (tmp_path / ON_TRIAL).exists()
     assert machine.card.tries["B"] == 3
     assert (machine.start(), machine.runs) == (None, "2")
 
 
 @pytest.mark.parametrize("health", [
-    None, Seen(frozenset({"store"}), connected=True), Seen(frozenset({"store"}), connected=False),
+    None,
+    GatewayCondition(frozenset({"store"}), connected=True),
+    GatewayCondition(frozenset({"store"}), connected=False),
 ])  # fmt: skip
-def test_one_that_is_not_well_is_taken_back(tmp_path: Path, health: Seen | None) -> None:
+def test_one_that_is_not_well_is_taken_back(tmp_path: Path, health: GatewayCondition | None) -> None:
     machine = Machine(tmp_path)
     machine.health["2"] = health
     machine.install()
-    assert machine.start() is Verdict.GO_BACK
+    assert machine.start() is UpdateVerdict.GO_BACK
     assert (machine.start(), machine.runs, last(machine).state) == (None, "1", "given up")
     assert last(machine).why
     assert not (tmp_path / ON_TRIAL).exists()
@@ -122,7 +124,7 @@ def test_one_whose_trial_meets_an_outage_of_the_hub_is_tried_again_after_it(tmp_
     machine = Machine(tmp_path)
     machine.install(again=False)
     machine.health = {"1": ALONE, "2": ALONE}
-    assert machine.start() is Verdict.GO_BACK
+    assert machine.start() is UpdateVerdict.GO_BACK
     assert (machine.start(), machine.runs, last(machine).state) == (None, "1", "cut off")
     assert "not connected to its hub" in last(machine).why
     for _ in range(INSTALLED_MAX):  # each look of the service, and a stick that is left in
@@ -131,7 +133,7 @@ def test_one_whose_trial_meets_an_outage_of_the_hub_is_tried_again_after_it(tmp_
     assert last(machine).begun == 1, "waiting does not count"
     machine.health = {"1": WELL, "2": WELL}
     machine.install(again=False)
-    assert (machine.start(), machine.runs, last(machine).state) == (Verdict.KEEP, "2", "kept")
+    assert (machine.start(), machine.runs, last(machine).state) == (UpdateVerdict.KEEP, "2", "kept")
 
 
 def test_one_that_breaks_the_uplink_is_given_up_after_some_trials(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_one_that_breaks_the_uplink_is_given_up_after_some_trials(tmp_path: Path
     machine.health["2"] = ALONE
     for begun in range(1, INSTALLED_MAX + 1):
         machine.install(again=False)
-        assert machine.start() is Verdict.GO_BACK
+        assert machine.start() is UpdateVerdict.GO_BACK
         assert (machine.start(), machine.runs, last(machine).begun) == (None, "1", begun)
     assert (last(machine).state, last(machine).ran) == ("given up", True)
     with pytest.raises(UpdateRefused, match="given up before"):
@@ -153,7 +155,7 @@ def test_by_hand_while_the_hub_is_away_its_uplink_is_still_asked_for(tmp_path: P
     machine.live()
     machine.install()
     assert last(machine).connected
-    assert machine.start() is Verdict.GO_BACK
+    assert machine.start() is UpdateVerdict.GO_BACK
 
 
 def test_one_that_does_not_start_is_noticed_by_the_old_one(tmp_path: Path) -> None:
@@ -215,24 +217,24 @@ def test_another_one_after_one_that_was_given_up(tmp_path: Path) -> None:
     machine.health["2"] = None
     machine.install()
     machine.live()
-    machine.card.offered, machine.health["3"] = Bundle("3", "three"), WELL
+    machine.card.offered, machine.health["3"] = BundleInfo("3", "three"), WELL
     machine.install(again=False)
-    assert (machine.start(), machine.runs) == (Verdict.KEEP, "3")
+    assert (machine.start(), machine.runs) == (UpdateVerdict.KEEP, "3")
 
 
 def test_a_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     (tmp_path / FILE).parent.mkdir(parents=True)
     (tmp_path / FILE).write_bytes(b'{"slot": "B"')
-    assert Record(tmp_path).last() is None
+    assert UpdateRecord(tmp_path).last() is None
     (tmp_path / FILE).write_bytes(b" " * FILE_BYTES_MAX + b"{}")
-    assert Record(tmp_path).last() is None
+    assert UpdateRecord(tmp_path).last() is None
 
 
 def test_it_is_looked_at_often_enough() -> None:
     assert LOOK_S * 2 < HEALTHY_S < TRIAL_S
 
 
-WANTED = Bundle("2", "two")
+WANTED = BundleInfo("2", "two")
 
 
 class TestWanted:
@@ -243,13 +245,13 @@ class TestWanted:
         machine.updating().install_wanted("bundle", WANTED)
         with pytest.raises(UpdateRefused, match="is being tried"):
             machine.updating().install_wanted("bundle", WANTED)
-        assert (machine.start(), machine.runs) == (Verdict.KEEP, "2")
+        assert (machine.start(), machine.runs) == (UpdateVerdict.KEEP, "2")
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o644, "the gateway's user tells its hub"
 
     def test_another_one_than_is_wanted_is_refused_for_good(self, tmp_path: Path) -> None:
         machine = Machine(tmp_path)
         with pytest.raises(UpdateRefused, match="its bundle holds 2, build two"):
-            machine.updating().install_wanted("bundle", Bundle("2", "else"))
+            machine.updating().install_wanted("bundle", BundleInfo("2", "else"))
         assert (last(machine).state, last(machine).build, last(machine).ran) == ("given up", "else", False)
 
     def test_one_that_is_not_signed_is_given_up_after_some_looks(self, tmp_path: Path) -> None:

@@ -13,16 +13,16 @@ import pytest
 from bridge.desired import SystemPhase
 from bridge.resources.parse import parse
 from edge.appliance.update.following import SLOTS, SystemFollower
-from edge.appliance.update.record import Record, Update
-from edge.appliance.update.wanted import ROOT, Fetched, Machine, Wanted, WantedFiles, report
+from edge.appliance.update.record import Update, UpdateRecord
+from edge.appliance.update.wanted import ROOT, DownloadProgress, MachineSystems, WantedFiles, WantedSystem, report
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from tests.support.processes import wait_until
 
 OLD, NEW = "a" * 64, "b" * 64
-WANTED = Wanted(version="2", build=NEW, url="https://localhost/2.raucb", sha256="c" * 64, size=1_000)
+WANTED = WantedSystem(version="2", build=NEW, url="https://localhost/2.raucb", sha256="c" * 64, size=1_000)
 LAST = Update(slot="B", version="2", build=NEW, before="1", state="installing")
-HERE = Fetched(sha256=WANTED.sha256, bytes=1_000)
+HERE = DownloadProgress(sha256=WANTED.sha256, bytes=1_000)
 SYSTEM = f"""
 apiVersion: waypost/v1
 kind: System
@@ -44,36 +44,42 @@ def last(state: str, why: str = "", *, ran: bool = False, build: str = NEW) -> U
 @pytest.mark.parametrize(
     ("machine", "fetched", "phase", "why", "percent"),
     [
-        (Machine("", None), Fetched(), "waiting", "what runs now is being looked at", 0),
-        (Machine(OLD, None), Fetched(), "waiting", "", 0),
-        (Machine(OLD, None), Fetched(sha256="other", bytes=900), "waiting", "", 0),
-        (Machine(OLD, None), Fetched(sha256=WANTED.sha256, bytes=459, trouble="404"), "fetching", "404", 40),
-        (Machine(OLD, None), Fetched(sha256=WANTED.sha256, refused="another"), "refused", "another", 0),
-        (Machine(OLD, None), HERE, "installing", "", 100),
-        (Machine(OLD, last("kept", build="older")), HERE, "installing", "", 100),
-        (Machine(OLD, last("cut off", "no power")), HERE, "installing", "no power", 100),
-        (Machine(OLD, last("installing")), HERE, "installing", "", 0),
-        (Machine(OLD, last("trial")), HERE, "trying", "", 0),
-        (Machine(NEW, last("trial")), HERE, "trying", "", 0),
-        (Machine("", last("trial")), HERE, "trying", "", 0),
-        (Machine(NEW, last("kept")), HERE, "kept", "", 0),
-        (Machine(NEW, None), Fetched(), "kept", "", 0),
-        (Machine(OLD, last("given up", "ill", ran=True)), HERE, "rolled-back", "ill", 0),
-        (Machine(OLD, last("given up", "forged")), HERE, "refused", "forged", 0),
-        (Machine(OLD, last("given up", "ill", ran=True, build="older")), Fetched(), "waiting", "", 0),
+        (MachineSystems("", None), DownloadProgress(), "waiting", "what runs now is being looked at", 0),
+        (MachineSystems(OLD, None), DownloadProgress(), "waiting", "", 0),
+        (MachineSystems(OLD, None), DownloadProgress(sha256="other", bytes=900), "waiting", "", 0),
+        (
+            MachineSystems(OLD, None),
+            DownloadProgress(sha256=WANTED.sha256, bytes=459, trouble="404"),
+            "fetching",
+            "404",
+            40,
+        ),
+        (MachineSystems(OLD, None), DownloadProgress(sha256=WANTED.sha256, refused="another"), "refused", "another", 0),
+        (MachineSystems(OLD, None), HERE, "installing", "", 100),
+        (MachineSystems(OLD, last("kept", build="older")), HERE, "installing", "", 100),
+        (MachineSystems(OLD, last("cut off", "no power")), HERE, "installing", "no power", 100),
+        (MachineSystems(OLD, last("installing")), HERE, "installing", "", 0),
+        (MachineSystems(OLD, last("trial")), HERE, "trying", "", 0),
+        (MachineSystems(NEW, last("trial")), HERE, "trying", "", 0),
+        (MachineSystems("", last("trial")), HERE, "trying", "", 0),
+        (MachineSystems(NEW, last("kept")), HERE, "kept", "", 0),
+        (MachineSystems(NEW, None), DownloadProgress(), "kept", "", 0),
+        (MachineSystems(OLD, last("given up", "ill", ran=True)), HERE, "rolled-back", "ill", 0),
+        (MachineSystems(OLD, last("given up", "forged")), HERE, "refused", "forged", 0),
+        (MachineSystems(OLD, last("given up", "ill", ran=True, build="older")), DownloadProgress(), "waiting", "", 0),
     ],
 )
-def test_how_far_it_is(machine: Machine, fetched: Fetched, phase: str, why: str, percent: int) -> None:
+def test_how_far_it_is(machine: MachineSystems, fetched: DownloadProgress, phase: str, why: str, percent: int) -> None:
     told = report(WANTED, machine, fetched)
     assert (told.phase.value, told.why, told.percent, told.version) == (phase, why, percent, "2")
 
 
 def test_what_a_machine_says_of_itself(tmp_path: Path) -> None:
-    assert Machine.of(tmp_path) == Machine("", None)
+    assert MachineSystems.of(tmp_path) == MachineSystems("", None)
     (tmp_path / ROOT).parent.mkdir(parents=True)
     (tmp_path / ROOT).write_text(f"{OLD}\n")
-    Record(tmp_path).write(last("kept"))
-    assert Machine.of(tmp_path) == Machine(OLD, last("kept"))
+    UpdateRecord(tmp_path).write(last("kept"))
+    assert MachineSystems.of(tmp_path) == MachineSystems(OLD, last("kept"))
 
 
 class Followed:

@@ -12,7 +12,7 @@ from edge.appliance.store.recovery.inspection import log_of
 from edge.appliance.store.recovery.report import RepairReport
 from edge.appliance.store.recovery.rows import end_of, insert, lacks
 from edge.appliance.store.recovery.salvage import Salvage
-from edge.appliance.store.recovery.snapshot import Snapshot
+from edge.appliance.store.recovery.snapshot import StoreSnapshot
 from edge.broker.store import segment
 from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX
 from edge.broker.store.segment import Row
@@ -32,7 +32,7 @@ class SegmentSearch:
         self.unsound: list[Row] = []
         """Rows that the tree leads to and that fail their checks."""
 
-    def keep(self, out: sqlite3.Connection, taken: Snapshot, bounds: Mapping[int, tuple[int, int]]) -> None:
+    def keep(self, out: sqlite3.Connection, taken: StoreSnapshot, bounds: Mapping[int, tuple[int, int]]) -> None:
         """Every segment that passes its CRC: those the tree leads to, and where some are missing those of all pages.
 
         `bounds`: first position and end of each log, as far as its table has them.

@@ -21,7 +21,7 @@ from edge.appliance.store.recovery.inspection import log_of
 from edge.appliance.store.recovery.report import RepairReport
 from edge.appliance.store.recovery.rows import OF_LOG, bounds, insert
 from edge.appliance.store.recovery.salvage import Salvage
-from edge.appliance.store.recovery.snapshot import Snapshot
+from edge.appliance.store.recovery.snapshot import StoreSnapshot
 from edge.broker.model.ranges import Ranges
 from edge.broker.store import epochs, schema, segment
 from edge.broker.store.damage import DAMAGED
@@ -66,7 +66,7 @@ class Rebuilding:
         self._known: set[tuple[int, int, int]] = set()
         """Gaps that an earlier repair has accounted for."""
 
-    def run(self, taken: Snapshot) -> RepairReport:
+    def run(self, taken: StoreSnapshot) -> RepairReport:
         """Write the fresh file. Raises sqlite3.Error."""
         os.close(os.open(self._target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         with contextlib.closing(sqlite3.connect(self._target, isolation_level=None)) as out:

@@ -48,7 +48,7 @@ OnProgress = Callable[[int], None]
 """Called with the bytes of the file gone through."""
 
 
-class Snapshot(NamedTuple):
+class StoreSnapshot(NamedTuple):
     """What became of the copy."""
 
     notes: list[str]
@@ -57,14 +57,14 @@ class Snapshot(NamedTuple):
     """Nothing leads to the messages: only `search` finds them."""
 
 
-class _Table(NamedTuple):
+class _SnapshotTable(NamedTuple):
     root: int
     shape: Shape
     statement: str
     """That makes it, without what a reader does not need."""
 
 
-def take(path: Path, copy: Path, on_progress: OnProgress) -> Snapshot:
+def take(path: Path, copy: Path, on_progress: OnProgress) -> StoreSnapshot:
     """Copy the store at `path`, with what its log holds, and make the copy readable.
 
     The caller removes the copy, and what `SCRATCH` names. Raises sqlite3.Error, OSError.
@@ -169,7 +169,7 @@ def _empty_page(copy: Path, size: int) -> bytes:
         return _beside(copy, "page1").read_bytes()[:size]
 
 
-def _tables(copy: Path, size: int) -> dict[str, _Table]:
+def _tables(copy: Path, size: int) -> dict[str, _SnapshotTable]:
     """Those of a new store of this page size."""
     found = {}
     with _made(copy, size) as connection:
@@ -184,7 +184,7 @@ def _tables(copy: Path, size: int) -> dict[str, _Table]:
             listed = ", ".join(f"{column} {kind}" for column, kind, _ in columns)
             ending = ")" if numbered else ") WITHOUT ROWID"
             statement = f"CREATE TABLE {name} ({listed}, PRIMARY KEY ({keys}){ending}"
-            found[name] = _Table(root, Shape(TABLE_LEAF if numbered else INDEX_LEAF, kinds), statement)
+            found[name] = _SnapshotTable(root, Shape(TABLE_LEAF if numbered else INDEX_LEAF, kinds), statement)
     return found
 
 
@@ -206,21 +206,21 @@ def _believe_no_counts(copy: Path, size: int) -> None:
             file.write(head)
 
 
-def _make_readable(copy: Path, size: int, on_progress: OnProgress) -> Snapshot:
+def _make_readable(copy: Path, size: int, on_progress: OnProgress) -> StoreSnapshot:
     own = _own_roots(copy)
     if not own:  # what the head says may be wrong, too
         size = _likely_size(copy, size)
     tables = _tables(copy, size)
     with contextlib.closing(Pages(copy, size)) as pages:
         if own.keys() >= _FIRST_TABLES and pages.leads_to(own[SEGMENT], tables[SEGMENT].shape):
-            return Snapshot([], size)
+            return StoreSnapshot([], size)
         roots = _roots(pages, tables, own, on_progress)
     _write_schema(copy, size, tables, roots)
     notes = [] if own else ["the first page is rotten: made anew"]
     if SEGMENT in roots:
-        return Snapshot(notes, size)
+        return StoreSnapshot(notes, size)
     notes.append("the tree of the messages is lost: they are looked for in every page")
-    return Snapshot(notes, size, treeless=True)
+    return StoreSnapshot(notes, size, treeless=True)
 
 
 def _own_roots(copy: Path) -> dict[str, int]:
@@ -234,7 +234,7 @@ def _own_roots(copy: Path) -> dict[str, int]:
 
 
 def _roots(
-    pages: Pages, tables: Mapping[str, _Table], own: Mapping[str, int], on_progress: OnProgress
+    pages: Pages, tables: Mapping[str, _SnapshotTable], own: Mapping[str, int], on_progress: OnProgress
 ) -> dict[str, int]:
     """Where each table begins, of those whose beginning is known and holds such rows."""
     listed = _listed(pages, on_progress)
@@ -269,7 +269,7 @@ def _leaves(pages: Pages, on_progress: OnProgress) -> Iterator[bytes]:
             on_progress(number * pages.page_bytes)
 
 
-def _write_schema(copy: Path, size: int, tables: Mapping[str, _Table], roots: Mapping[str, int]) -> None:
+def _write_schema(copy: Path, size: int, tables: Mapping[str, _SnapshotTable], roots: Mapping[str, int]) -> None:
     """A first page that knows the tables at `roots`; what does not fit into it is put at the end of the file.
 
     A table whose beginning is lost gets a page that cannot be read, so that it counts as damaged. That of the messages
@@ -294,7 +294,9 @@ def _write_schema(copy: Path, size: int, tables: Mapping[str, _Table], roots: Ma
     _believe_no_counts(copy, size)
 
 
-def _schema_pages(copy: Path, size: int, tables: Mapping[str, _Table], roots: Mapping[str, int], rotten: int) -> bytes:
+def _schema_pages(
+    copy: Path, size: int, tables: Mapping[str, _SnapshotTable], roots: Mapping[str, int], rotten: int
+) -> bytes:
     with _made(copy, size) as connection:
         for name, table in tables.items():
             if name != SEGMENT or name in roots:

@@ -42,7 +42,7 @@ class Depth(enum.Enum):
     """As QUICK without walking the tree: what opening the store reads."""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class StoreFinding(msgspec.Struct, frozen=True):
     """One thing that is not as it must be."""
 
     code: str
@@ -57,7 +57,7 @@ class Finding(msgspec.Struct, frozen=True):
     """Positions of `log` it is about."""
 
 
-class Report(msgspec.Struct):
+class VerificationReport(msgspec.Struct):
     """What a verification saw."""
 
     path: str
@@ -71,7 +71,7 @@ class Report(msgspec.Struct):
     """Verified ones."""
     messages: int = 0
     bytes: int = 0
-    findings: list[Finding] = []
+    findings: list[StoreFinding] = []
     left_out: int = 0
     """Findings beyond the bound that are only counted."""
 
@@ -80,7 +80,7 @@ class Report(msgspec.Struct):
         """True when something is wrong."""
         return bool(self.left_out) or any(finding.damage for finding in self.findings)
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: StoreFinding) -> None:
         """Note it, or count it when there are too many."""
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
@@ -88,15 +88,17 @@ class Report(msgspec.Struct):
             self.left_out += finding.damage
 
 
-def verify(path: Path, depth: Depth = Depth.FULL, on_progress: OnProgress = lambda _done, _all: None) -> Report:
+def verify(
+    path: Path, depth: Depth = Depth.FULL, on_progress: OnProgress = lambda _done, _all: None
+) -> VerificationReport:
     """Verify the store in the file at `path`. Raises StoreInaccessible when it cannot be opened at all."""
-    report = Report(str(path), depth.value)
+    report = VerificationReport(str(path), depth.value)
     try:
         inspection = Inspection.open(path)
     except StoreError as error:
         if not path.is_file():
             raise
-        report.add(Finding("not-a-store", path.name, str(error)))
+        report.add(StoreFinding("not-a-store", path.name, str(error)))
         return report
     with inspection:
         for step in (_check_pages, _check_schema):
@@ -107,16 +109,16 @@ def verify(path: Path, depth: Depth = Depth.FULL, on_progress: OnProgress = lamb
     return report
 
 
-def _step(report: Report, found: Iterator[Finding]) -> None:
+def _step(report: VerificationReport, found: Iterator[StoreFinding]) -> None:
     """What cannot be read ends a step, and is a finding itself."""
     try:
         for finding in found:
             report.add(finding)
     except (StoreError, TypeError, ValueError) as error:  # a damaged page gives NULL where no NULL can be
-        report.add(Finding("unreadable", "file", str(error)))
+        report.add(StoreFinding("unreadable", "file", str(error)))
 
 
-def _check_pages(inspection: Inspection, depth: Depth) -> Iterator[Finding]:
+def _check_pages(inspection: Inspection, depth: Depth) -> Iterator[StoreFinding]:
     match depth:
         case Depth.FULL:
             checks = [f"integrity_check({CHECK_LINES_MAX})"]
@@ -127,22 +129,22 @@ def _check_pages(inspection: Inspection, depth: Depth) -> Iterator[Finding]:
     for check in checks:
         for (line,) in inspection.query(f"PRAGMA {check}"):
             if line != "ok":
-                yield Finding("pages-damaged", "file", str(line).replace("\n", " "))
+                yield StoreFinding("pages-damaged", "file", str(line).replace("\n", " "))
 
 
-def _check_schema(inspection: Inspection, _: Depth) -> Iterator[Finding]:
+def _check_schema(inspection: Inspection, _: Depth) -> Iterator[StoreFinding]:
     version, ours = inspection.number("user_version"), len(schema.MIGRATIONS)
     if version > ours:
         what = f"schema {version} is newer than this program's {ours}: what it added is not verified"
-        yield Finding("schema-newer", "schema", what, damage=False)
+        yield StoreFinding("schema-newer", "schema", what, damage=False)
     for table, columns in _expected(min(version, ours)).items():
         there = {str(row[1]) for row in inspection.query(f"PRAGMA table_info({table})")}
         missing = columns - there
         if missing:
             what = "is missing" if not there else f"has no {', '.join(sorted(missing))}"
-            yield Finding("schema-damaged", f"table {table}", what)
+            yield StoreFinding("schema-damaged", f"table {table}", what)
     if inspection.meta("epoch") is None:
-        yield Finding("no-epoch", "table meta", "the store has no epoch: messages cannot be named")
+        yield StoreFinding("no-epoch", "table meta", "the store has no epoch: messages cannot be named")
 
 
 def _expected(version: int) -> dict[str, set[str]]:
@@ -159,7 +161,9 @@ def _expected(version: int) -> dict[str, set[str]]:
 class _Verification:
     """The walk over logs, with what has to be remembered between its steps."""
 
-    def __init__(self, inspection: Inspection, report: Report, depth: Depth, on_progress: OnProgress) -> None:
+    def __init__(
+        self, inspection: Inspection, report: VerificationReport, depth: Depth, on_progress: OnProgress
+    ) -> None:
         self._inspection = inspection
         self._report = report
         self._full = depth is Depth.FULL
@@ -179,7 +183,7 @@ class _Verification:
         self._unsteady: set[str] = set()
         self._all = 0
 
-    def load(self) -> Iterator[Finding]:
+    def load(self) -> Iterator[StoreFinding]:
         """Counters and cursors, all of one moment."""
         inspection = self._inspection
         with inspection.snapshot():
@@ -199,40 +203,40 @@ class _Verification:
         numbers = {log.log for log in self._logs}
         for number in sorted(self._segment_logs()):
             if number not in numbers:
-                yield Finding("log-unknown", f"log {number}", "has messages and no row in table log", log=number)
+                yield StoreFinding("log-unknown", f"log {number}", "has messages and no row in table log", log=number)
 
-    def walk(self) -> Iterator[Finding]:
+    def walk(self) -> Iterator[StoreFinding]:
         """Every segment of every log, or only those not counted yet."""
         for log in self._logs:
             yield from self._log(log)
 
-    def cursors(self) -> Iterator[Finding]:
+    def cursors(self) -> Iterator[StoreFinding]:
         """Each in a log that is there, within its bounds, with ranges that can be read."""
         logs = {log.log: log for log in self._logs}
         for cursor in self._cursors:
             where = f"cursor {cursor.name!r} of log {cursor.log}"
             log = logs.get(cursor.log)
             if log is None:
-                yield Finding("cursor-lost", where, "its log is not there", log=cursor.log)
+                yield StoreFinding("cursor-lost", where, "its log is not there", log=cursor.log)
                 continue
             try:
                 progress = Progress(cursor.position, cursor.acknowledged)
             except ValueError as error:
-                yield Finding("cursor-damaged", where, str(error), log=cursor.log)
+                yield StoreFinding("cursor-damaged", where, str(error), log=cursor.log)
                 continue
             end = max((last + 1 for _, last in progress.above), default=progress.position)
             if end > log.next:
                 what = f"is at {end}, beyond the end of its log at {log.next}: new messages would pass for read"
-                yield Finding("cursor-beyond", where, what, log=cursor.log)
+                yield StoreFinding("cursor-beyond", where, what, log=cursor.log)
 
-    def sequences(self) -> Iterator[Finding]:
+    def sequences(self) -> Iterator[StoreFinding]:
         """Numbers given are below their counter, and dense where nothing is known to be missing."""
         for address, end in self._counted_end.items():
             if self._next.get(address, 0) < end:
                 what = (
                     f"the next sequence is {self._next.get(address, 0)}, and {end - 1} is given: it would be used twice"
                 )
-                yield Finding("counter-behind", f"address {address!r}", what)
+                yield StoreFinding("counter-behind", f"address {address!r}", what)
         if not self._full or self._holes or self._known_gaps:
             return  # what is missing is reported as positions already
         letting_go = self._in_memory | {log.log for log in self._logs if log.first > 0}
@@ -247,11 +251,11 @@ class _Verification:
             for first, after in zip(ends, starts, strict=True):
                 if first < after and not self._given_up(address, first, after - 1):
                     what = f"sequences {first} to {after - 1} are in no log and not in the ledger"
-                    yield Finding("sequences-missing", f"address {address!r}", what)
+                    yield StoreFinding("sequences-missing", f"address {address!r}", what)
 
     # --- one log ----------------------------------------------------------------------------------------------
 
-    def _log(self, log: LogFacts) -> Iterator[Finding]:
+    def _log(self, log: LogFacts) -> Iterator[StoreFinding]:
         where = f"log {log.name!r}"
         expected = log.first if self._full else log.counted
         counted_bytes, alive = 0, True
@@ -263,13 +267,13 @@ class _Verification:
                 first_now = self._first(log.log)
                 alive = alive and first_now == log.first
                 if start < log.first:
-                    yield Finding(
+                    yield StoreFinding(
                         "below-first", where, f"a segment at {start} is below its first position {log.first}",
                         log=log.log, first=start, last=start + messages - 1,
                     )  # fmt: skip
                 elif start < expected:
                     what = f"segments overlap at {start}"
-                    yield Finding("overlap", where, what, log=log.log, first=start, last=expected - 1)
+                    yield StoreFinding("overlap", where, what, log=log.log, first=start, last=expected - 1)
                 elif first_now < start:
                     yield self._gap(log, max(expected, first_now), start - 1)
             expected = max(expected, start + messages)
@@ -283,11 +287,11 @@ class _Verification:
             self._unsteady |= {address for address, home in self._home.items() if home == log.log}
         counted = self._counted_bytes(log)
         if steady and counted is not None and counted != counted_bytes and not self._holes:
-            yield Finding(
+            yield StoreFinding(
                 "bytes-miscounted", where, f"table log says {counted} bytes, its segments have {counted_bytes}"
             )
 
-    def _segment(self, log: LogFacts, row: segment.Row, start: int) -> Iterator[Finding]:
+    def _segment(self, log: LogFacts, row: segment.Row, start: int) -> Iterator[StoreFinding]:
         messages = segment.extent(row)
         where = f"log {log.name!r}"
         try:
@@ -298,14 +302,16 @@ class _Verification:
             kind = "segment-damaged" if start < log.counted else "newest-damaged"
             more = "" if start < log.counted else ": the gateway cannot start, as the sequences given last are unknown"
             what = f"positions {start} to {last}: {error}{more}"
-            yield Finding(kind, where, what, log=log.log, first=start, last=last)
+            yield StoreFinding(kind, where, what, log=log.log, first=start, last=last)
             return
         self._report.segments += 1
         self._report.messages += messages
         self._report.bytes += row.body_bytes
         self._on_progress(self._report.bytes, self._all)
         if row.boot not in self._boots:
-            yield Finding("boot-unknown", where, f"segment at {start}: its boot {row.boot} is not known", damage=False)
+            yield StoreFinding(
+                "boot-unknown", where, f"segment at {start}: its boot {row.boot} is not known", damage=False
+            )
         for _, sequence, run in runs:
             address, end = run.address, sequence + len(run.bodies)
             if start < log.counted:
@@ -317,16 +323,16 @@ class _Verification:
                 seen = self._seen[address] = Ranges()
             if seen.within(sequence, end - 1):
                 what = f"sequences {sequence} to {end - 1} are there twice"
-                yield Finding("sequence-twice", f"address {address!r}", what, log=log.log, first=start)
+                yield StoreFinding("sequence-twice", f"address {address!r}", what, log=log.log, first=start)
             seen.add(sequence, end - 1)
 
-    def _gap(self, log: LogFacts, first: int, last: int) -> Finding:
+    def _gap(self, log: LogFacts, first: int, last: int) -> StoreFinding:
         known = (log.log, first, last) in self._known_gaps
         self._holes = self._holes or not known
         what = f"positions {first} to {last} are missing"
         if known:
             what += ": a repair has accounted for them"
-        return Finding(
+        return StoreFinding(
             "positions-missing", f"log {log.name!r}", what, damage=not known, log=log.log, first=first, last=last
         )
 
