@@ -19,7 +19,7 @@ from edge.output.terminal import say, say_json
 from edge.output.text import word
 
 if TYPE_CHECKING:
-    from edge.broker.model.authorization import Rule
+    from edge.broker.model.authorization import AccessRule
     from edge.broker.security.credentials import CredentialFile
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ def remove(name: str, data: Path, as_json: bool) -> None:
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _rules(name: str, allowed: tuple[str, ...]) -> tuple[Rule, ...]:
+def _rules(name: str, allowed: tuple[str, ...]) -> tuple[AccessRule, ...]:
     """What a user of this name may do. Raises UsageProblem for a name that is none, or a right."""
     from cloud.hub import peers
     from edge.broker.security import rights

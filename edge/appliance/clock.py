@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.model.clock import ClockReading
-from edge.broker.model.isolation import Listeners
+from edge.broker.model.isolation import EventListeners
 
 TIMEX_BYTES = 512
 """Room for the kernel's struct timex (208 bytes on 64-bit Linux), which we do not look into."""
@@ -66,7 +66,7 @@ class ClockQuality:
         boot: str | None = None,
     ) -> None:
         """`boot`: this start of the machine, since which `monotonic` counts; None: as the kernel says."""
-        self.changes: Listeners[[ClockReading, ClockReading]] = Listeners("changes of the clock")
+        self.changes: EventListeners[[ClockReading, ClockReading]] = EventListeners("changes of the clock")
         """Told when the clock was set, and when it becomes good or is no longer: what it would show now had nothing
         changed, and what it shows. Before a message is stamped by it."""
         self._boot = boot_id() if boot is None else boot

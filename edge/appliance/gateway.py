@@ -48,7 +48,7 @@ from edge.broker.security.credentials import CredentialsError
 from edge.broker.security.followed_users import FollowedUsers
 from edge.broker.security.statement_key import StatementKey
 from edge.broker.server import Broker
-from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
+from edge.broker.store.limits import PAGE_BYTES_WAITING, StoreLimits
 from edge.broker.store.records import StoreTotals, Summary
 from edge.broker.store.sqlite import open_store
 from edge.output import logs
@@ -478,10 +478,10 @@ def _bound_socket(name: str, endpoint: Endpoint) -> socket.socket:
     return sock
 
 
-def _store_limits(configuration: BrokerConfiguration) -> Limits:
+def _store_limits(configuration: BrokerConfiguration) -> StoreLimits:
     """Small pages for a new store where messages may wait, for company or in memory: somebody asked for little wear."""
     waits = any(address.policy.durability.mode is not DurabilityMode.FSYNC for address in configuration.addresses)
-    return Limits(page_bytes=PAGE_BYTES_WAITING) if waits else Limits()
+    return StoreLimits(page_bytes=PAGE_BYTES_WAITING) if waits else StoreLimits()
 
 
 def _addresses(router: Router) -> Iterator[AddressStatus]:

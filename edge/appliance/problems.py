@@ -11,7 +11,7 @@ from typing import Final
 
 from edge.broker.model.address_policy import WhenFull
 from edge.broker.retention.names import NamesOf
-from edge.broker.retention.quotas import Room
+from edge.broker.retention.quotas import QuotaUsage
 from edge.health.problems import FoundProblem, Severity
 from edge.output.amounts import size
 from edge.output.text import line, word
@@ -72,7 +72,7 @@ def memory_problems(*, bytes_max: int, exceeded: bool, lately: Container[str]) -
 
 
 def room_problems(
-    rooms: Sequence[Room], *, space_bytes: int | None, at_floor: bool, floor_bytes: int, lately: frozenset[str]
+    rooms: Sequence[QuotaUsage], *, space_bytes: int | None, at_floor: bool, floor_bytes: int, lately: frozenset[str]
 ) -> Iterator[FoundProblem]:
     """Where messages are refused for want of room. `lately`: the addresses that refused some within the last minute;
     `space_bytes`: quota of the space; `at_floor`: the medium has less than `floor_bytes` free."""
@@ -99,7 +99,7 @@ def room_problems(
             yield FoundProblem(f"address {room.address}", what, f"{_BACKLOG_STEP} spec.quota.bytes of the Address")
 
 
-def _refusing(rooms: Sequence[Room], space_bytes: int) -> bool:
+def _refusing(rooms: Sequence[QuotaUsage], space_bytes: int) -> bool:
     """True when the space is used up, nobody gives way any more, and somebody wants more than was set aside for it."""
     if sum(max(room.used, room.reserve) for room in rooms) < space_bytes:
         return False

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from edge.broker.store.wear import HOUR_S, Totals
+from edge.broker.store.wear import HOUR_S, WearTotals
 from edge.output.amounts import counted, size, span
 
 DAY_S: Final = 24 * HOUR_S
@@ -22,7 +22,7 @@ FEW_PAYLOAD_BYTES_S: Final = 20_000.0
 
 
 class Outlook(msgspec.Struct, kw_only=True):
-    """Totals are those of `edge.broker.store.wear.Totals`; None: not known."""
+    """Totals are those of `edge.broker.store.wear.WearTotals`; None: not known."""
 
     device: str | None = None
     """Name of the block device the store is on."""
@@ -47,8 +47,8 @@ class Outlook(msgspec.Struct, kw_only=True):
 
 
 def outlook(
-    now: Totals,
-    rows: Sequence[Totals],
+    now: WearTotals,
+    rows: Sequence[WearTotals],
     *,
     endurance_bytes: float | None = None,
     life_used: float | None = None,
@@ -83,20 +83,20 @@ def outlook(
     )
 
 
-def _written(totals: Totals) -> int:
+def _written(totals: WearTotals) -> int:
     return totals.device_bytes or totals.process_bytes
 
 
-def _own(totals: Totals) -> Totals:
+def _own(totals: WearTotals) -> WearTotals:
     """Without what others wrote."""
     return totals._replace(device_bytes=0)
 
 
-def _rate(now: Totals, rows: Sequence[Totals], window_s: float) -> float | None:
+def _rate(now: WearTotals, rows: Sequence[WearTotals], window_s: float) -> float | None:
     """Bytes a day from the newest row that is as old as the window, or from the beginning of what is known."""
     if not _written(now):
         return None
-    start = Totals() if not rows or rows[0].seconds < HOUR_S else rows[0]
+    start = WearTotals() if not rows or rows[0].seconds < HOUR_S else rows[0]
     for row in rows:
         if row.seconds <= now.seconds - window_s:
             start = row

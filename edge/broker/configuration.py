@@ -23,7 +23,7 @@ from bridge.resources.fields import Bytes, Host, Live, Name, Part, Port, Restart
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
-from edge.broker.model.authorization import Rule
+from edge.broker.model.authorization import AccessRule
 from edge.broker.model.backfill import PATTERN
 
 AMQP_PORT: Final = 5672
@@ -127,7 +127,7 @@ class ConfiguredUser(msgspec.Struct, frozen=True):
 
     name: str
     password: str | None = None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AccessRule, ...] = ()
 
 
 class TokenIssuer(Part, frozen=True, kw_only=True):

@@ -34,8 +34,8 @@ from edge.broker.configuration import (
 )
 from edge.broker.model.address_policy import AddressPolicy, DurabilityMode
 from edge.broker.model.addresses import AddressRule, AddressType
-from edge.broker.model.authorization import EVERYTHING, Rule
-from edge.broker.store.limits import Limits as StoreLimits
+from edge.broker.model.authorization import EVERYTHING, AccessRule
+from edge.broker.store.limits import StoreLimits
 from edge.configuration.forwarders import HUB_CONNECTOR, forwarder_notices
 from edge.configuration.loops import remote_of
 from edge.configuration.resources import (
@@ -182,7 +182,9 @@ def _listeners(part: Listeners) -> Iterator[Listener]:
 
 def _user(spec: MessagingUserSpec) -> ConfiguredUser:
     encoded = spec.authentication.password
-    rules = tuple(Rule(part.addresses or (EVERYTHING,), frozenset(part.operations)) for part in spec.authorization)
+    rules = tuple(
+        AccessRule(part.addresses or (EVERYTHING,), frozenset(part.operations)) for part in spec.authorization
+    )
     return ConfiguredUser(spec.username, base64.b64decode(encoded).decode() if encoded is not None else None, rules)
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from bridge.message import Run
 from edge.broker.store.contract import Store
-from edge.broker.store.limits import KIB, MIB, Limits
+from edge.broker.store.limits import KIB, MIB, StoreLimits
 from edge.broker.store.records import Committed
 from edge.broker.store.sqlite import open_store
 from tests.bench.comparison import Benchmark, Settings
@@ -95,7 +95,7 @@ class Bench:
 
 
 @contextmanager
-def sqlite_bench(limits: Limits | None = None) -> Iterator[Bench]:
+def sqlite_bench(limits: StoreLimits | None = None) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
         posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         store = open_store(Path(folder), post=posted.put, limits=limits)
@@ -237,7 +237,7 @@ def after_crash() -> Iterator[Result]:
 
 def deleting() -> Iterator[Result]:
     """The most one commit may delete, each segment one message."""
-    limits = Limits()
+    limits = StoreLimits()
     with sqlite_bench() as bench:
         series(bench, Shape(1, 1), 3 * limits.reclaim_rows_max)
         last = bench.store.logs.bounds(bench.log)[1] - 1
@@ -281,8 +281,8 @@ def _spinning(bench: Bench, seconds: float) -> Iterator[float]:
 
 def settings_table() -> Iterator[Result]:
     """Bytes written by this process per byte of body, by page size and by checkpoint."""
-    tried = [("page", size, Limits(page_bytes=size)) for size in PAGES]
-    tried += [("checkpoint", size, Limits(checkpoint_bytes=size * MIB)) for size in CHECKPOINTS_MIB]
+    tried = [("page", size, StoreLimits(page_bytes=size)) for size in PAGES]
+    tried += [("checkpoint", size, StoreLimits(checkpoint_bytes=size * MIB)) for size in CHECKPOINTS_MIB]
     for what, size, limits in tried:
         found = {}
         for groups, shape in ((3_000, Shape(1, 1)), (1_000, Shape(50, 20))):

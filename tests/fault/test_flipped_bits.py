@@ -14,7 +14,7 @@ from edge.appliance.store.recovery.repair import repair
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME
-from edge.broker.store.wal_frames import FRAME, HEADER, Log, lost_commits
+from edge.broker.store.wal_frames import FRAME, HEADER, WalLog, lost_commits
 from tests.fault.store import flips
 from tests.fault.store.flips import LOGS
 from tests.support.seeds import chosen_seed
@@ -130,7 +130,7 @@ def test_a_repair_takes_every_durable_commit_of_a_damaged_log(tmp_path: Path) ->
 
 def _durable_bits(walk: Walk) -> int:
     """Those of the log but for its last commit."""
-    log = Log.of(walk.sound / LOG_NAME)
+    log = WalLog.of(walk.sound / LOG_NAME)
     assert log is not None
     return (max(log.synced_commits(0)) * (FRAME.size + log.page_bytes) + HEADER.size) * 8
 

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.manifest import GENESIS, Statement
 from edge.broker.retention import manifests
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from tests.contract.store.rig import sqlite_rig
 from tests.unit.broker.test_manifests import Bench, read
 
@@ -51,7 +51,7 @@ def test_every_message_is_stated_once_whatever_commit_was_the_last(
     tmp_path: Path, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests, "ADDRESSES_STATED_TOGETHER", together)
-    rig = sqlite_rig(tmp_path / "gw", Limits(counted_commits_max=5))
+    rig = sqlite_rig(tmp_path / "gw", StoreLimits(counted_commits_max=5))
     bench = Bench(rig)
     copies: list[tuple[Path, list[Statement]]] = []
     received: list[Statement] = []

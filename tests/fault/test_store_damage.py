@@ -10,7 +10,7 @@ import pytest
 
 from edge.appliance.store.recovery.verification import Depth, verify
 from edge.broker.store.errors import StoreError
-from edge.broker.store.wal_frames import FRAME, HEADER, Log
+from edge.broker.store.wal_frames import FRAME, HEADER, WalLog
 from tests.contract.store.rig import sqlite_rig
 from tests.support.seeds import chosen_seed
 from tests.support.stores import make
@@ -85,7 +85,7 @@ def test_a_truncated_log_is_a_sound_store_with_less_in_it(tmp_path: Path) -> Non
     """What SQLite's log lost at its end cannot be seen, and what is left holds together at every cut."""
     made = make(tmp_path / "data", 15, crashed=True)
     wal = made.path.with_name("store.sqlite-wal")
-    log = Log.of(wal)
+    log = WalLog.of(wal)
     assert log is not None
     frames = sum(1 for frame in log.frames() if frame.salts == log.salts)  # behind them is room
     content = wal.read_bytes()[: HEADER.size + frames * (FRAME.size + log.page_bytes)]

@@ -16,7 +16,7 @@ import pytest
 from bridge.message import Run
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.store import schema, segment
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
 from tests.fault.test_store_repair import Lost, messages, repaired
@@ -48,7 +48,7 @@ def add_large(data: Path, *, crash_to: Path | None = None) -> None:
 
 def stored(data: Path, size: int) -> Made:
     """A closed store with small and large messages."""
-    made = make(data, 60, limits=Limits(page_bytes=size))
+    made = make(data, 60, limits=StoreLimits(page_bytes=size))
     add_large(data)
     return made._replace(messages=made.messages + len(LARGE))
 
@@ -100,7 +100,7 @@ def logged_pages(path: Path, size: int) -> list[int]:
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_lost(tmp_path: Path, size: int, way: Way) -> None:
     data = tmp_path / "data"
-    made = make(data, 6, limits=Limits(page_bytes=size))
+    made = make(data, 6, limits=StoreLimits(page_bytes=size))
     before = made.path.read_bytes()[:size]
     shutil.rmtree(data)
     made = stored(data, size)
@@ -123,7 +123,7 @@ def test_nothing_is_lost(tmp_path: Path, size: int, way: Way) -> None:
 def test_a_log_that_has_the_page_is_enough(tmp_path: Path, size: int, way: Way) -> None:
     """A cut while page 1 was moved from the log into the file: the log is still there, and counts."""
     data, first = tmp_path / "data", tmp_path / "first"
-    make(first, 60, limits=Limits(page_bytes=size))
+    make(first, 60, limits=StoreLimits(page_bytes=size))
     add_large(first, crash_to=data)
     made = Made(data / FILE_NAME, "", 0)
     assert 1 in logged_pages(made.path, size)

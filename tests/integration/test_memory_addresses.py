@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edge.appliance.store.recovery.verification import verify
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_gateway_clients import Client
 from tests.support.configured_gateway import gateway_with
@@ -184,4 +184,4 @@ def test_a_ring_that_overflows_has_one_entry_and_the_newest_arrive(gateway: Gate
     (entry,) = gateway.rows("ledger")
     assert (entry["address"], entry["reason"], entry["first_sequence"]) == ("plant/7", "evicted", 0)
     assert landed == list(range(entry["last_sequence"] + 1, sent))
-    assert len(landed) * len(body) <= Limits().memory_bytes_max
+    assert len(landed) * len(body) <= StoreLimits().memory_bytes_max

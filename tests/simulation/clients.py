@@ -11,7 +11,7 @@ from random import Random
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.pattern import Joinable
-from edge.broker.model.interfaces import Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Origin, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from tests.simulation.gateway import Gateway
 from tests.simulation.history import History
@@ -155,10 +155,10 @@ class RouterConsumer(RunConsumer):
         self._later()
         held, self._held = self._held, []
         for subscription, position, names in held:
-            outcome = Outcome.ACCEPTED
+            outcome = DeliveryOutcome.ACCEPTED
             if not self.accepts_all and self._random.random() < 0.1:
-                outcome = Outcome.RELEASED
-            if outcome is Outcome.ACCEPTED:
+                outcome = DeliveryOutcome.RELEASED
+            if outcome is DeliveryOutcome.ACCEPTED:
                 self._history.record("took", self.name, self.subscription, names)
             subscription.settle(self, position, position + len(names) - 1, outcome)
         if self._credit < 10:

@@ -19,11 +19,11 @@ from bridge import plain
 from bridge.command import ReceiptDocument
 from bridge.message import Stored
 from edge.broker.router.commands.receipts import KIND
-from edge.broker.store.engine import StoreEngine, Tables
+from edge.broker.store.engine import StoreEngine, StoreTables
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError, StoreFull
-from edge.broker.store.group import Group, Outcome
-from edge.broker.store.limits import QUEUE_CURSOR, Limits
+from edge.broker.store.group import CommitGroup, CommitOutcome
+from edge.broker.store.limits import QUEUE_CURSOR, StoreLimits
 from edge.broker.store.logs import LogState, free_name
 from edge.broker.store.medium import FAILED, UNREAD, Post, ReadDone
 from edge.broker.store.progress import unpack
@@ -86,10 +86,10 @@ class Card:
         self.scheduler = scheduler
         self.history = history
         self.random = random
-        self._under_way: tuple[CardMedium, Group] | None = None
+        self._under_way: tuple[CardMedium, CommitGroup] | None = None
         self._ledgered = 0
 
-    def submit(self, store: CardMedium, group: Group, finished: Callable[[], None]) -> None:
+    def submit(self, store: CardMedium, group: CommitGroup, finished: Callable[[], None]) -> None:
         """Begin a commit."""
         self._under_way = (store, group)
         delay_s = self.commit_s * (0.5 + self.random.random())
@@ -97,7 +97,7 @@ class Card:
             delay_s *= 10
         self.scheduler.after(delay_s, store.process, self._end, store, group, finished)
 
-    def _end(self, store: CardMedium, group: Group, finished: Callable[[], None]) -> None:
+    def _end(self, store: CardMedium, group: CommitGroup, finished: Callable[[], None]) -> None:
         if self._under_way is None or self._under_way[1] is not group:
             return
         self.apply()
@@ -110,7 +110,7 @@ class Card:
             return
         (store, group), self._under_way = self._under_way, None
         if self.failure is not None:
-            group.outcome = Outcome(self.failure)
+            group.outcome = CommitOutcome(self.failure)
             self.history.record("failed", str(self.failure))
         else:
             group.outcome = store.keep(group)
@@ -141,7 +141,7 @@ class Card:
         cursors = tuple((r.cursor, r.name, contents.logs[r.log], r.position) for r in contents.rows.kept.values())
         return runs, cursors
 
-    def _record(self, store: CardMedium, group: Group) -> None:
+    def _record(self, store: CardMedium, group: CommitGroup) -> None:
         record, contents, epochs = self.history.record, self.contents, store.epochs
         for number, name, log, position, _ in group.cursor_rows:
             if number in group.opened:
@@ -171,7 +171,7 @@ class Card:
 class CardMedium(MemoryMedium):
     """A `Card` as one process has it open."""
 
-    def __init__(self, card: Card, process: Process, tables: Tables, post: Post) -> None:
+    def __init__(self, card: Card, process: Process, tables: StoreTables, post: Post) -> None:
         super().__init__(post=post, ledger=tables.ledger, rows=card.contents.rows)
         self.process = process
         self._card = card
@@ -235,13 +235,13 @@ class CardMedium(MemoryMedium):
 
     # --- the medium -------------------------------------------------------------------------------------------
 
-    def commit(self, group: Group, finished: Callable[[], None]) -> None:
+    def commit(self, group: CommitGroup, finished: Callable[[], None]) -> None:
         self._card.submit(self, group, finished)
 
     def wait(self) -> None:
         self._card.apply()
 
-    def keep(self, group: Group) -> Outcome:
+    def keep(self, group: CommitGroup) -> CommitOutcome:
         """Make a group durable."""
         contents = self._card.contents
         for log in group.new_logs:
@@ -276,12 +276,12 @@ class CardMedium(MemoryMedium):
 
 def open_store(card: Card, process: Process, post: Post) -> StoreEngine[CardMedium]:
     """Open what is on the card."""
-    limits = Limits(retry_delay_s=0.2, logs_in_use_max=1)
+    limits = StoreLimits(retry_delay_s=0.2, logs_in_use_max=1)
 
     def clock() -> float:
         return card.scheduler.now_s
 
-    tables = Tables.empty(limits, clock, card.contents.rows)
+    tables = StoreTables.empty(limits, clock, card.contents.rows)
     return StoreEngine(tables, CardMedium(card, process, tables, post), post=post, clock=clock, limits=limits)
 
 

@@ -39,13 +39,13 @@ from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.ranges import Ranges
 from edge.broker.mqtt import session_store
 from edge.broker.mqtt.session_store import SessionStore
-from edge.broker.retention.manifests import Manifests, Stated
+from edge.broker.retention.manifests import Manifests, StatedAddress
 from edge.broker.router.answers import Answers
 from edge.broker.router.commands.receipts import CommandReceipts
 from edge.broker.router.inbound import IncomingForwarder
 from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.router import Router
-from edge.broker.store.counters import Counters
+from edge.broker.store.counters import SequenceCounters
 from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.log_reads import LogReads
 from edge.broker.store.medium import FAILED
@@ -118,10 +118,10 @@ def _read_failed_is_the_end(
 
 
 _was_read = LogReads._was_read
-_number = Counters.number
+_number = SequenceCounters.number
 
 
-def _number_from_nothing(self: Counters, group: Any, load: Any) -> None:
+def _number_from_nothing(self: SequenceCounters, group: Any, load: Any) -> None:
     if not hasattr(self, "forgotten"):
         self.sequences.clear()
         self.forgotten = True  # type: ignore[attr-defined]
@@ -275,10 +275,10 @@ def _always_written(_self: Manifests) -> bool:
     return True
 
 
-def _all_was_stated(self: Manifests) -> dict[str, Stated]:
+def _all_was_stated(self: Manifests) -> dict[str, StatedAddress]:
     """What a former process accepted is not stated."""
     if not hasattr(self, "since"):
-        self.since = {address: Stated(end) for address, end in self._lineage.sequences()}  # type: ignore[attr-defined]
+        self.since = {address: StatedAddress(end) for address, end in self._lineage.sequences()}  # type: ignore[attr-defined]
     return {**self.since, **_all_stated(self)}  # type: ignore[attr-defined]
 
 
@@ -366,7 +366,9 @@ MUTATIONS = (
         [(LogReads, "_was_read", _read_failed_is_the_end)],
         ("failing_reads", "restart", "kill"),
     ),
-    Mutation("a restart gives sequences again", [(Counters, "number", _number_from_nothing)], ("restart", "kill")),
+    Mutation(
+        "a restart gives sequences again", [(SequenceCounters, "number", _number_from_nothing)], ("restart", "kill")
+    ),
     Mutation("gives up without the ledger", [(OpenLedger, "entries", _no_entries)]),
     Mutation(
         "frees a QoS 2 identifier before that is on disk",

@@ -14,9 +14,9 @@ from edge.broker.store.engine import StoreEngine
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError
 from edge.broker.store.eviction import EVICTED
-from edge.broker.store.group import CursorRow, Group, Outcome
+from edge.broker.store.group import CommitGroup, CommitOutcome, CursorRow
 from edge.broker.store.ledger import Entries, OpenLedger
-from edge.broker.store.limits import POSITION_MAX, QUEUE_CURSOR, Limits
+from edge.broker.store.limits import POSITION_MAX, QUEUE_CURSOR, StoreLimits
 from edge.broker.store.log_rows import LogEntry, LogRow
 from edge.broker.store.logs import LogState, free_name
 from edge.broker.store.losses import Claim, losses_of
@@ -24,12 +24,12 @@ from edge.broker.store.medium import Post, ReadDone
 from edge.broker.store.records import LedgerEntry, Loss, Summary
 from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.segment import split
-from edge.broker.store.tables import Tables
+from edge.broker.store.tables import StoreTables
 from edge.broker.store.thinning import INTERVALS_S, THINNED, rest_of, summed_up
 
 
 class MemoryRows:
-    """Rows of tables ``cursor`` and ``log``, by number. See `edge.broker.store.tables.Rows`."""
+    """Rows of tables ``cursor`` and ``log``, by number. See `edge.broker.store.tables.StoreRows`."""
 
     def __init__(self, kept: dict[int, CursorRow] | None = None, logs: dict[int, LogRow] | None = None) -> None:
         self.kept: dict[int, CursorRow] = dict(kept or {})
@@ -60,7 +60,7 @@ class MemoryRows:
     def logs_after(self, number: int, *, holding: bool = False) -> Sequence[LogRow]:
         return [self.logs[log] for log in sorted(self.logs) if log > number and (self.logs[log].bytes or not holding)]
 
-    def keep(self, group: Group) -> None:
+    def keep(self, group: CommitGroup) -> None:
         """Write what a group does to rows, before it deletes messages."""
         for cursor in group.dropped:
             self.kept.pop(cursor, None)
@@ -77,7 +77,7 @@ class MemoryRows:
                 if self.kept[cursor].position < position and not self.kept[cursor].acknowledged:
                     self.kept[cursor] = self.kept[cursor]._replace(position=position)
 
-    def delete(self, outcome: Outcome) -> None:
+    def delete(self, outcome: CommitOutcome) -> None:
         """Write what a commit deleted of messages."""
         for gone in (*outcome.evicted, *outcome.reclaimed):
             row = self.logs[gone.log]
@@ -187,20 +187,20 @@ class MemoryMedium:
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    def commit(self, group: Group, finished: Callable[[], None]) -> None:
-        group.outcome = Outcome(self.failure) if self.failure is not None else self._keep(group)
+    def commit(self, group: CommitGroup, finished: Callable[[], None]) -> None:
+        group.outcome = CommitOutcome(self.failure) if self.failure is not None else self._keep(group)
         self._post(finished)
 
     def wait(self) -> None:
         """It is over."""
 
-    def committed(self, group: Group) -> None:
+    def committed(self, group: CommitGroup) -> None:
         pass
 
     def close(self) -> None:
         self._kept.clear()
 
-    def _keep(self, group: Group) -> Outcome:
+    def _keep(self, group: CommitGroup) -> CommitOutcome:
         for log, stored in group.appended:
             if stored.run.bodies:
                 self._kept.setdefault(log, []).append(stored)
@@ -218,7 +218,7 @@ class MemoryMedium:
         losses += chain.from_iterable(part.losses for part in evicted)
         losses += chain.from_iterable(part.losses for part in thinned)
         entries = self._enter(losses)
-        outcome = Outcome(None, [self._drop(reclaim) for reclaim in group.reclaims], evicted, thinned, entries)
+        outcome = CommitOutcome(None, [self._drop(reclaim) for reclaim in group.reclaims], evicted, thinned, entries)
         self._rows.delete(outcome)
         return outcome
 
@@ -284,12 +284,12 @@ class MemoryStore(StoreEngine[MemoryMedium]):
         *,
         post: Post,
         clock: Callable[[], float] = time.monotonic,
-        limits: Limits | None = None,
+        limits: StoreLimits | None = None,
         summary: Summary | None = None,
     ) -> None:
-        limits = limits or Limits()
+        limits = limits or StoreLimits()
         rows = MemoryRows()
-        tables = Tables.empty(limits, clock, rows)
+        tables = StoreTables.empty(limits, clock, rows)
         medium = MemoryMedium(post=post, ledger=tables.ledger, rows=rows, summary=summary)
         super().__init__(tables, medium, post=post, clock=clock, limits=limits)
 

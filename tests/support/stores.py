@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bridge.message import Run
-from edge.broker.store.limits import POSITION_BITS, Limits
+from edge.broker.store.limits import POSITION_BITS, StoreLimits
 from edge.broker.store.sqlite import FILE_NAME
 from tests.contract.store.rig import sqlite_rig
 
@@ -26,7 +26,7 @@ class Made(NamedTuple):
     messages: int
 
 
-def make(data: Path, commits: int = 20, *, limits: Limits | None = None, crashed: bool = False) -> Made:
+def make(data: Path, commits: int = 20, *, limits: StoreLimits | None = None, crashed: bool = False) -> Made:
     """A queue and a topic log, `commits` segments each: 10 messages of one address, and 11 of one of seven.
 
     The queue's consumer has acknowledged 0-54, the forwarder 30-40. `crashed`: one commit more, and

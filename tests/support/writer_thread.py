@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from edge.broker.store.group import Group
-from edge.broker.store.writer import Job, Writer
+from edge.broker.store.group import CommitGroup
+from edge.broker.store.writer import CommitJob, StoreWriter
 
 DEADLINE_S = 20.0
 
 
-def execute_on(writer: Writer, text: str) -> None:
+def execute_on(writer: StoreWriter, text: str) -> None:
     """Execute a statement when an empty commit is over, and wait for it."""
     post, done = writer._post, threading.Event()
 
@@ -26,5 +26,5 @@ def execute_on(writer: Writer, text: str) -> None:
         done.set()
 
     writer._post = instead
-    writer.submit(Job(Group(), (), None, None, None, partial(int)))
+    writer.submit(CommitJob(CommitGroup(), (), None, None, None, partial(int)))
     assert done.wait(DEADLINE_S), f"the writer's thread never came to {text}"

@@ -37,7 +37,7 @@ from edge.broker.amqp.interception import LinkInterception, LinkInterceptor
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.message.translation import outline, read_header
-from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 
 log = logging.getLogger(__name__)
@@ -163,10 +163,10 @@ class CommandEntry(Consumer):
         self._joined.pump()
 
     async def _take(self, subscription: Subscription, position: int, run: Run, body: bytes) -> None:
-        outcome = Outcome.REJECTED
+        outcome = DeliveryOutcome.REJECTED
         try:
             await self._send(command_of(self._tenant, run.address, run.properties, body, run.device))
-            outcome = Outcome.ACCEPTED
+            outcome = DeliveryOutcome.ACCEPTED
         except (NoCommand, CommandRefused) as error:
             log.info("a command of %s is refused: %s", run.device, error)
         except (TooBusy, RegistryError) as error:

@@ -19,7 +19,7 @@ from edge.appliance.accounts.profiles import PROFILES
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
 from edge.appliance.simulator.cli import simulate
-from edge.broker.model.authorization import Rule
+from edge.broker.model.authorization import AccessRule
 from edge.broker.security import rights
 from edge.broker.security.credentials import (
     BY_RESOURCE,
@@ -259,7 +259,7 @@ def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
     return password, None
 
 
-def _rules(allowed: Sequence[str]) -> tuple[Rule, ...]:
+def _rules(allowed: Sequence[str]) -> tuple[AccessRule, ...]:
     try:
         return rights.read(allowed)
     except ValueError as why:

@@ -14,8 +14,8 @@ from edge.appliance.store.recovery.inspection import Inspection, LogFacts, key_o
 from edge.appliance.store.room import LogUsage, StoreBounds, StoreRoom, room_of
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.store.limits import POSITION_MAX
-from edge.broker.store.progress import Progress
-from edge.broker.store.wear import Device
+from edge.broker.store.progress import CursorProgress
+from edge.broker.store.wear import BlockDevice
 
 RATE_SEGMENTS_MAX: Final = 512
 """Newest segments of a log the rate is taken from: a row's head each, no body is read."""
@@ -143,11 +143,11 @@ def figures_of(
             state=_state(inspection),
             ledger=[LedgerFigures(e.reason, e.entries, e.messages, e.bytes) for e in inspection.ledger()],
             room=_room(logs, free, free_pages * page, bounds or StoreBounds()),
-            wear=_wear(inspection, endurance_bytes, Device.of(path, root)),
+            wear=_wear(inspection, endurance_bytes, BlockDevice.of(path, root)),
         )
 
 
-def _wear(inspection: Inspection, endurance_bytes: float | None, device: Device | None) -> Outlook | None:
+def _wear(inspection: Inspection, endurance_bytes: float | None, device: BlockDevice | None) -> Outlook | None:
     rows = inspection.wear()
     if not rows:
         return None
@@ -208,16 +208,16 @@ def _cursors(inspection: Inspection, logs: Sequence[LogFacts]) -> list[CursorFig
         if log is None:
             continue  # `verify` tells
         try:
-            progress = Progress(cursor.position, cursor.acknowledged)
+            progress = CursorProgress(cursor.position, cursor.acknowledged)
         except ValueError:
-            progress = Progress(cursor.position)
+            progress = CursorProgress(cursor.position)
         progress.add(-1, log.first - 1)
         backlog = progress.backlog(log.reached)
         found.append(CursorFigures(cursor.name, log.name, backlog, _bytes(inspection, log, progress, backlog)))
     return found
 
 
-def _bytes(inspection: Inspection, log: LogFacts, progress: Progress, backlog: int) -> int:
+def _bytes(inspection: Inspection, log: LogFacts, progress: CursorProgress, backlog: int) -> int:
     """Bytes of bodies a cursor has not acknowledged: of the segments from its position on, by the share of messages."""
     if not backlog:
         return 0

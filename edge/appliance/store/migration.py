@@ -14,7 +14,7 @@ from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store import schema
 from edge.broker.store.errors import StoreTooNew
 from edge.broker.store.faults import meaning
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.sqlite import FILE_NAME, remove_unfinished
 
@@ -55,7 +55,7 @@ def migrate(data: Path, on_progress: Callable[[int, int], None]) -> Migrated:
         try:
             with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
                 copy_of(connection, copy, on_progress)
-                schema.configure(connection, Limits())
+                schema.configure(connection, StoreLimits())
                 schema.prepare(connection)
         except sqlite3.Error as error:
             raise meaning(error, "migrating") from error

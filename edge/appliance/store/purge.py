@@ -15,7 +15,7 @@ from edge.appliance.store.recovery.inspection import CursorFacts, Inspection
 from edge.appliance.store.selection import MessageSelection, Passed, select, waiting_parts
 from edge.broker.model.ranges import Ranges
 from edge.broker.router.durable_subscriptions import KIND as SUBSCRIPTIONS
-from edge.broker.store.progress import Progress
+from edge.broker.store.progress import CursorProgress
 from edge.broker.store.records import Loss
 from edge.broker.store.sqlite import FILE_NAME
 
@@ -100,11 +100,13 @@ def _give_up(opened: Offline, cursor: CursorFacts, part: Stored, now: int) -> No
 def _waiting(inspection: Inspection, selection: MessageSelection) -> Iterator[tuple[Stored, list[Part]]]:
     """What is selected, run by run, with the groups that have not acknowledged it."""
     cursors = [cursor for cursor in inspection.cursors() if selection.cursor in (None, cursor.name)]
-    places: dict[int, list[tuple[CursorFacts, Progress]]] = {}
+    places: dict[int, list[tuple[CursorFacts, CursorProgress]]] = {}
     for log, stored in select(inspection, selection, Passed()):
         if log.log not in places:
             places[log.log] = [
-                (cursor, Progress(cursor.position, cursor.acknowledged)) for cursor in cursors if cursor.log == log.log
+                (cursor, CursorProgress(cursor.position, cursor.acknowledged))
+                for cursor in cursors
+                if cursor.log == log.log
             ]
         parts = [(cursor, part) for cursor, progress in places[log.log] for part in waiting_parts(stored, progress)]
         if parts:

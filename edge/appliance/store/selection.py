@@ -15,7 +15,7 @@ from edge.appliance.store.recovery.inspection import Inspection, LogFacts, log_o
 from edge.broker.model.topics import matches
 from edge.broker.store import segment
 from edge.broker.store.errors import StoreError
-from edge.broker.store.progress import Progress
+from edge.broker.store.progress import CursorProgress
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -119,18 +119,18 @@ def select(inspection: Inspection, selection: MessageSelection, passed: Passed) 
                     yield from ((log, part) for part in waiting_parts(stored, progress))
 
 
-def _progress(inspection: Inspection, name: str, log: LogFacts) -> Progress | None:
+def _progress(inspection: Inspection, name: str, log: LogFacts) -> CursorProgress | None:
     """How far the group is in this log, None when it has no place in it."""
     for cursor in inspection.cursors():
         if cursor.name == name and cursor.log == log.log:
             try:
-                return Progress(cursor.position, cursor.acknowledged)
+                return CursorProgress(cursor.position, cursor.acknowledged)
             except ValueError as error:
                 raise StoreError(f"cursor {name!r}: {error}: run `waypost store repair`") from error
     return None
 
 
-def waiting_parts(stored: Stored, progress: Progress | None) -> Iterator[Stored]:
+def waiting_parts(stored: Stored, progress: CursorProgress | None) -> Iterator[Stored]:
     """The parts of a run that are not acknowledged; all of it without a `progress`."""
     if progress is None:
         yield stored

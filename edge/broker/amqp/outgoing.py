@@ -21,23 +21,23 @@ from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.message.selectable import selectable
 from edge.broker.message.selector import Selector
 from edge.broker.message.translation import amqp_messages
-from edge.broker.model.interfaces import Consumer, Explanation, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Explanation, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
 
 _SETTLED, _UNSETTLED = 1, 0
-_ACCEPTED, _STATE_ACCEPTED, _LOST = Outcome.ACCEPTED, State.ACCEPTED, Outcome.LOST
+_ACCEPTED, _STATE_ACCEPTED, _LOST = DeliveryOutcome.ACCEPTED, State.ACCEPTED, DeliveryOutcome.LOST
 STOLEN: Final = Condition("amqp:link:stolen", "attached again elsewhere")
 _NOTHING: tuple[Subscription | None, int] = (None, -1)
 _tag_of = itemgetter(0)
 
 _OUTCOMES = {
-    State.ACCEPTED: Outcome.ACCEPTED,
-    State.REJECTED: Outcome.REJECTED,
-    State.RELEASED: Outcome.RELEASED,
-    State.MODIFIED: Outcome.RELEASED,
-    State.MODIFIED_FAILED: Outcome.MODIFIED_FAILED,
-    State.MODIFIED_UNDELIVERABLE: Outcome.MODIFIED_UNDELIVERABLE,
-    State.NONE: Outcome.RELEASED,  # settled without an outcome: nobody said that it was taken
+    State.ACCEPTED: DeliveryOutcome.ACCEPTED,
+    State.REJECTED: DeliveryOutcome.REJECTED,
+    State.RELEASED: DeliveryOutcome.RELEASED,
+    State.MODIFIED: DeliveryOutcome.RELEASED,
+    State.MODIFIED_FAILED: DeliveryOutcome.MODIFIED_FAILED,
+    State.MODIFIED_UNDELIVERABLE: DeliveryOutcome.MODIFIED_UNDELIVERABLE,
+    State.NONE: DeliveryOutcome.RELEASED,  # settled without an outcome: nobody said that it was taken
 }
 
 
@@ -182,7 +182,7 @@ class OutgoingLink(Consumer):
         """As `settled`, of messages that are accepted and settled."""
         self._settle_all(tags, _ACCEPTED)
 
-    def _settle_all(self, tags: list[int], outcome: Outcome) -> None:
+    def _settle_all(self, tags: list[int], outcome: DeliveryOutcome) -> None:
         """Answer the router with one outcome for all of these, in ranges of positions."""
         tags.sort()
         current: Subscription | None = None
@@ -206,7 +206,7 @@ class OutgoingLink(Consumer):
         items = event.items
         items.sort(key=_tag_of)
         current: Subscription | None = None
-        outcome = Outcome.ACCEPTED
+        outcome = DeliveryOutcome.ACCEPTED
         first = last = 0
         take = self._outstanding.pop
         for tag, state, settled, detail in items:
@@ -218,7 +218,7 @@ class OutgoingLink(Consumer):
             if detail is not None:
                 self._explain(subscription, position, detail)
             # An enumeration's hash is a call of Python's, so the table is for the rare ones.
-            answer = _ACCEPTED if state is _STATE_ACCEPTED else _OUTCOMES.get(state, Outcome.RELEASED)
+            answer = _ACCEPTED if state is _STATE_ACCEPTED else _OUTCOMES.get(state, DeliveryOutcome.RELEASED)
             if subscription is current and position == last + 1 and answer is outcome:
                 last = position
                 continue
@@ -342,7 +342,7 @@ class OutgoingLink(Consumer):
         self._engine.send_all(self._link, first, messages, settled=settled)
         if settled:
             if position >= 0:  # at most once: what has been handed to the transport is done with
-                subscription.settle(self, position, position + len(messages) - 1, Outcome.ACCEPTED)
+                subscription.settle(self, position, position + len(messages) - 1, DeliveryOutcome.ACCEPTED)
         elif position >= 0:
             if len(messages) == 1:
                 self._outstanding[first] = subscription, position
@@ -359,7 +359,7 @@ class OutgoingLink(Consumer):
             if len(message) <= limit:
                 self._send(subscription, at, [message], settled=settled)
             elif at >= 0:
-                subscription.settle(self, at, at, Outcome.TOO_LARGE)
+                subscription.settle(self, at, at, DeliveryOutcome.TOO_LARGE)
 
     def _deliver_selected(
         self, selector: Selector, subscription: Subscription, position: int, messages: list[bytes], *, settled: bool
@@ -371,7 +371,7 @@ class OutgoingLink(Consumer):
             if _is_selected(selector, message):
                 self._deliver_fitting(subscription, at, [message], limit, settled=settled)
             elif at >= 0:
-                subscription.settle(self, at, at, Outcome.ACCEPTED)
+                subscription.settle(self, at, at, DeliveryOutcome.ACCEPTED)
         self._driver.flush_soon()
 
     def _drain(self) -> None:

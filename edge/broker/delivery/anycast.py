@@ -21,23 +21,23 @@ from edge.broker.limits import (
 from edge.broker.model.interfaces import (
     Acceptance,
     Consumer,
+    DeliveryOutcome,
     Explanation,
-    Figures,
     ManyOrigins,
+    MessageCounts,
     Origin,
-    Outcome,
     Refusal,
 )
 from edge.broker.model.isolation import answered, delivered, origin_called
 
 _NOBODY: tuple[Origin | None, int] = (None, 0)
 _GIVEN_BACK: Final = {
-    Outcome.TOO_LARGE: Refusal.TOO_LARGE,
-    Outcome.RELEASED: Refusal.RELEASED,
-    Outcome.UNANSWERED: Refusal.RELEASED,
-    Outcome.LOST: Refusal.RELEASED,
-    Outcome.MODIFIED_FAILED: Refusal.DELIVERY_FAILED,
-    Outcome.MODIFIED_UNDELIVERABLE: Refusal.UNDELIVERABLE,
+    DeliveryOutcome.TOO_LARGE: Refusal.TOO_LARGE,
+    DeliveryOutcome.RELEASED: Refusal.RELEASED,
+    DeliveryOutcome.UNANSWERED: Refusal.RELEASED,
+    DeliveryOutcome.LOST: Refusal.RELEASED,
+    DeliveryOutcome.MODIFIED_FAILED: Refusal.DELIVERY_FAILED,
+    DeliveryOutcome.MODIFIED_UNDELIVERABLE: Refusal.UNDELIVERABLE,
 }
 """Outcomes that leave the message to other consumers, and the answer to its sender where there are none."""
 
@@ -113,7 +113,7 @@ class AnycastGroup:
     def __init__(
         self,
         address: str,
-        figures: Figures,
+        figures: MessageCounts,
         credit_changed: Callable[[], None],
         now_s: Callable[[], float],
         held: HeldMessages,
@@ -311,7 +311,7 @@ class AnycastGroup:
             self._waiting_bytes -= stored.run.size
         return taken
 
-    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
         """Pass the consumer's answer on to the origins. What it gives back goes to the other consumers; once all have
         given a message back, its origin gets the refusal."""
         held = self._outstanding.get(consumer, {})
@@ -342,9 +342,9 @@ class AnycastGroup:
                 current, tokens = origin, answers.setdefault(origin, [])
             if origin is not None:
                 tokens.append(token)
-        for (sender, words), of in explanations.items() if outcome is not Outcome.ACCEPTED else ():
+        for (sender, words), of in explanations.items() if outcome is not DeliveryOutcome.ACCEPTED else ():
             origin_called(sender, sender.explained, of, words)
-        self._answer(answers, None if outcome is Outcome.ACCEPTED else Refusal.REJECTED)
+        self._answer(answers, None if outcome is DeliveryOutcome.ACCEPTED else Refusal.REJECTED)
         if why is not None:
             self.pump()
 

@@ -11,7 +11,7 @@ from edge.broker.delivery.consumer_group import part_of
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.log import LogSubscription
 from edge.broker.limits import READ_BYTES_MAX
-from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome
 from edge.broker.model.isolation import delivered
 from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import Cursors, MessageLogs
@@ -62,7 +62,7 @@ class BrowsingSubscription:
     def begin_anew(self) -> None:
         """Nothing is remembered of it that could be wrong."""
 
-    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
         """Whatever is said of a copy, the message stays."""
 
     @property

@@ -6,10 +6,12 @@ from collections.abc import Collection
 
 from bridge.message import Stored
 from edge.broker.delivery.batches import SETTLED
-from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome
 from edge.broker.model.isolation import end_consumer
 
-RETURNED = frozenset((Outcome.RELEASED, Outcome.MODIFIED_FAILED, Outcome.UNANSWERED, Outcome.LOST))
+RETURNED = frozenset(
+    (DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED, DeliveryOutcome.UNANSWERED, DeliveryOutcome.LOST)
+)
 """Outcomes that put the message back for any consumer."""
 
 

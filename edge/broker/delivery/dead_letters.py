@@ -25,9 +25,9 @@ from edge.broker.message.mqtt_properties import decode_run, encode_run
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.message.translation import DEAD_PREFIX, without_ttl
 from edge.broker.model.address_policy import AddressPolicy
-from edge.broker.model.clock import Clock
+from edge.broker.model.clock import MessageClock
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.store.contract import Commits, Cursors
+from edge.broker.store.contract import Cursors, StoreCommits
 from edge.broker.store.records import Loss
 
 log = logging.getLogger(__name__)
@@ -102,9 +102,9 @@ class DeadLetters(Origin):
     def __init__(
         self,
         cursors: Cursors,
-        commits: Commits,
+        commits: StoreCommits,
         publish: Callable[[DeadLetters, Run, Sequence[int]], None],
-        clock: Clock,
+        clock: MessageClock,
         monotonic_s: Callable[[], float],
     ) -> None:
         """`publish` is the router's; `monotonic_s` times redeliveries, and must not jump as `clock` (UTC) may."""

@@ -9,7 +9,7 @@ import msgspec
 
 from bridge.message import Run, is_from
 from edge.broker.delivery import LogSubscription
-from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome
 from edge.broker.model.topics import matches
 from edge.broker.store.ticket import Ticket
 
@@ -195,7 +195,7 @@ class DurableSubscription:
         written = self.made is None or (self.made.decided and self.made.error is None)
         return written and self.ending is None and all(part.at_rest for part in self.parts)
 
-    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
         """Deliveries carry the part they came from; settle there."""
         raise TypeError("settle on the subscription a delivery was made for")
 

@@ -30,7 +30,7 @@ from edge.broker.delivery.returns import Returns
 from edge.broker.delivery.sweep import Judge
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX
 from edge.broker.model.address_policy import AddressPolicy
-from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome
 from edge.broker.model.isolation import delivered
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
@@ -372,14 +372,14 @@ class LogSubscription:
 
     # --- from consumers ---------------------------------------------------------------------------------------
 
-    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
         """The consumer's answer; positions that are not outstanding to it are ignored (a late or repeated answer)."""
         if self._closed:
             return
         parts = self._outstanding.remove(consumer, first, last)
         if self.watcher is not None:
-            self.watcher.settled(parts, accepted=outcome is Outcome.ACCEPTED)
-        if outcome is Outcome.ACCEPTED:
+            self.watcher.settled(parts, accepted=outcome is DeliveryOutcome.ACCEPTED)
+        if outcome is DeliveryOutcome.ACCEPTED:
             for low, high in parts:
                 self._cursors.acknowledge(self.cursor, low, high)
                 if self._counts:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from edge.broker.limits import PATTERN_SLICE_S
-from edge.broker.model.interfaces import Consumer, Outcome, Subscription
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Subscription
 from edge.broker.model.isolation import end_consumer, guarded
 
 
@@ -103,7 +103,7 @@ class PatternSubscription:
             return False
         return all(part.idle_now for part in self._parts() if part is not None)
 
-    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
         """Deliveries carry the queue they came from; settle there."""
         raise TypeError("settle on the subscription a delivery was made for")
 

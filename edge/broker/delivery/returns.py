@@ -12,7 +12,7 @@ from edge.broker.delivery.dead_letters import DeadLetters, LossReason
 from edge.broker.delivery.order import Order
 from edge.broker.limits import GIVEN_BACK_WAITS_S
 from edge.broker.model.address_policy import AddressPolicy
-from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome
 
 
 class ReturnSubscription(DeadLetteringSubscription, Protocol):
@@ -44,20 +44,20 @@ class Returns:
         self._subscription = subscription
         self._deadletters = deadletters
 
-    def take(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+    def take(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
         """Take messages that a consumer had and did not accept."""
         subscription = self._subscription
-        uncounted = outcome is Outcome.LOST and not subscription.policy.redelivery.counts_link_loss
-        if outcome is Outcome.UNANSWERED or uncounted:
+        uncounted = outcome is DeliveryOutcome.LOST and not subscription.policy.redelivery.counts_link_loss
+        if outcome is DeliveryOutcome.UNANSWERED or uncounted:
             subscription.give_back(first, last)
-        elif outcome is Outcome.RELEASED:
+        elif outcome is DeliveryOutcome.RELEASED:
             self._take_released(consumer, first, last)
-        elif outcome is Outcome.REJECTED:
+        elif outcome is DeliveryOutcome.REJECTED:
             subscription.dead_lettering.give_up_later(first, last, LossReason.REJECTED)
-        elif outcome is Outcome.TOO_LARGE:
+        elif outcome is DeliveryOutcome.TOO_LARGE:
             self._leave_to_others(consumer, first, last)
         else:
-            undeliverable = outcome is Outcome.MODIFIED_UNDELIVERABLE
+            undeliverable = outcome is DeliveryOutcome.MODIFIED_UNDELIVERABLE
             for position in range(first, last + 1):
                 self._take_failed(consumer, position, undeliverable=undeliverable)
 

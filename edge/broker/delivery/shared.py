@@ -15,7 +15,7 @@ from edge.broker.delivery.batches import LiveOffer
 from edge.broker.delivery.consumer_group import RETURNED, part_of
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import UNSELECTED_MAX
-from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome
 from edge.broker.model.isolation import delivered
 
 
@@ -105,7 +105,7 @@ class SharedSubscription(TransientSubscription):
         self._put_back(held)
         self.pump()
 
-    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
         held = self._held.get(consumer)
         if held is None:
             return
@@ -115,12 +115,12 @@ class SharedSubscription(TransientSubscription):
             stored = held.pop(position, None)
             if stored is None:
                 continue
-            if outcome in RETURNED or outcome is Outcome.TOO_LARGE:
+            if outcome in RETURNED or outcome is DeliveryOutcome.TOO_LARGE:
                 returned[position] = stored
-                if outcome is Outcome.MODIFIED_FAILED:
+                if outcome is DeliveryOutcome.MODIFIED_FAILED:
                     self._failed[position] = self._failed.get(position, 0) + 1
-                if outcome is Outcome.TOO_LARGE or len(self.group.consumers) > 1:
-                    self._barred.setdefault(position, {})[consumer] = outcome is Outcome.TOO_LARGE
+                if outcome is DeliveryOutcome.TOO_LARGE or len(self.group.consumers) > 1:
+                    self._barred.setdefault(position, {})[consumer] = outcome is DeliveryOutcome.TOO_LARGE
             else:
                 size += len(stored.run.bodies[position - stored.position]) + len(stored.run.properties)
                 self._forget(position)

@@ -27,9 +27,9 @@ from edge.broker.limits import (
     SWEEP_RUNS_MAX,
     SWEEP_VISITS_MAX,
 )
-from edge.broker.model.clock import Clock, Steady
+from edge.broker.model.clock import MessageClock, Steady
 from edge.broker.store.contract import Store
-from edge.broker.store.meter import Meter
+from edge.broker.store.meter import ByteMeter
 
 STEADY: Final = ("clock", "steady")
 """Kind and key of the small state that says since when the clock was not set."""
@@ -75,7 +75,7 @@ class Sweeper:
     def __init__(
         self,
         store: Store,
-        clock: Clock,
+        clock: MessageClock,
         subscriptions: Callable[[], Iterable[Swept]],
         flush_soon: Callable[[], None],
     ) -> None:
@@ -89,12 +89,12 @@ class Sweeper:
             clock.resume(self._remembered)
         self._remember()  # in the first commit, whatever it is for: what it stores ages by this
         self._round: Iterator[Swept] = iter(())
-        self._short: set[Meter] = set()
+        self._short: set[ByteMeter] = set()
         self._reading = False
         self._bytes_left = 0
         self._runs_left = 0
 
-    def first(self, meter: Meter) -> None:
+    def first(self, meter: ByteMeter) -> None:
         """There is no room for what comes to the logs of this meter: what has expired in them goes first."""
         self._short.add(meter)
 

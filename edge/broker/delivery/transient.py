@@ -19,7 +19,7 @@ from edge.broker.limits import (
     TRANSIENT_BUFFER_BYTES_MIN,
     TRANSIENT_POOL_BYTES_MAX,
 )
-from edge.broker.model.interfaces import Consumer, Origin, Outcome
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin
 from edge.broker.model.isolation import delivered, end_consumer
 
 
@@ -267,7 +267,7 @@ class TransientSubscription:
             self._changed(-self._waiting_bytes)
             self._pool.pressure.unfinished.pop(self, None)
 
-    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
         """A consumer answers for what was sent above QoS 0; nothing is kept, so nothing is delivered again."""
 
     def _changed(self, size: int) -> None:

@@ -28,7 +28,7 @@ from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import Endpoint, Upload, read_upload
 from edge.broker.message.translation import address_of, amqp_messages, outline, properties_of, read_header, with_ttl
-from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class CommandLink(OutgoingLink):
                 body = amqp_message(command, message[start:], reply_to, identifier, names_device=self._names_device)
             except (DeviceError, DecodeError) as error:
                 log.warning("%s: a command cannot be delivered: %s", run.address, error)
-                subscription.settle(self, position, position, Outcome.REJECTED)
+                subscription.settle(self, position, position, DeliveryOutcome.REJECTED)
                 continue
             self._send(subscription, position, [message[:end] + body], settled=False)
 

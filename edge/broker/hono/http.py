@@ -46,7 +46,7 @@ from edge.broker.http.route import HttpRoute
 from edge.broker.limits import Limits
 from edge.broker.model.authorization import Ended
 from edge.broker.model.budget import Budget
-from edge.broker.model.interfaces import AddressError, Outcome
+from edge.broker.model.interfaces import AddressError, DeliveryOutcome
 from edge.broker.router.batch import Publication
 
 _PUBLISHED: Final = 202
@@ -235,11 +235,11 @@ class HonoApi(DeviceApi):
         try:
             yield receiver, commands
         except BaseException:
-            receiver.settle(Outcome.UNANSWERED)
+            receiver.settle(DeliveryOutcome.UNANSWERED)
             commands.end()
             raise
         if not receiver.received.done():
-            receiver.settle(Outcome.UNANSWERED)
+            receiver.settle(DeliveryOutcome.UNANSWERED)
             commands.end()
 
     async def _next_command(
@@ -253,7 +253,7 @@ class HonoApi(DeviceApi):
     ) -> Response | None:
         """The answer that carries a command; None when none came in the time, or what came was none."""
 
-        def settle(outcome: Outcome) -> None:
+        def settle(outcome: DeliveryOutcome) -> None:
             receiver.settle(outcome)
             commands.end()
 
@@ -266,12 +266,12 @@ class HonoApi(DeviceApi):
         if not receiver.received.done():
             return None
         if ended.done():  # the command is for a device that may do nothing any more
-            settle(Outcome.UNANSWERED)
+            settle(DeliveryOutcome.UNANSWERED)
             return None
         try:
             command = read_command(receiver.take().stored.run, 0, self._service.addresses)
         except DeviceError:
-            settle(Outcome.REJECTED)
+            settle(DeliveryOutcome.REJECTED)
             return None
         self._service.router.figures.sent += 1
         return Handover(command.payload, self._headers(command, sender.principal), settle)

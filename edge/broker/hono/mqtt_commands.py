@@ -11,7 +11,7 @@ from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import DeviceFilter
-from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Subscription
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.session import Session, Subscriber
 
@@ -53,7 +53,7 @@ class CommandSubscriber(Subscriber):
                 command = read_command(stored.run, i, self._service.addresses)
             except DeviceError as error:
                 log.warning("%s: a command cannot be delivered: %s", stored.run.address, error)
-                subscription.settle(self, position, position, Outcome.REJECTED)
+                subscription.settle(self, position, position, DeliveryOutcome.REJECTED)
                 continue
             topic = self._filter.topic(command.device, self._own, topic_rest(command, self._service.requests))
             run = mqtt_run(command, topic, stored.run.received_at, stored.run.flags)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import Refused
-from edge.broker.model.authorization import EVERYTHING, Ended, Grant, Operation, Rule
+from edge.broker.model.authorization import EVERYTHING, AccessRule, Ended, Grant, Operation
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.proof import Proven, Verdict
 from edge.broker.security.site import is_loopback
@@ -26,7 +26,7 @@ from edge.output.text import word
 
 OPERATOR: Final = "operator"
 """Whom the token of the data directory stands for."""
-OPERATOR_RULES: Final = (Rule((EVERYTHING,), frozenset((Operation.VIEW, Operation.MANAGE))),)
+OPERATOR_RULES: Final = (AccessRule((EVERYTHING,), frozenset((Operation.VIEW, Operation.MANAGE))),)
 BASIC: Final = {"WWW-Authenticate": 'Basic realm="waypost", charset="UTF-8"'}
 BEARER: Final = {"WWW-Authenticate": 'Bearer realm="waypost"'}
 BEARER_OR_BASIC: Final = {"WWW-Authenticate": f"{BEARER['WWW-Authenticate']}, {BASIC['WWW-Authenticate']}"}

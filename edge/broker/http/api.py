@@ -69,7 +69,7 @@ from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
 from edge.broker.model.budget import Budget
-from edge.broker.model.interfaces import AddressError, Outcome, Refusal
+from edge.broker.model.interfaces import AddressError, DeliveryOutcome, Refusal
 from edge.broker.model.remote import remote_of
 from edge.broker.router.router import Router
 
@@ -94,9 +94,9 @@ SUBJECT: Final = "subject"
 NO_SUBSCRIBERS: Final = {"Waypost-Subscribers": "0"}
 """Header of an answer that accepts a message to a topic without a subscriber: it is neither stored nor delivered."""
 _OUTCOMES: Final = {
-    "released": Outcome.RELEASED,
-    "modified": Outcome.MODIFIED_FAILED,
-    "rejected": Outcome.REJECTED,
+    "released": DeliveryOutcome.RELEASED,
+    "modified": DeliveryOutcome.MODIFIED_FAILED,
+    "rejected": DeliveryOutcome.REJECTED,
 }
 """Outcomes by which a client ends a lock without accepting the message (AMQP 1.0 section 3.4)."""
 DEVICE: Final = "http"
@@ -262,15 +262,15 @@ class DeviceApi:
             waited_for = (fetch.receiver.received, gone, admission.ended)
             await asyncio.wait(waited_for, timeout=options.wait_s, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            fetch.settle(Outcome.UNANSWERED)
+            fetch.settle(DeliveryOutcome.UNANSWERED)
             raise
         finally:
             gone.cancel()
         if admission.ended.done():
-            fetch.settle(Outcome.UNANSWERED)
+            fetch.settle(DeliveryOutcome.UNANSWERED)
             raise Refused(401, admission.ended.result().value)
         if not fetch.receiver.received.done():
-            fetch.settle(Outcome.UNANSWERED)
+            fetch.settle(DeliveryOutcome.UNANSWERED)
             return Response(status_code=204)
         message = fetch.receiver.take()
         self._router.figures.sent += 1
@@ -287,7 +287,7 @@ class DeviceApi:
         """Settle a locked message as accepted; answer when that is on disk."""
 
         async def settle(token: str, user: str, address: str) -> None:
-            fetch = self.locks.settle(token, user, address, Outcome.ACCEPTED)
+            fetch = self.locks.settle(token, user, address, DeliveryOutcome.ACCEPTED)
             try:
                 async with asyncio.timeout(HTTP_ANSWER_S_MAX):
                     why = await fetch.confirmed()
@@ -300,7 +300,7 @@ class DeviceApi:
 
     async def _give_back(self, request: Request) -> Response:
         """End a lock without accepting the message."""
-        text = request.query_params.get("outcome", Outcome.RELEASED.value)
+        text = request.query_params.get("outcome", DeliveryOutcome.RELEASED.value)
 
         async def settle(token: str, user: str, address: str) -> None:
             if text not in _OUTCOMES:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bridge.message import Stored
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.http.messages import Message, runs_of
-from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 
@@ -86,7 +86,7 @@ class SingleReceiver(Consumer):
             raise ValueError("no message is here")
         return message
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: DeliveryOutcome) -> None:
         """Settle the message, if there is one. Without one, none comes. Only the first call counts."""
         self.received.cancel()
         subscription, self._subscription, self._message = self._subscription, None, None
@@ -108,7 +108,7 @@ class Fetch:
         """Deliver what is waiting."""
         self._subscription.pump()
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: DeliveryOutcome) -> None:
         """Give the message its outcome and leave the address. Only the first call counts."""
         if not self._settled:
             self._settled = True

@@ -10,9 +10,9 @@ from starlette.types import Receive, Scope, Send
 
 from edge.broker.http.limits import HTTP_WRITE_S_MAX
 from edge.broker.http.peer import peer_of
-from edge.broker.model.interfaces import Outcome
+from edge.broker.model.interfaces import DeliveryOutcome
 
-Settle = Callable[[Outcome], None]
+Settle = Callable[[DeliveryOutcome], None]
 
 
 class LockedAnswer(Response):
@@ -24,12 +24,12 @@ class LockedAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if await Request(scope, receive).is_disconnected():
-            self._give_back(Outcome.UNANSWERED)
+            self._give_back(DeliveryOutcome.UNANSWERED)
             return
         try:
             await super().__call__(scope, receive, send)
         except BaseException:
-            self._give_back(Outcome.MODIFIED_FAILED)
+            self._give_back(DeliveryOutcome.MODIFIED_FAILED)
             raise
 
 
@@ -46,12 +46,12 @@ class Handover(Response):
         self._settle = settle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, outcome = Request(scope, receive), Outcome.UNANSWERED
+        request, outcome = Request(scope, receive), DeliveryOutcome.UNANSWERED
         try:
             if not await request.is_disconnected():
-                outcome = Outcome.MODIFIED_FAILED
+                outcome = DeliveryOutcome.MODIFIED_FAILED
                 await super().__call__(scope, receive, send)
                 if await peer_of(request).received_all(HTTP_WRITE_S_MAX):
-                    outcome = Outcome.ACCEPTED
+                    outcome = DeliveryOutcome.ACCEPTED
         finally:
             self._settle(outcome)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from edge.broker.http.exchange import Fetch
 from edge.broker.http.limits import HTTP_LOCKS_MAX, HTTP_LOCKS_OF_ONE_MAX, HTTP_SETTLED_REMEMBERED_MAX
 from edge.broker.http.refusal import Refused
-from edge.broker.model.interfaces import Outcome
+from edge.broker.model.interfaces import DeliveryOutcome
 
 _TOKEN_BYTES: Final = 16
 """128 random bits cannot be guessed."""
@@ -63,31 +63,31 @@ class MessageLocks:
         self._of[owner] += 1
         return token
 
-    def settle(self, token: str, user: str, address: str, outcome: Outcome) -> Fetch:
+    def settle(self, token: str, user: str, address: str, outcome: DeliveryOutcome) -> Fetch:
         """Give a locked message its outcome. The same acceptance again changes nothing. Raises Refused.
 
         A lock of another user is answered as one that does not exist.
         """
-        lock = self._held.get(token) or (self._settled.get(token) if outcome is Outcome.ACCEPTED else None)
+        lock = self._held.get(token) or (self._settled.get(token) if outcome is DeliveryOutcome.ACCEPTED else None)
         if lock is None or (lock.user, lock.address) != (user, address):
             words = "no such lock on a message of this address: it has expired, or the gateway was restarted"
             raise Refused(410, f"{words}; a message that was not settled is delivered again")
         if self._release(token) is not None:
             lock.fetch.settle(outcome)
-            if outcome is Outcome.ACCEPTED:
+            if outcome is DeliveryOutcome.ACCEPTED:
                 self._settled[token] = lock
                 if len(self._settled) > HTTP_SETTLED_REMEMBERED_MAX:
                     self._settled.popitem(last=False)
         return lock.fetch
 
-    def give_back(self, token: str, outcome: Outcome) -> None:
+    def give_back(self, token: str, outcome: DeliveryOutcome) -> None:
         """Release a lock because the message did not reach the client. Nothing happens when it is settled."""
         lock = self._release(token)
         if lock is not None:
             lock.fetch.settle(outcome)
 
     def _expire(self, token: str) -> None:
-        self.give_back(token, Outcome.MODIFIED_FAILED)
+        self.give_back(token, DeliveryOutcome.MODIFIED_FAILED)
 
     def _release(self, token: str) -> MessageLock | None:
         lock = self._held.pop(token, None)

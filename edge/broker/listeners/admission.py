@@ -31,7 +31,7 @@ from edge.broker.limits import (
     Limits,
 )
 from edge.broker.listeners.resident import Resident, resident_bytes
-from edge.broker.model.budget import Account, Budget
+from edge.broker.model.budget import Budget, MemoryAccount
 from edge.broker.model.remote import remote_of
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Admission:
         self._relief: asyncio.TimerHandle | None = None
         self._strained_since: float | None = None
         self._paused: set[Driver] = set()
-        self._shedding: dict[Account, Iterator[None]] = {}
+        self._shedding: dict[MemoryAccount, Iterator[None]] = {}
         """What is to give back more than it has yet: with each step another connection is closed."""
         self._looking: Iterator[None] | None = None
         """Looks at what connections hold: with each step at another."""
@@ -119,7 +119,7 @@ class Admission:
 
     def identify(self, driver: Driver, user: str) -> bool:
         """The peer is this user. False when it cannot stay: the last places are for users and addresses with few."""
-        before: Account | None = driver.account
+        before: MemoryAccount | None = driver.account
         if before is None:
             return False  # it was ended to make room
         account = self.budget.user_at(user, before.name)
@@ -137,7 +137,7 @@ class Admission:
 
     def hold(self, driver: Driver, held_bytes: int) -> None:
         """It holds so much now."""
-        account: Account | None = driver.account
+        account: MemoryAccount | None = driver.account
         if account is None:
             return
         account.hold(driver, held_bytes)
@@ -152,7 +152,7 @@ class Admission:
 
     def forget(self, driver: Driver) -> None:
         """It counts no more; what may be left of it is its socket."""
-        account: Account | None = driver.account
+        account: MemoryAccount | None = driver.account
         if account is not None:
             self._left = True
             driver.charge(None)
@@ -192,7 +192,7 @@ class Admission:
         )
         self._told = msgspec.structs.replace(now)
 
-    def _shed_soon(self, account: Account, bytes_max: int) -> None:
+    def _shed_soon(self, account: MemoryAccount, bytes_max: int) -> None:
         """End connections, where most is held first, until the account holds no more than this: in the next turns of
         the loop, a slice of time each."""
         if account not in self._shedding:
@@ -200,7 +200,7 @@ class Admission:
                 self._loop.call_soon(self._shed_a_slice)
             self._shedding[account] = self._each_shed(account, bytes_max)
 
-    def _shed_until(self, account: Account, bytes_max: int) -> None:
+    def _shed_until(self, account: MemoryAccount, bytes_max: int) -> None:
         """Do so now until it holds no more than this."""
         if self._sheds:
             return
@@ -221,7 +221,7 @@ class Admission:
             if self._shedding:
                 self._loop.call_soon(self._shed_a_slice)
 
-    def _each_shed(self, account: Account, bytes_max: int) -> Iterator[None]:
+    def _each_shed(self, account: MemoryAccount, bytes_max: int) -> Iterator[None]:
         while account.bytes > bytes_max:
             greediest = account.greediest()
             enough = greediest.bytes // 2  # then it is looked again who is the greediest
@@ -298,7 +298,7 @@ class Admission:
                 yield
 
     def _shed(self, driver: Driver) -> None:
-        account: Account | None = driver.account
+        account: MemoryAccount | None = driver.account
         if account is None:
             return  # gone meanwhile
         held = account.holders.get(driver, 0)
@@ -341,9 +341,9 @@ class Counted:
         self._admission.forget(driver)
 
 
-def _strained_at(account: Account) -> int:
+def _strained_at(account: MemoryAccount) -> int:
     return account.bytes_max - account.bytes_max // STRAINED_SHARE
 
 
-def _bytes_of(account: Account) -> int:
+def _bytes_of(account: MemoryAccount) -> int:
     return account.bytes

@@ -42,7 +42,7 @@ class Operation(enum.Enum):
     """Send messages of other gateways: the gateway and the device that they name are believed."""
 
 
-class Rule(msgspec.Struct, frozen=True):
+class AccessRule(msgspec.Struct, frozen=True):
     """Allows some operations on every address one of the filters matches."""
 
     addresses: tuple[str, ...]
@@ -98,7 +98,7 @@ class Grant:
     )
 
     def __init__(
-        self, user: str, client: str, rules: Sequence[Rule], revoke: Callable[[Ended], None] = lambda _: None
+        self, user: str, client: str, rules: Sequence[AccessRule], revoke: Callable[[Ended], None] = lambda _: None
     ) -> None:
         """`revoke` is called when the user is gone, or may do something else now: close the connection."""
         self.user = user
@@ -116,7 +116,7 @@ class Grant:
         self.receives: dict[str, bool] = {}
         self.replace(user, rules)
 
-    def replace(self, user: str, rules: Sequence[Rule]) -> None:
+    def replace(self, user: str, rules: Sequence[AccessRule]) -> None:
         """From now on these rules count, for this user."""
         self._replaced()
         self.user, self.rules = user, tuple(rules)

@@ -26,7 +26,7 @@ Holder = Any
 """Whoever holds something, by identity: a connection, a request."""
 
 
-class Account:
+class MemoryAccount:
     """What is held by somebody, or by all of several accounts."""
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Account:
         "parent",
     )  # fmt: skip
 
-    def __init__(self, name: str, bytes_max: int, parent: Account | None = None, *, lasting: bool = True) -> None:
+    def __init__(self, name: str, bytes_max: int, parent: MemoryAccount | None = None, *, lasting: bool = True) -> None:
         """`bytes_max` is a bound its holders are kept to, not one that charges fail at. `lasting`: also when nobody is
         in it."""
         self.name = name
@@ -42,17 +42,17 @@ class Account:
         self.bytes_max = bytes_max
         self.connections = 0
         self.parent = parent
-        self.accounts: dict[str, Account] = {}
+        self.accounts: dict[str, MemoryAccount] = {}
         self.holders: dict[Holder, int] = {}
         """Bytes of each that holds any; who came first is first."""
         self._lasting = lasting
-        self._by_bytes: Ranking[Account] | None = None
-        self._by_connections: Ranking[Account] | None = None
+        self._by_bytes: Ranking[MemoryAccount] | None = None
+        self._by_connections: Ranking[MemoryAccount] | None = None
         """Of those in `accounts`, where they are more than `FEW`."""
         if parent is not None:
             parent._add(self)
 
-    def _add(self, below: Account) -> None:
+    def _add(self, below: MemoryAccount) -> None:
         self.accounts[below.name] = below
         if self._by_bytes is not None and self._by_connections is not None:
             self._by_bytes.changed(below)
@@ -61,7 +61,7 @@ class Account:
             self._by_bytes = Ranking(_bytes_of, self.accounts.values())
             self._by_connections = Ranking(_connections_of, self.accounts.values())
 
-    def _remove(self, below: Account) -> None:
+    def _remove(self, below: MemoryAccount) -> None:
         if self.accounts.get(below.name) is below:
             del self.accounts[below.name]
         if self._by_bytes is not None and self._by_connections is not None:
@@ -70,10 +70,10 @@ class Account:
         if not self.accounts:
             self._by_bytes = self._by_connections = None
 
-    def account(self, name: str, bytes_max: int) -> Account:
+    def account(self, name: str, bytes_max: int) -> MemoryAccount:
         """The account of this name below, made where there is none. It goes when the last has left it."""
         found = self.accounts.get(name)
-        return Account(name, bytes_max, self, lasting=False) if found is None else found
+        return MemoryAccount(name, bytes_max, self, lasting=False) if found is None else found
 
     # --- charging ---------------------------------------------------------------------------------------------
 
@@ -130,28 +130,28 @@ class Account:
 
     # --- bounds -----------------------------------------------------------------------------------------------
 
-    def exceeded(self) -> Account | None:
+    def exceeded(self) -> MemoryAccount | None:
         """The nearest account, from this one up, that holds more than it may."""
-        account: Account | None = self
+        account: MemoryAccount | None = self
         while account is not None and account.bytes <= account.bytes_max:
             account = account.parent
         return account
 
     def has_room(self, more_bytes: int) -> bool:
         """True when so much more keeps this account, and all above it, within their bounds."""
-        account: Account | None = self
+        account: MemoryAccount | None = self
         while account is not None and account.bytes + more_bytes <= account.bytes_max:
             account = account.parent
         return account is None
 
-    def greediest(self) -> Account:
+    def greediest(self) -> MemoryAccount:
         """Where most is held: of the accounts below the greediest, of those below it the greediest, and so on."""
         account = self
         while account.bytes and account.accounts:
             account = _largest(account, account._by_bytes, _bytes_of)
         return account
 
-    def most_connections(self) -> Account | None:
+    def most_connections(self) -> MemoryAccount | None:
         """The account right below with most connections; None where there is none below."""
         return _largest(self, self._by_connections, _connections_of) if self.accounts else None
 
@@ -177,38 +177,40 @@ class Budget:
     __slots__ = ("bodies", "gateway", "space", "unauthenticated")
 
     def __init__(self, memory_bytes_max: int, space: str) -> None:
-        self.gateway = Account("gateway", memory_bytes_max)
-        self.unauthenticated = Account("unauthenticated", memory_bytes_max // UNAUTHENTICATED_SHARE, self.gateway)
+        self.gateway = MemoryAccount("gateway", memory_bytes_max)
+        self.unauthenticated = MemoryAccount("unauthenticated", memory_bytes_max // UNAUTHENTICATED_SHARE, self.gateway)
         """Connections whose peer has not said who it is; below it are remote addresses."""
-        self.space = Account(f"space {space}", memory_bytes_max // CONNECTIONS_SHARE, self.gateway)
+        self.space = MemoryAccount(f"space {space}", memory_bytes_max // CONNECTIONS_SHARE, self.gateway)
         """All other connections; below it are users, and below those remote addresses."""
-        self.bodies = Account("bodies", memory_bytes_max // BODIES_SHARE, self.gateway)
+        self.bodies = MemoryAccount("bodies", memory_bytes_max // BODIES_SHARE, self.gateway)
         """Bodies of requests over HTTP; below it are remote addresses."""
 
-    def user_at(self, user: str, address: str) -> Account:
+    def user_at(self, user: str, address: str) -> MemoryAccount:
         """The account of a user's connections from one address; `user` empty: nobody is asked."""
         of_user = self.space.account(user, self.space.bytes_max // ACCOUNT_SHARE_MAX if user else self.space.bytes_max)
         return of_user.account(address, self.space.bytes_max // ACCOUNT_SHARE_MAX)
 
-    def unauthenticated_at(self, address: str) -> Account:
+    def unauthenticated_at(self, address: str) -> MemoryAccount:
         """The account of connections from one address whose peer has not said who it is. The pool is all it may take: a
         fleet behind a router returns at once, and who comes from elsewhere displaces one of it."""
         return self.unauthenticated.account(address, self.unauthenticated.bytes_max)
 
-    def bodies_at(self, address: str) -> Account:
+    def bodies_at(self, address: str) -> MemoryAccount:
         """The account of bodies of requests from one address."""
         return self.bodies.account(address, self.bodies.bytes_max // ACCOUNT_SHARE_MAX)
 
 
-def _bytes_of(account: Account) -> int:
+def _bytes_of(account: MemoryAccount) -> int:
     return account.bytes
 
 
-def _connections_of(account: Account) -> int:
+def _connections_of(account: MemoryAccount) -> int:
     return account.connections
 
 
-def _largest(account: Account, ranking: Ranking[Account] | None, number: Callable[[Account], int]) -> Account:
+def _largest(
+    account: MemoryAccount, ranking: Ranking[MemoryAccount] | None, number: Callable[[MemoryAccount], int]
+) -> MemoryAccount:
     """Of those right below, of which there are some."""
     found = None if ranking is None else ranking.largest()
     return max(account.accounts.values(), key=number) if found is None else found

@@ -15,7 +15,7 @@ import msgspec
 
 from bridge.message import CLOCK_GOOD, Run
 from edge.broker.limits import CLOCK_STEP_S_MAX
-from edge.broker.model.isolation import Listeners
+from edge.broker.model.isolation import EventListeners
 
 _NS_IN_S: Final = 1_000_000_000
 
@@ -41,7 +41,7 @@ class WallClock(Protocol):
     """The machine's clock, which may be set at any time."""
 
     @property
-    def changes(self) -> Listeners[[ClockReading, ClockReading]]:
+    def changes(self) -> EventListeners[[ClockReading, ClockReading]]:
         """Told when it was set, or is good from now on or no longer: what it would show now had nothing changed, and
         what it shows."""
         ...
@@ -60,7 +60,7 @@ class Steady(msgspec.Struct, frozen=True):
     """UTC, as the clock shows it."""
 
 
-class Clock:
+class MessageClock:
     """Says how old messages are. It is the sweeper's `Judge`."""
 
     def __init__(

@@ -85,7 +85,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: int = 0
 
 
-class Outcome(enum.Enum):
+class DeliveryOutcome(enum.Enum):
     """What a consumer did with a delivery (AMQP 1.0 section 3.4; an MQTT acknowledgement is ACCEPTED)."""
 
     ACCEPTED = "accepted"
@@ -187,7 +187,7 @@ class ManyOrigins(Origin, Protocol):
         ...
 
 
-class Selection(Protocol):
+class MessageSelection(Protocol):
     """What a consumer wants of a queue, the rest being for others; see `Consumer`."""
 
     text: str
@@ -208,7 +208,7 @@ class Consumer(Protocol):
     user: str = ""
     """Whose quota pays for what it subscribes to, as `Origin.user`."""
 
-    selection: Selection | None = None
+    selection: MessageSelection | None = None
     """What a consumer of queues wants of them; None: everything."""
     overlaps: bool = False
     """Another subscription of the same client matches some of the same topics: `Router.merge_live` may give the two
@@ -249,7 +249,7 @@ class Subscription(Protocol):
     attempts: int
     """Failed deliveries of the messages being delivered; to be read within `Consumer.deliver`."""
 
-    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
         """The consumer's answer for positions ``first <= p <= last``, all delivered to it."""
         ...
 
@@ -265,7 +265,7 @@ class Subscription(Protocol):
         ...
 
 
-class Figures(msgspec.Struct):
+class MessageCounts(msgspec.Struct):
     """Messages since start."""
 
     received: int = 0

@@ -87,7 +87,7 @@ def guarded(name: str, call: Callable[P, None], *arguments: P.args, **named: P.k
         report(name, "the others go on", error)
 
 
-class Listeners(Generic[P]):
+class EventListeners(Generic[P]):
     """Who wants to hear of something: all of them do, whatever one of them raises."""
 
     __slots__ = ("_event", "_listeners")

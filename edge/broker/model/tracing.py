@@ -9,7 +9,7 @@ from bridge.message import Run
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Owner
 from edge.broker.model.interfaces import Refusal
-from edge.broker.model.isolation import Listeners
+from edge.broker.model.isolation import EventListeners
 
 MakeOwner: TypeAlias = Callable[[Driver], Owner]
 """Makes the owner of a driver once its transport is there."""
@@ -49,7 +49,7 @@ class TracedRouter(Protocol):
     """`edge.broker.router.router.Router`, as far as a trace needs it."""
 
     @property
-    def commit_listeners(self) -> Listeners[[Any]]:
+    def commit_listeners(self) -> EventListeners[[Any]]:
         """Called at the end of each commit (`edge.broker.store.records.Committed`), before answers are released."""
         ...
 

@@ -16,7 +16,7 @@ import msgspec
 from bridge.amqp_values import DecodeError
 from bridge.message import AMQP, Run, Stored
 from edge.broker.message.translation import properties_of
-from edge.broker.model.interfaces import Selection, Subscription
+from edge.broker.model.interfaces import MessageSelection, Subscription
 from edge.broker.model.topics import matches
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.session import Session, Subscriber
@@ -46,7 +46,7 @@ def topic_of(run: Run, i: int) -> str:
     return f"{run.address}/{quote(name, safe=_UNESCAPED)}" if isinstance(name, str) and name else run.address
 
 
-class CommandSelection(Selection):
+class CommandSelection(MessageSelection):
     """Chooses the commands with a topic that one filter matches."""
 
     def __init__(self, pattern: str) -> None:
@@ -67,7 +67,7 @@ class CommandTopicSubscriber(Subscriber):
         return self.request.filter.rpartition("/")[0] + "/#" if self.kind.is_queue else self.request.filter
 
     @property
-    def selection(self) -> Selection | None:  # type: ignore[override]  # follows the type of the address
+    def selection(self) -> MessageSelection | None:  # type: ignore[override]  # follows the type of the address
         if not self.kind.is_queue or self.request.filter.endswith("/#"):
             return None
         return CommandSelection(self.request.filter)

@@ -17,7 +17,7 @@ from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, Protoco
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import PacketType, read_fixed_header
-from edge.broker.model.interfaces import Outcome
+from edge.broker.model.interfaces import DeliveryOutcome
 from edge.broker.mqtt import events, packets
 from edge.broker.mqtt.acknowledgements import (
     PUBACK,
@@ -226,7 +226,7 @@ class Connection:
         self._publisher = publisher or client_id
         state.connection = self
         dropped = self._sender.resume() if state.in_flight else []
-        found: list[Event] = [events.Acknowledged(dropped, Outcome.TOO_LARGE)] if dropped else []
+        found: list[Event] = [events.Acknowledged(dropped, DeliveryOutcome.TOO_LARGE)] if dropped else []
         found.extend(self._take(self._unread.take()))
         return found or self._last(publish_will=True)
 
@@ -465,7 +465,7 @@ class Connection:
                 else:
                     self._sender.pubrec_refused(packet_id, done)
                 if done:
-                    found.append(events.Acknowledged(done, Outcome.REJECTED))
+                    found.append(events.Acknowledged(done, DeliveryOutcome.REJECTED))
             case packets.PubAck() | packets.PubRec() | packets.PubRel() | packets.PubComp():
                 self._acknowledged(packet.kind << 4 | packet.low_bits, [packet.packet_id], found)
             case packets.Subscribe():

@@ -10,7 +10,7 @@ import msgspec
 from bridge.hidden import hides
 from bridge.message import Run
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.model.interfaces import Outcome
+from edge.broker.model.interfaces import DeliveryOutcome
 from edge.broker.mqtt.limits import FILTERS_AT_ONCE, TERMS_SHARED_MAX
 
 
@@ -136,7 +136,7 @@ class Acknowledged(msgspec.Struct, frozen=True, gc=False):
     """
 
     messages: list[tuple[Delivery, int]]
-    outcome: Outcome = Outcome.ACCEPTED
+    outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED
 
 
 class SubscriptionRequest(msgspec.Struct, frozen=True, gc=False):

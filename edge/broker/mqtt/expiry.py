@@ -12,7 +12,7 @@ import msgspec
 
 from bridge.message import Run
 from edge.broker.message.mqtt_properties import message_expiry_s, with_message_expiry
-from edge.broker.model.clock import Clock
+from edge.broker.model.clock import MessageClock
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX
 
 EXPIRY_IDENTIFIER: Final = b"\x02"
@@ -24,7 +24,7 @@ NS_PER_S: Final = 1_000_000_000
 class Lifetime:
     """Counts message expiry down, by the gateway's clock."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: MessageClock) -> None:
         """`clock` stamps `Run.received_at`."""
         self.expired = 0
         """Messages not delivered because their time was over, one a subscriber."""

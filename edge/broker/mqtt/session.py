@@ -20,7 +20,7 @@ from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.interfaces import Figures, Outcome, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, MessageCounts, Subscription
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
@@ -161,7 +161,7 @@ class Subscriber(OverlapMember):
         for part, sent in overlaps.sort_out(subscription.log, stored):
             if sent:
                 last = part.position + len(part.run.bodies) - 1
-                subscription.settle(self, part.position, last, Outcome.ACCEPTED)
+                subscription.settle(self, part.position, last, DeliveryOutcome.ACCEPTED)
             else:
                 self.send(subscription, part, qos_max=combined.qos, identifiers=combined.identifiers, retain=retain)
 
@@ -220,7 +220,7 @@ class Subscriber(OverlapMember):
             return
         if self.overlaps and isinstance(subscription, LogSubscription):
             self.session.overlaps.take_back(subscription.log, first, last)
-        subscription.settle(self, first, last, Outcome.UNANSWERED)
+        subscription.settle(self, first, last, DeliveryOutcome.UNANSWERED)
 
     def _write(
         self,
@@ -245,7 +245,7 @@ class Subscriber(OverlapMember):
             had: Sequence[int] = ()
             if left is None:
                 if position >= 0:
-                    subscription.settle(self, position, last, Outcome.ACCEPTED)
+                    subscription.settle(self, position, last, DeliveryOutcome.ACCEPTED)
                     position = last + 1
                 continue
             qos = min(left.flags & QOS_MASK, qos_most)
@@ -254,16 +254,16 @@ class Subscriber(OverlapMember):
                 delivery = Delivery(left, qos, retain, token, identifiers, kept=True)
                 had, too_large = session.journal.deliver(attachment.connection, delivery, subscription.log, position)
                 for i in had:
-                    subscription.settle(self, position + i, position + i, Outcome.ACCEPTED)
+                    subscription.settle(self, position + i, position + i, DeliveryOutcome.ACCEPTED)
             else:
                 too_large = attachment.connection.deliver(Delivery(left, qos, retain, token, identifiers))
             session.figures.sent += len(left.bodies) - len(too_large) - len(had)
             if position < 0:
                 continue
             for i in too_large:  # not sent [MQTT-3.1.2-24]: for others who take it, where there may be any
-                subscription.settle(self, position + i, position + i, Outcome.TOO_LARGE)
+                subscription.settle(self, position + i, position + i, DeliveryOutcome.TOO_LARGE)
             if qos == 0:
-                subscription.settle(self, position, last, Outcome.ACCEPTED)
+                subscription.settle(self, position, last, DeliveryOutcome.ACCEPTED)
             position = last + 1
         attachment.flush_soon()
 
@@ -292,7 +292,7 @@ class Common(NamedTuple):
 
     translator: MqttTranslator
     lifetime: Lifetime
-    figures: Figures
+    figures: MessageCounts
     """Count what is sent."""
     journal_changed: Callable[[Session], None]
     """What the journal of a session holds has to reach the disk."""
@@ -337,7 +337,7 @@ class Session:
         self._overlaps: Overlaps | None = None
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> MessageCounts:
         """Count what is sent."""
         return self._common.figures
 
@@ -395,7 +395,9 @@ class Session:
             return False
         return self.state.at_rest and (self._journal is None or self._journal.at_rest)
 
-    def acknowledged(self, messages: Iterable[tuple[Delivery, int]], outcome: Outcome = Outcome.ACCEPTED) -> None:
+    def acknowledged(
+        self, messages: Iterable[tuple[Delivery, int]], outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED
+    ) -> None:
         """The client is done with these deliveries: settle them as ranges, then use the window they freed."""
         last_delivery: Delivery | None = None
         settled: object = None
@@ -416,14 +418,14 @@ class Session:
             self._settle(last_delivery, first, last, outcome)
         self.pump_starved()
 
-    def _settle(self, delivery: Delivery, first: int, last: int, outcome: Outcome) -> None:
+    def _settle(self, delivery: Delivery, first: int, last: int, outcome: DeliveryOutcome) -> None:
         token = delivery.token
         if isinstance(token, Token):
             if token.position >= 0:
                 position = token.position
                 token.subscription.settle(token.subscriber, position + first, position + last, outcome)
                 if delivery.kept and isinstance(token.subscription, LogSubscription):
-                    if outcome is Outcome.ACCEPTED:
+                    if outcome is DeliveryOutcome.ACCEPTED:
                         self.journal.completed(token.subscription.log, position + first, position + last)
                     else:
                         self.journal.given_back()
@@ -452,7 +454,7 @@ class Session:
         go to no other client when it ends [MQTT-4.8.2-5]; the receiver may have delivered them already. `lost`: the
         client may have died of what it had not answered, so that counts as an attempt.
         """
-        given_back = Outcome.LOST if lost else Outcome.UNANSWERED
+        given_back = DeliveryOutcome.LOST if lost else DeliveryOutcome.UNANSWERED
         state = self.state
         if not state.in_flight:
             return
@@ -469,7 +471,7 @@ class Session:
                     token.subscription.settle(token.subscriber, position, position, given_back)
             elif ended:
                 done = received or token.subscriber.shared
-                outcome = Outcome.ACCEPTED if done else given_back
+                outcome = DeliveryOutcome.ACCEPTED if done else given_back
                 token.subscription.settle(token.subscriber, position, position, outcome)
             elif lost and not received and isinstance(token.subscription, LogSubscription):
                 if token.subscription.keeps_after_loss(token.subscriber, position):

@@ -23,7 +23,7 @@ import msgspec
 from edge.broker.model.isolation import report
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.session import Session
-from edge.broker.store.contract import Commits, SmallState
+from edge.broker.store.contract import SmallState, StoreCommits
 from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
 
@@ -55,7 +55,7 @@ class _Waiting(NamedTuple):
 class SessionStore:
     """The sessions of one broker in its store."""
 
-    def __init__(self, state: SmallState, commits: Commits, save_soon: Callable[[], None]) -> None:
+    def __init__(self, state: SmallState, commits: StoreCommits, save_soon: Callable[[], None]) -> None:
         """`save_soon`: something is there for `prepare`, or waits for a commit."""
         self._state = state
         self._commits = commits

@@ -34,14 +34,14 @@ from edge.broker.limits import (
     CLOCK_STEP_S_MAX,
 )
 from edge.broker.model.clock import ClockReading, WallClock
-from edge.broker.store.contract import Lineage, SmallState
+from edge.broker.store.contract import EpochLineage, SmallState
 from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
 
 log = logging.getLogger(__name__)
 
 HEADS: Final = "clock offsets"
-"""Kind of the store's small state that holds a `Head` by connector."""
+"""Kind of the store's small state that holds a `ClockOffsetState` by connector."""
 
 _NS_IN_S: Final = 1_000_000_000
 
@@ -51,7 +51,7 @@ Received = tuple[str, int, int, int | None, int | None]
 """(address, first sequence, last, stamped after, until): see `bridge.clock_offset.StampedRange`."""
 
 
-class Kept(msgspec.Struct, array_like=True, frozen=True):
+class StoredPeriod(msgspec.Struct, array_like=True, frozen=True):
     """A stretch in the store."""
 
     number: int
@@ -72,7 +72,7 @@ class Kept(msgspec.Struct, array_like=True, frozen=True):
         )
 
 
-class Between(msgspec.Struct, array_like=True, frozen=True):
+class UnassignedStamps(msgspec.Struct, array_like=True, frozen=True):
     """The clock has changed, and messages stamped before may have no sequence yet."""
 
     before: int
@@ -87,16 +87,16 @@ class Between(msgspec.Struct, array_like=True, frozen=True):
     """It has changed again meanwhile: `before` is a stretch of all that waits, of which nothing is known."""
 
 
-class Head(msgspec.Struct, array_like=True, frozen=True):
+class ClockOffsetState(msgspec.Struct, array_like=True, frozen=True):
     """Where a connector stands."""
 
     number: int = 0
     """Of the newest stretch."""
-    open: Kept | None = None
+    open: StoredPeriod | None = None
     """The stretch that goes on."""
     mixed: bool = False
     """The clock was set within it: there was no room for another one."""
-    between: Between | None = None
+    between: UnassignedStamps | None = None
     right_at: int = 0
     """The last time the clock was known to be right, UTC ns; 0: never."""
     ranges: int = 0
@@ -107,13 +107,13 @@ class Head(msgspec.Struct, array_like=True, frozen=True):
     """Number of the newest stretch that the peer knows of."""
 
 
-class ClockOffsets:
+class ClockOffsetReports:
     """Made with a connector's reports, before messages are taken; `look` is called every few seconds."""
 
     def __init__(
         self,
         state: SmallState,
-        lineage: Lineage,
+        lineage: EpochLineage,
         reports: Reports,
         connector: str,
         *,
@@ -128,8 +128,8 @@ class ClockOffsets:
         self._clock = clock
         self._sends = sends
         self._kinds = {part: f"clock {part}/{connector}" for part in ("stretch", "ranges", "counters")}
-        self._head = Head()
-        self._ended: dict[int, Kept] = {}
+        self._head = ClockOffsetState()
+        self._ended: dict[int, StoredPeriod] = {}
         """Stretches that are not whole at the peer, by number."""
         self._counters: dict[str, int] = {}
         """Next sequences at the beginning of the open stretch, or when the clock changed last."""
@@ -220,9 +220,9 @@ class ClockOffsets:
         number = self._head.number + 1
         self._counters = counters
         self._write_counters()
-        self._put_head(number=number, open=Kept(number, now.boot, now.ahead_ns, now.wall_ns))
+        self._put_head(number=number, open=StoredPeriod(number, now.boot, now.ahead_ns, now.wall_ns))
 
-    def _end(self, open_: Kept, counters: dict[str, int], before: ClockReading, after: ClockReading) -> None:
+    def _end(self, open_: StoredPeriod, counters: dict[str, int], before: ClockReading, after: ClockReading) -> None:
         """The open stretch is over, and another one begins unless the clock is right."""
         self._keep(open_)
         self._write_ranges(open_.number, _received(self._counters, counters))
@@ -235,15 +235,17 @@ class ClockOffsets:
             self._write_counters()
             following = 0 if self._head.open is None else self._head.open.number
             middle, rises = (before.wall_ns + after.wall_ns) // 2, after.wall_ns > before.wall_ns
-            self._put_head(between=Between(open_.number, following, middle, rises))
+            self._put_head(between=UnassignedStamps(open_.number, following, middle, rises))
 
-    def _change_again(self, between: Between, after: ClockReading) -> None:
+    def _change_again(self, between: UnassignedStamps, after: ClockReading) -> None:
         """What was stamped before the last change still waits, some milliseconds on: nothing will tell it apart."""
         waiting = between.before
         if not between.again:
             waiting = self._head.number + 1
             self._put_head(number=waiting)
-            self._keep(Kept(waiting, after.boot, after.ahead_ns, after.wall_ns, Known.NEVER, reason=SET_TOO_OFTEN))
+            self._keep(
+                StoredPeriod(waiting, after.boot, after.ahead_ns, after.wall_ns, Known.NEVER, reason=SET_TOO_OFTEN)
+            )
         if self._head.open is not None:
             self._keep(self._head.open)
             self._put_head(open=None)
@@ -252,7 +254,7 @@ class ClockOffsets:
         else:
             self._begin(self._counters, after)
         following = 0 if self._head.open is None else self._head.open.number
-        self._put_head(between=Between(waiting, following, 0, rises=False, again=True))
+        self._put_head(between=UnassignedStamps(waiting, following, 0, rises=False, again=True))
 
     def _part(self) -> None:
         """All that was stamped before the clock changed has its sequence by now. Raises StoreError; then nothing has
@@ -276,7 +278,7 @@ class ClockOffsets:
             self._write_counters()
         self._put_head(between=None)
 
-    def _end_mixed(self, open_: Kept) -> None:
+    def _end_mixed(self, open_: StoredPeriod) -> None:
         """There is room again. Raises StoreError; then nothing has happened."""
         counters, now = dict(self._lineage.sequences()), self._clock.reading()
         self._keep(msgspec.structs.replace(open_, known=Known.NEVER, reason=SET_TOO_OFTEN))
@@ -306,8 +308,8 @@ class ClockOffsets:
         head = dict(self._state.items(HEADS)).get(self._connector)
         if head is None:
             return
-        self._head = msgspec.msgpack.decode(head, type=Head)
-        stretches = msgspec.msgpack.Decoder(Kept)
+        self._head = msgspec.msgpack.decode(head, type=ClockOffsetState)
+        stretches = msgspec.msgpack.Decoder(StoredPeriod)
         self._ended = {one.number: one for one in map(stretches.decode, self._values("stretch"))}
         if self._head.open is not None or self._head.between is not None:
             counters = msgspec.msgpack.Decoder(dict[str, int])
@@ -317,7 +319,7 @@ class ClockOffsets:
     def _values(self, part: str) -> Iterator[bytes]:
         return (value for _, value in self._state.items(self._kinds[part]))
 
-    def _keep(self, stretch: Kept) -> None:
+    def _keep(self, stretch: StoredPeriod) -> None:
         if stretch.number not in self._ended:
             self._put_head(ranges=self._head.ranges + 1)
         self._ended[stretch.number] = stretch
@@ -430,7 +432,7 @@ class ClockOffsets:
         log.info("connector %s: the peer knows how far the clock was off in stretch %d", self._connector, number)
 
 
-def _apart(open_: Kept, now: ClockReading) -> bool:
+def _apart(open_: StoredPeriod, now: ClockReading) -> bool:
     """The clock was set since the stretch began."""
     return abs(now.ahead_ns - open_.ahead_ns) > CLOCK_STEP_S_MAX * _NS_IN_S
 

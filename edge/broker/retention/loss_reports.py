@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from edge.broker.store.contract import Lineage, LossLedger, SmallState
+from edge.broker.store.contract import EpochLineage, LossLedger, SmallState
 from edge.broker.store.errors import StoreError
 from edge.broker.store.records import LedgerEntry
 
@@ -34,7 +34,7 @@ class LossReports:
     """The ledger of one store towards the peer of one connector."""
 
     def __init__(
-        self, state: SmallState, lineage: Lineage, ledger: LossLedger, reports: Reports, connector: str
+        self, state: SmallState, lineage: EpochLineage, ledger: LossLedger, reports: Reports, connector: str
     ) -> None:
         self._ledger = ledger
         self._state = state

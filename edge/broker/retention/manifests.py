@@ -27,14 +27,14 @@ import msgspec
 from bridge.manifest import GENESIS, HOUR_NS, Statement
 from bridge.reports import Reports
 from edge.broker.limits import ADDRESSES_STATED_TOGETHER, STATEMENTS_A_DOCUMENT, STATEMENTS_KEPT_MAX
-from edge.broker.store.contract import Lineage, LossLedger, SmallState
+from edge.broker.store.contract import EpochLineage, LossLedger, SmallState
 from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
 
 log = logging.getLogger(__name__)
 
 HEADS: Final = "manifest"
-"""Kind of the store's small state that holds a `Head` by connector."""
+"""Kind of the store's small state that holds a `ManifestState` by connector."""
 
 PAGES_LOADED: Final = 16
 """Documents that wait kept in memory, some 10 KiB each."""
@@ -53,7 +53,7 @@ class Signer(Protocol):
         ...
 
 
-class Head(msgspec.Struct, array_like=True, frozen=True):
+class ManifestState(msgspec.Struct, array_like=True, frozen=True):
     """Where a connector's manifests stand."""
 
     gateway: str
@@ -70,7 +70,7 @@ class Head(msgspec.Struct, array_like=True, frozen=True):
     """Documents made so far."""
 
 
-class Stated(msgspec.Struct, array_like=True, frozen=True):
+class StatedAddress(msgspec.Struct, array_like=True, frozen=True):
     """What is stated of an address."""
 
     next: int = 0
@@ -83,11 +83,11 @@ class Stated(msgspec.Struct, array_like=True, frozen=True):
     """By reason, what the ledger had of it then."""
 
 
-class Change(NamedTuple):
+class AddressChange(NamedTuple):
     """An address of which there is something to state."""
 
     address: str
-    before: Stated
+    before: StatedAddress
     next: int
     lost: Mapping[str, int]
     parts: Sequence[tuple[str, int, int]]
@@ -100,7 +100,7 @@ class Manifests:
     def __init__(
         self,
         state: SmallState,
-        lineage: Lineage,
+        lineage: EpochLineage,
         ledger: LossLedger,
         reports: Reports,
         connector: str,
@@ -122,7 +122,7 @@ class Manifests:
         self._stated = f"manifest stated/{connector}"
         self._kind = f"manifest waiting/{connector}"
         value = dict(state.items(HEADS)).get(connector)
-        self._head = None if value is None else msgspec.msgpack.decode(value, type=Head)
+        self._head = None if value is None else msgspec.msgpack.decode(value, type=ManifestState)
         self._due = self._head is not None
         """What a former process accepted is stated, whatever hour it is."""
         self._taken = False
@@ -132,7 +132,7 @@ class Manifests:
         """Of what was written to be read again, and is not known to be on disk."""
         self._stale = False
         """What waits has names that are no more."""
-        self._changed: list[Change] = []
+        self._changed: list[AddressChange] = []
         """What is still to be stated of the hour that is being closed."""
         self._pages: deque[tuple[str, bytes]] = deque()
         self._under_way = False
@@ -176,7 +176,9 @@ class Manifests:
         head = self._head
         if head is None:
             if self._taken:
-                self._open(Head(self._gateway, self._lineage.epoch, _hour(now_ns), clock_good, 0, 0, 0), clock_good)
+                self._open(
+                    ManifestState(self._gateway, self._lineage.epoch, _hour(now_ns), clock_good, 0, 0, 0), clock_good
+                )
         elif self._stale or head.gateway != self._gateway:
             self._take_back(head)
         elif self._due or _hour(now_ns) != head.hour:
@@ -212,7 +214,7 @@ class Manifests:
         self._under_way = False
         self._stale = self._head is not None
 
-    def _take_back(self, head: Head) -> None:
+    def _take_back(self, head: ManifestState) -> None:
         """What waits goes back into the open hour. Raises StoreError; then nothing has happened."""
         self._changed = []
         pages = list(self._small_state.items(self._kind))
@@ -227,7 +229,7 @@ class Manifests:
             if (was := first.get(address)) is not None:
                 lost = dict(stated.lost)
                 _add(lost, given[address], -1)
-                self._state(address, Stated(was.first_sequence, (head.gateway, was.epoch), was.previous, lost))
+                self._state(address, StatedAddress(was.first_sequence, (head.gateway, was.epoch), was.previous, lost))
         for key, _ in pages:
             self._small_state.delete(self._kind, key)
         earliest = min(first.values(), key=lambda one: one.closing, default=None)
@@ -236,11 +238,11 @@ class Manifests:
         hour = head.hour if earliest is None else earliest.hour
         self._stale, self._due = False, True
         self._pages.clear()
-        self._open(Head(self._gateway, head.store_epoch, hour, head.good, closing, 0, head.pages), self._good)
+        self._open(ManifestState(self._gateway, head.store_epoch, hour, head.good, closing, 0, head.pages), self._good)
 
     # --- closing an hour --------------------------------------------------------------------------------------
 
-    def _close(self, head: Head, now_ns: int, clock_good: bool) -> None:
+    def _close(self, head: ManifestState, now_ns: int, clock_good: bool) -> None:
         """State some addresses; the hour is over with the last of them. Raises StoreError; then nothing has
         happened."""
         if head.waiting >= STATEMENTS_KEPT_MAX:
@@ -258,24 +260,24 @@ class Manifests:
         self._changed, self._due = left, bool(left)
         hour, good = (head.hour, head.good) if left else (_hour(now_ns), clock_good)
         waiting = head.waiting + total
-        following = Head(self._gateway, self._lineage.epoch, hour, good, number, waiting, pages)
+        following = ManifestState(self._gateway, self._lineage.epoch, hour, good, number, waiting, pages)
         self._open(following, self._good if left else clock_good)
 
-    def _changes(self) -> Iterator[Change]:
+    def _changes(self) -> Iterator[AddressChange]:
         """Addresses of which something was accepted or given up since they were stated."""
         stated, lost = self._all_stated(), self._ledger.lost(self._subscriptions)
         for address, following in self._lineage.sequences():
-            before, gone = stated.get(address, Stated()), lost.get(address, {})
+            before, gone = stated.get(address, StatedAddress()), lost.get(address, {})
             if (following <= before.next and gone == before.lost) or not self._covers(address):
                 continue
             if following > before.next:
                 parts = list(self._lineage.epochs.parts(address, before.next, following - 1))
             else:
                 parts = [(self._lineage.epochs.of(address, following), following, following - 1)]
-            yield Change(address, before, following, gone, parts)
+            yield AddressChange(address, before, following, gone, parts)
 
     def _statements(
-        self, changes: Sequence[Change], head: Head, now_ns: int, number: int, total: int
+        self, changes: Sequence[AddressChange], head: ManifestState, now_ns: int, number: int, total: int
     ) -> Iterator[Statement]:
         quality = "good" if head.good and self._good else "unknown"
         for address, before, following, lost, parts in changes:
@@ -301,23 +303,23 @@ class Manifests:
                 ).sealed(self._gateway)
                 chain, digest = (self._gateway, epoch), statement.digest
                 yield statement
-            self._state(address, Stated(following, chain, digest, dict(lost)))
+            self._state(address, StatedAddress(following, chain, digest, dict(lost)))
 
-    def _all_stated(self) -> dict[str, Stated]:
-        decode = msgspec.msgpack.Decoder(Stated).decode
+    def _all_stated(self) -> dict[str, StatedAddress]:
+        decode = msgspec.msgpack.Decoder(StatedAddress).decode
         return {address: decode(value) for address, value in self._small_state.items(self._stated)}
 
     # --- what is written --------------------------------------------------------------------------------------
 
-    def _state(self, address: str, stated: Stated) -> None:
+    def _state(self, address: str, stated: StatedAddress) -> None:
         self._small_state.put(self._stated, address, msgspec.msgpack.encode(stated))
 
-    def _open(self, head: Head, clock_good: bool) -> None:
+    def _open(self, head: ManifestState, clock_good: bool) -> None:
         """In the commit of all that was put before it."""
         self._good = clock_good
         self._ticket = self._put(head)
 
-    def _put(self, head: Head) -> Ticket:
+    def _put(self, head: ManifestState) -> Ticket:
         self._head = head
         return self._small_state.put(HEADS, self._connector, msgspec.msgpack.encode(head))
 

@@ -28,7 +28,7 @@ from edge.broker.limits import (
 )
 from edge.broker.model.address_policy import AddressPolicy, DurabilityMode, WhenFull
 from edge.broker.store.contract import MessageLogs, Retention
-from edge.broker.store.meter import Meter
+from edge.broker.store.meter import ByteMeter
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _RANKS = {WhenFull.THIN: 0, WhenFull.DROP_OLDEST: 1, WhenFull.REJECT: 2}
 """Thinned readings keep their picture, dropped ones do not, and who rejects has promised to keep what it took."""
 
 
-class Room(NamedTuple):
+class QuotaUsage(NamedTuple):
     """What an account has, for status pages; bytes of bodies."""
 
     address: str
@@ -51,17 +51,17 @@ class Room(NamedTuple):
     """Messages there was no room for since the start."""
 
 
-class Yield(NamedTuple):
+class SpaceRelease(NamedTuple):
     """What an account is asked for."""
 
-    account: Account
+    account: QuotaAccount
     log: int
     bytes: int
     at_most: int | None
     """For others it gives no more than this."""
 
 
-class Account:
+class QuotaAccount:
     """What one address resource keeps; made by `Quotas.open`."""
 
     __slots__ = ("_quotas", "limited", "meter", "policy", "refused", "room")
@@ -69,7 +69,7 @@ class Account:
     def __init__(self, quotas: Quotas, policy: AddressPolicy) -> None:
         self._quotas = quotas
         self.policy = policy
-        self.meter = Meter()
+        self.meter = ByteMeter()
         """Of all its logs: there may be very many."""
         self.limited = False
         """Whoever publishes asks `admits` only while this is true."""
@@ -123,14 +123,14 @@ class Quotas:
         logs: MessageLogs,
         retention: Retention,
         free_bytes: Callable[[], int | None] | None = None,
-        short: Callable[[Meter], None] = lambda _meter: None,
+        short: Callable[[ByteMeter], None] = lambda _meter: None,
     ) -> None:
         """`free_bytes`: room left on the medium, None where it has no bound; the store's own when not given. `short`
         hears the meter of logs that have no room for what comes."""
         self._logs = logs
         self._retention = retention
         self._free_bytes = free_bytes or retention.free_bytes
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, QuotaAccount] = {}
         self.space_bytes: int | None = None
         """What the whole space may keep; None: as much as the card holds."""
         self.floor_bytes = 0
@@ -151,19 +151,19 @@ class Quotas:
         """Keep this part of the medium free of messages."""
         self.floor_bytes = floor_bytes
 
-    def __iter__(self) -> Iterator[tuple[str, Account]]:
+    def __iter__(self) -> Iterator[tuple[str, QuotaAccount]]:
         """(pattern of the rule, account)."""
         return iter(self._accounts.items())
 
-    def get(self, pattern: str) -> Account | None:
+    def get(self, pattern: str) -> QuotaAccount | None:
         """The account of a rule; None while it has no log."""
         return self._accounts.get(pattern)
 
-    def open(self, pattern: str, policy: AddressPolicy, log: int) -> Account:
+    def open(self, pattern: str, policy: AddressPolicy, log: int) -> QuotaAccount:
         """The account of the rule `pattern`, which has `log` from now on."""
         account = self._accounts.get(pattern)
         if account is None:
-            account = self._accounts[pattern] = Account(self, policy)
+            account = self._accounts[pattern] = QuotaAccount(self, policy)
             self._limit(account)
         if self._retention.meter(log, account.meter):  # it was nobody's, or another rule's: its bytes count once
             account.room = 0
@@ -187,7 +187,7 @@ class Quotas:
                     self._hurry(log, account.policy)
         for pattern, policy in policies.items():
             if policy.reserve_bytes and pattern not in self._accounts:
-                self._accounts[pattern] = Account(self, policy)
+                self._accounts[pattern] = QuotaAccount(self, policy)
         self._allow()
 
     def tick(self) -> None:
@@ -211,10 +211,10 @@ class Quotas:
         """What it was to give up is there still."""
         self._ahead = 0
 
-    def rooms(self) -> list[Room]:
+    def rooms(self) -> list[QuotaUsage]:
         """Every account, in the order they give way."""
         return [
-            Room(
+            QuotaUsage(
                 pattern,
                 account.used,
                 account.policy.quota_bytes,
@@ -228,17 +228,17 @@ class Quotas:
 
     # --- for accounts -----------------------------------------------------------------------------------------
 
-    def used(self, account: Account) -> int:
+    def used(self, account: QuotaAccount) -> int:
         return self._retention.metered_bytes(account.meter)
 
-    def has_room(self, account: Account) -> bool:
+    def has_room(self, account: QuotaAccount) -> bool:
         """One byte more would be admitted without the account giving way itself."""
         own, shared = self._missing(account, 1)
         if own > 0:
             return False
         return shared <= 0 or shared <= sum(other.spare for other in self._below(account))
 
-    def make_room(self, account: Account, log: int, size: int) -> bool:
+    def make_room(self, account: QuotaAccount, log: int, size: int) -> bool:
         """Count exactly; where there is no room, give up old messages of whom it is up to."""
         own, shared = self._missing(account, size)
         beyond = self._beyond(account, size)
@@ -263,7 +263,7 @@ class Quotas:
         self._logs.delay(log, policy.durability.delay_s)
         self._logs.keep_in_memory(log, keep=policy.durability.mode is DurabilityMode.MEMORY)
 
-    def _missing(self, account: Account, size: int) -> tuple[int, int]:
+    def _missing(self, account: QuotaAccount, size: int) -> tuple[int, int]:
         """Bytes that would have to go before `size` more fit: of the account's own quota, of what all share."""
         used, policy = self.used(account), account.policy
         own = used + size - policy.quota_bytes if policy.quota_bytes is not None else 0
@@ -273,11 +273,11 @@ class Quotas:
         shared = self._set_aside() + beyond - self.space_bytes if self.space_bytes is not None else 0
         return own, max(shared, beyond - self._ahead) if self.closed else shared
 
-    def _beyond(self, account: Account, size: int) -> int:
+    def _beyond(self, account: QuotaAccount, size: int) -> int:
         """How much of `size` bytes is not within the account's reserve."""
         return min(size, max(0, self.used(account) + size - account.policy.reserve_bytes))
 
-    def _below(self, account: Account) -> list[Account]:
+    def _below(self, account: QuotaAccount) -> list[QuotaAccount]:
         """Who gives way to an account, lowest rank first."""
         rank = account.rank
         return sorted((one for one in self._accounts.values() if one.rank < rank), key=lambda one: one.rank)
@@ -286,9 +286,9 @@ class Quotas:
         """Bytes of the space that are used, or kept free for somebody."""
         return sum(max(self.used(account), account.policy.reserve_bytes) for account in self._accounts.values())
 
-    def _plan(self, account: Account, log: int, size: int, own: int, shared: int) -> list[Yield] | None:
+    def _plan(self, account: QuotaAccount, log: int, size: int, own: int, shared: int) -> list[SpaceRelease] | None:
         """Who gives way by how much; None when that cannot be enough."""
-        plan: list[Yield] = []
+        plan: list[SpaceRelease] = []
         rest = shared - max(own, 0)
         for other in self._below(account) if rest > 0 else ():
             for part in self._parts(other, min(rest, other.spare)):
@@ -304,7 +304,7 @@ class Quotas:
             plan.append(mine)
         return plan
 
-    def _own(self, account: Account, log: int, size: int, missing: int) -> Yield | None:
+    def _own(self, account: QuotaAccount, log: int, size: int, missing: int) -> SpaceRelease | None:
         """The oldest of the log, or of the account's largest one; None when that cannot be enough."""
         quota = account.policy.quota_bytes
         if account.policy.when_full is WhenFull.REJECT or (quota is not None and size > quota):
@@ -316,9 +316,9 @@ class Quotas:
         if there < missing:
             return None
         ahead = min((quota or there) // EVICT_AHEAD_SHARE, EVICT_AHEAD_BYTES_MAX)
-        return Yield(account, log, min(there, missing + ahead), None)
+        return SpaceRelease(account, log, min(there, missing + ahead), None)
 
-    def _give_way(self, part: Yield) -> None:
+    def _give_way(self, part: SpaceRelease) -> None:
         account = part.account
         give_way = self._retention.thin if account.policy.when_full is WhenFull.THIN else self._retention.evict
         give_way(part.log, part.bytes, part.at_most)
@@ -334,11 +334,11 @@ class Quotas:
                 room = max(0, policy.reserve_bytes - used) if self.closed else ENDLESS
                 account.room = room if policy.quota_bytes is None else max(0, min(room, policy.quota_bytes - used))
 
-    def _limit(self, account: Account) -> bool:
+    def _limit(self, account: QuotaAccount) -> bool:
         account.limited = self.closed or self.space_bytes is not None or account.policy.quota_bytes is not None
         return account.limited
 
-    def _parts(self, account: Account, missing: int) -> Iterator[Yield]:
+    def _parts(self, account: QuotaAccount, missing: int) -> Iterator[SpaceRelease]:
         """The account's largest logs, as far as they are needed, and no more than it can spare."""
         spare = account.spare
         for log in self._retention.largest(account.meter, YIELDING_LOGS_MAX) if missing > 0 else ():
@@ -346,7 +346,7 @@ class Quotas:
             size = min(there, missing + min(there // EVICT_AHEAD_SHARE, EVICT_AHEAD_BYTES_MAX))
             if size <= 0:
                 return
-            yield Yield(account, log, size, there)
+            yield SpaceRelease(account, log, size, there)
             spare -= there
             missing -= size
             if missing <= 0:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from edge.broker.model.interfaces import Acceptance, Figures, Origin, Refusal
+from edge.broker.model.interfaces import Acceptance, MessageCounts, Origin, Refusal
 from edge.broker.model.isolation import answered
 from edge.broker.router.batch import CollectedBatch
 from edge.broker.router.ordered_replies import OrderedReplies, Withdraw
@@ -30,7 +30,7 @@ entry is the origin where that is a batch: asking for the class of a `Protocol` 
 class Answers:
     """What every origin is told of its messages, in the order it sent them."""
 
-    def __init__(self, figures: Figures, now_s: Callable[[], float]) -> None:
+    def __init__(self, figures: MessageCounts, now_s: Callable[[], float]) -> None:
         """`figures` count what is answered; `now_s` is monotonic seconds."""
         self._figures = figures
         self._waiting: deque[_Waiting] = deque()

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from bridge.message import Run
 from edge.broker.delivery.batches import LiveOffer
 from edge.broker.model.interfaces import ManyOrigins, Origin
-from edge.broker.retention.quotas import Account
+from edge.broker.retention.quotas import QuotaAccount
 from edge.broker.router.live_subscriptions import LiveSink
 
 
@@ -24,7 +24,7 @@ class LogSink(NamedTuple):
     """A log, and the quota account that it is charged to."""
 
     log: int
-    account: Account
+    account: QuotaAccount
 
 
 class LogRuns(NamedTuple):

@@ -11,7 +11,7 @@ from edge.broker.delivery import AnycastGroup, LogSubscription
 from edge.broker.delivery.anycast import HeldMessages
 from edge.broker.delivery.pattern import Joinable, PatternSubscription, Slices
 from edge.broker.limits import ANYCAST_GROUPS_MAX
-from edge.broker.model.interfaces import Consumer, Figures
+from edge.broker.model.interfaces import Consumer, MessageCounts
 from edge.broker.model.isolation import guarded
 from edge.broker.model.topics import FilterTree, is_filter, matches
 from edge.broker.router.configured import ConfiguredAddresses
@@ -28,7 +28,7 @@ class CompetingConsumers:
         self,
         queues: Queues,
         addresses: ConfiguredAddresses,
-        figures: Figures,
+        figures: MessageCounts,
         watchers: CreditWatchers,
         forget_routes: Callable[[], None],
         now_s: Callable[[], float],

@@ -35,9 +35,9 @@ from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.backfill import Backfill
 from edge.broker.model.clock import WallClock
-from edge.broker.model.interfaces import Outcome
+from edge.broker.model.interfaces import DeliveryOutcome
 from edge.broker.model.topics import matches
-from edge.broker.retention.clock_offsets import ClockOffsets
+from edge.broker.retention.clock_offsets import ClockOffsetReports
 from edge.broker.retention.loss_reports import LEDGER_RANGES, LossReports
 from edge.broker.retention.manifests import Manifests, Signer
 from edge.broker.router.commands.inbox import CommandInbox
@@ -50,7 +50,7 @@ from edge.broker.store.contract import SmallState, Store
 
 log = logging.getLogger(__name__)
 
-OUTCOMES: Final = Outcomes(Outcome.ACCEPTED, Outcome.REJECTED)
+OUTCOMES: Final = Outcomes(DeliveryOutcome.ACCEPTED, DeliveryOutcome.REJECTED)
 
 BACKOFF: Final = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
 """A gateway whose hub is away asks every 7.5 to 15 s: 10 000 of them are about 900 attempts a second, and what waited
@@ -141,7 +141,7 @@ class ConnectorUplink:
         self.clock_offsets = (
             None
             if clock is None
-            else ClockOffsets(state, lineage, self.reports, connector.name, clock=clock, sends=self._forwards)
+            else ClockOffsetReports(state, lineage, self.reports, connector.name, clock=clock, sends=self._forwards)
         )
         self.uplink = Uplink(
             f"uplink {connector.name}",

@@ -23,7 +23,7 @@ from bridge.forwarders.outbox import Outbox, Outlet, Rule, Sending
 from edge.broker.configuration import Connector, ConnectorType, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX
-from edge.broker.model.interfaces import Outcome
+from edge.broker.model.interfaces import DeliveryOutcome
 from edge.broker.router.forwarder_filter import wanted_by
 from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.inbound import IncomingForwarder
@@ -31,7 +31,7 @@ from edge.broker.router.inbound_losses import InboundLosses
 from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_stamps
-from edge.broker.store.contract import Cursors, Lineage
+from edge.broker.store.contract import Cursors, EpochLineage
 
 log = logging.getLogger(__name__)
 
@@ -77,14 +77,14 @@ class PeerConnector:
         *,
         gateway: str,
         router: Router,
-        lineage: Lineage,
+        lineage: EpochLineage,
         cursors: Cursors,
     ) -> None:
         """`start` of its dialer begins to dial."""
         self.connector = connector
         self.outbox = Outbox(
             gateway,
-            Outcomes(Outcome.ACCEPTED, Outcome.REJECTED),
+            Outcomes(DeliveryOutcome.ACCEPTED, DeliveryOutcome.REJECTED),
             epoch_of=lineage.epochs.of,
             now_ns=router.now_ns,
         )

@@ -9,7 +9,7 @@ from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import TEMPORARY_PREFIX, is_temporary
 from edge.broker.model.interfaces import AddressError, Origin, Refusal
 from edge.broker.model.remembered_names import RememberedNames
-from edge.broker.retention.quotas import Account, Quotas
+from edge.broker.retention.quotas import QuotaAccount, Quotas
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.connection_states import ConnectionStateRoute, ConnectionStates, is_state_topic
 from edge.broker.router.logs import Logs
@@ -151,7 +151,7 @@ class RouteTable:
             self.made.note_prefix(self.prefix(address), route)
         return route
 
-    def account(self, address: str) -> Account | None:
+    def account(self, address: str) -> QuotaAccount | None:
         """What a stored address may keep; None where nothing is kept of it."""
         return self._quotas.get(self._addresses.table.rule(address).pattern)
 
@@ -163,5 +163,5 @@ class RouteTable:
         log = self._logs.of_topics(rule)
         return TopicRoute(live, log, self._open_account(rule, log), keeps_qos0=lowest_qos == 0)
 
-    def _open_account(self, rule: AddressRule, log: int) -> Account:
+    def _open_account(self, rule: AddressRule, log: int) -> QuotaAccount:
         return self._quotas.open(rule.pattern, self._addresses.policy_of_rule(rule.pattern), log)

@@ -22,17 +22,17 @@ from edge.broker.limits import Limits
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressTable, AddressType
-from edge.broker.model.clock import Clock
+from edge.broker.model.clock import MessageClock
 from edge.broker.model.housekeeping import Housekeeping, Part
 from edge.broker.model.interfaces import (
     AddressError,
     Consumer,
-    Figures,
+    MessageCounts,
     Origin,
     Refusal,
     SubscribeOptions,
 )
-from edge.broker.model.isolation import Listeners, guarded, origin_called
+from edge.broker.model.isolation import EventListeners, guarded, origin_called
 from edge.broker.model.tracing import Destination
 from edge.broker.retention.names import NameQuotas
 from edge.broker.retention.quotas import Quotas
@@ -58,7 +58,7 @@ from edge.broker.router.unrouted import UnroutedMessages
 from edge.broker.store.contract import Store
 from edge.broker.store.records import Committed
 
-__all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
+__all__ = ["AddressError", "MessageCounts", "Router", "SubscribeOptions"]
 
 PROBE: Final = ("probe", "commit", b"")
 """Small state written to find out whether the store can commit again: kind, key, value."""
@@ -111,16 +111,16 @@ class Router:
         whose live copies are one; `limits` bound the names clients make (None: by default)."""
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
         self.now_ns, self.now_s = clock_ns, now_s
-        self.clock = Clock(clock_ns, clock_good, now_s)
-        self.figures, self._store, self._clock_good = Figures(), store, clock_good
+        self.clock = MessageClock(clock_ns, clock_good, now_s)
+        self.figures, self._store, self._clock_good = MessageCounts(), store, clock_good
         self.flush_soon = flush_soon = flush_soon or self.flush
-        self.address_listeners: Listeners[[]] = Listeners("changed addresses")
+        self.address_listeners: EventListeners[[]] = EventListeners("changed addresses")
         """Called when addresses may have other types than before: what was joined by an older one gets nothing new."""
-        self.loss_listeners: Listeners[[]] = Listeners("losses")
+        self.loss_listeners: EventListeners[[]] = EventListeners("losses")
         """Called when entries of the loss ledger were committed."""
-        self.commit_listeners: Listeners[[Committed]] = Listeners("commits")
+        self.commit_listeners: EventListeners[[Committed]] = EventListeners("commits")
         """Called at the end of each commit, before its answers are released: a packet trace shows results first."""
-        self.tick_listeners: Listeners[[]] = Listeners("housekeeping")
+        self.tick_listeners: EventListeners[[]] = EventListeners("housekeeping")
         """Called at each tick, before the commit."""
         self._participants: list[CommitParticipant] = []
         self._sources: list[PublishSource] = []

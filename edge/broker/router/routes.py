@@ -11,7 +11,7 @@ from edge.broker.delivery.batches import offer_of
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.tracing import Destination
-from edge.broker.retention.quotas import Account
+from edge.broker.retention.quotas import QuotaAccount
 from edge.broker.router.batch import LogSink, RouteTargets
 from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.publish_sink import PublishSink
@@ -36,7 +36,7 @@ class Route(Protocol):
         ...
 
 
-def admitted(account: Account, log: int, run: Run) -> bool:
+def admitted(account: QuotaAccount, log: int, run: Run) -> bool:
     """True when the account has room for a run, or has made it."""
     return account.admits(log, sum(map(len, run.bodies)), len(run.bodies))
 
@@ -54,7 +54,7 @@ class QueueRoute(Route):
 
     __slots__ = ("account", "log")
 
-    def __init__(self, log: int, account: Account) -> None:
+    def __init__(self, log: int, account: QuotaAccount) -> None:
         self.log = log
         self.account = account
 
@@ -80,7 +80,7 @@ class TopicRoute(Route):
         self,
         live: Sequence[LiveSink],
         log: int | None = None,
-        account: Account | None = None,
+        account: QuotaAccount | None = None,
         *,
         keeps_qos0: bool = False,
     ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edge.broker.limits import SENDER_CREDIT
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Origin
-from edge.broker.retention.quotas import Account
+from edge.broker.retention.quotas import QuotaAccount
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
 from edge.broker.router.subscriptions import SubscriptionRegistry
@@ -21,7 +21,7 @@ class SenderCredit:
         addresses: ConfiguredAddresses,
         subscriptions: SubscriptionRegistry,
         watchers: CreditWatchers,
-        account: Callable[[str], Account | None],
+        account: Callable[[str], QuotaAccount | None],
     ) -> None:
         """`account` is what a stored address may keep; None where nothing is kept of it."""
         self.failing = False

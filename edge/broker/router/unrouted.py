@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from edge.broker.limits import UNROUTED_ADDRESSES_MAX, UNROUTED_S
-from edge.broker.model.interfaces import Figures
+from edge.broker.model.interfaces import MessageCounts
 
 
 class UnroutedAddress(NamedTuple):
@@ -22,7 +22,7 @@ class UnroutedAddress(NamedTuple):
 class UnroutedMessages:
     """Counts what no subscriber gets, and notes the latest `UNROUTED_ADDRESSES_MAX` addresses of it."""
 
-    def __init__(self, figures: Figures, now_s: Callable[[], float]) -> None:
+    def __init__(self, figures: MessageCounts, now_s: Callable[[], float]) -> None:
         """`now_s` is monotonic seconds."""
         self._figures = figures
         self._now_s = now_s

@@ -20,7 +20,7 @@ from bridge.hidden import hides
 from bridge.sasl import bearer
 from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Verifier
 from edge.broker.configuration import AuthenticationMode
-from edge.broker.model.authorization import Ended, Grant, Rule
+from edge.broker.model.authorization import AccessRule, Ended, Grant
 from edge.broker.model.isolation import report
 from edge.broker.security.credentials import Secret, Snapshot, User, new_user, verify, with_secret
 from edge.broker.security.limits import (
@@ -369,7 +369,7 @@ class Gate:
             self._expiring.discard(grant)
             _revoke(grant, Ended.EXPIRED)
 
-    def _rules(self, proven: Proven) -> tuple[Rule, ...]:
+    def _rules(self, proven: Proven) -> tuple[AccessRule, ...]:
         user = self._users.get(proven.user)
         return proven.rules if user is None else (*user.rules, *proven.rules)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from bridge.hidden import hides
 from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Keys, derive
-from edge.broker.model.authorization import Rule
+from edge.broker.model.authorization import AccessRule
 from edge.broker.security.limits import (
     PASSWORD_BYTES_MAX,
     RULES_PER_USER_MAX,
@@ -90,18 +90,18 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     salt: bytes
     iterations: int = ITERATIONS
     secrets: tuple[Secret, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AccessRule, ...] = ()
     origin: str = BY_HAND
 
 
-def new_user(name: str, rules: Iterable[Rule] = (), origin: str = BY_HAND) -> User:
+def new_user(name: str, rules: Iterable[AccessRule] = (), origin: str = BY_HAND) -> User:
     """A user without a secret. Raises CredentialsError for a name that is none, or too many rules."""
     if not name or len(name) > USERNAME_CHARACTERS_MAX or not name.isprintable():
         raise CredentialsError(f"a user name is 1 to {USERNAME_CHARACTERS_MAX} printable characters")
     return with_rules(User(name=name, salt=secrets.token_bytes(SALT_BYTES), origin=origin), rules)
 
 
-def with_rules(user: User, rules: Iterable[Rule]) -> User:
+def with_rules(user: User, rules: Iterable[AccessRule]) -> User:
     """The user with these rules in place of its own. Raises CredentialsError when there are too many."""
     kept = tuple(rules)
     if max(len(kept), *(len(rule.addresses) for rule in kept), 0) > RULES_PER_USER_MAX:
@@ -245,7 +245,7 @@ class CredentialFile:
                         salt=salt,
                         iterations=iterations,
                         secrets=tuple(found.get(name, ())),
-                        rules=msgspec.json.decode(rules, type=tuple[Rule, ...]),
+                        rules=msgspec.json.decode(rules, type=tuple[AccessRule, ...]),
                         origin=origin,
                     )
                     for name, origin, salt, iterations, rules in self._connection.execute(

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from edge.broker.model.authorization import Rule
+from edge.broker.model.authorization import AccessRule
 
 
 class Verdict(enum.Enum):
@@ -21,7 +21,7 @@ class Proven(NamedTuple):
     """Who a client has shown to be, by whatever means."""
 
     user: str
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AccessRule, ...] = ()
     """What a token allows, beside what the user of this name may do."""
     expires_at_s: float | None = None
     """When that ends, UTC seconds; None for what does not end by itself."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bridge.topic_filter import filter_fault
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import AccessRule, Operation
 
 
-def read(texts: Iterable[str]) -> tuple[Rule, ...]:
+def read(texts: Iterable[str]) -> tuple[AccessRule, ...]:
     """The rules of these texts. Raises ValueError, with the text and what is wrong with it."""
     return tuple(_rule(text) for text in texts)
 
 
-def words(rules: Sequence[Rule]) -> list[str]:
+def words(rules: Sequence[AccessRule]) -> list[str]:
     """A text for each address of each rule."""
     return [
         f"{','.join(sorted(operation.value for operation in rule.operations))}:{pattern}"
@@ -22,7 +22,7 @@ def words(rules: Sequence[Rule]) -> list[str]:
     ]
 
 
-def _rule(text: str) -> Rule:
+def _rule(text: str) -> AccessRule:
     names, separator, pattern = text.partition(":")
     try:
         operations = frozenset(Operation(name.strip()) for name in names.split(","))
@@ -32,4 +32,4 @@ def _rule(text: str) -> Rule:
     fault = filter_fault(pattern) if separator and pattern else "no filter behind the colon"
     if fault:
         raise ValueError(f"{text}: {fault}")
-    return Rule((pattern,), operations)
+    return AccessRule((pattern,), operations)

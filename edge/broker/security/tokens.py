@@ -14,7 +14,7 @@ import jwt
 from jwt.types import Options
 
 from edge.broker.configuration import TokenIssuer
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security.limits import ISSUER_KEYS_MAX, RULES_PER_USER_MAX, TOKEN_LEEWAY_S, USERNAME_CHARACTERS_MAX
 from edge.broker.security.proof import Proven
 
@@ -134,15 +134,15 @@ def _claim(claims: Mapping[str, Any], path: str) -> object:
     return value
 
 
-def rights(claim: object) -> tuple[Rule, ...]:
+def rights(claim: object) -> tuple[AccessRule, ...]:
     """Rules out of words such as ``send:plant/#``: text with spaces between (scope, RFC 8693), or a list.
 
     Other words are other people's. ``%u`` and ``%c`` stand for user and client id, as in every rule.
     """
     words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
-    found: list[Rule] = []
+    found: list[AccessRule] = []
     for word in words:
         name, colon, pattern = word.partition(":") if isinstance(word, str) else ("", "", "")
         if colon and pattern and name in _OPERATIONS and len(found) < RULES_PER_USER_MAX:
-            found.append(Rule((pattern,), frozenset((_OPERATIONS[name],))))
+            found.append(AccessRule((pattern,), frozenset((_OPERATIONS[name],))))
     return tuple(found)

@@ -21,7 +21,7 @@ from edge.broker.store.limits import (
     LOG_REST_SHARE,
     LOG_TIMES_MAX,
     NO_ROOM_PAUSE_S,
-    Limits,
+    StoreLimits,
 )
 from edge.broker.store.problems import CHECKPOINTS, Problems
 
@@ -54,7 +54,7 @@ class Checkpointer:
         path: Path,
         own: sqlite3.Connection,
         background: sqlite3.Connection,
-        limits: Limits,
+        limits: StoreLimits,
         problems: Problems,
         *,
         logged_bytes: int = 0,

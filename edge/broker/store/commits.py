@@ -14,26 +14,26 @@ from itertools import chain
 
 from edge.broker.store.crash_losses import CrashLosses
 from edge.broker.store.errors import StoreError
-from edge.broker.store.group import Group, Outcome
-from edge.broker.store.limits import Limits
+from edge.broker.store.group import CommitGroup, CommitOutcome
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.log_cache import LogCache
 from edge.broker.store.log_reads import LogReads
 from edge.broker.store.medium import Medium, Post
 from edge.broker.store.records import Committed
 from edge.broker.store.removals import Removals
 from edge.broker.store.rings import MemoryRings
-from edge.broker.store.tables import Tables
+from edge.broker.store.tables import StoreTables
 from edge.output.logs import said
 
 logger = logging.getLogger(__name__)
 
 
 class GroupCommits:
-    """One commit at a time. See `contract.Commits` for what the public methods promise."""
+    """One commit at a time. See `contract.StoreCommits` for what the public methods promise."""
 
     def __init__(
         self,
-        tables: Tables,
+        tables: StoreTables,
         medium: Medium,
         *,
         rings: MemoryRings,
@@ -43,7 +43,7 @@ class GroupCommits:
         reads: LogReads,
         post: Post,
         clock: Callable[[], float],
-        limits: Limits,
+        limits: StoreLimits,
     ) -> None:
         self.listeners: list[Callable[[Committed], None]] = []
         self.moves_kept = 0
@@ -143,10 +143,10 @@ class GroupCommits:
             self._medium.commit(group, partial(self._finish, group))
         except Exception as error:
             # Every commit ends, whatever is wrong with it: nobody would be answered by this one, or by any other.
-            group.outcome = Outcome(_failure(error))
+            group.outcome = CommitOutcome(_failure(error))
             self._post(partial(self._finish, group))
 
-    def _finish(self, group: Group) -> None:
+    def _finish(self, group: CommitGroup) -> None:
         """The commit of `group` is over; runs once, on the loop's thread."""
         if self._gatherer.sealed is not group or group.outcome is None:
             return
@@ -178,7 +178,7 @@ class GroupCommits:
         if raised:
             raise raised[0]
 
-    def _succeeded(self, group: Group, outcome: Outcome) -> None:
+    def _succeeded(self, group: CommitGroup, outcome: CommitOutcome) -> None:
         self._medium.committed(group)
         for log, end in group.ends.items():
             self._logs.move(self._logs[log], end=end, size=group.sizes[log])
@@ -193,7 +193,7 @@ class GroupCommits:
         self._logs.came += len(group.log_rows)  # which can be dropped from now on
         self._removals.committed(outcome)
 
-    def _failed(self, group: Group, error: StoreError) -> None:
+    def _failed(self, group: CommitGroup, error: StoreError) -> None:
         """Give up what was appended; keep the rest for the next group."""
         self._gatherer.failed(group, self._cursors)
         self._rings.failed(group, error)

@@ -11,7 +11,7 @@ _LEVEL: Final = 1
 """40-70 us for a segment of 15 KB; level 3 makes noise and JSON less than a hundredth smaller."""
 
 
-class _Zstd(threading.local):
+class _SegmentZstd(threading.local):
     """One compressor and one decompressor a thread: neither may be shared."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class _Zstd(threading.local):
         self.decompressor = zstandard.ZstdDecompressor()
 
 
-_zstd: Final = _Zstd()
+_zstd: Final = _SegmentZstd()
 
 
 def compress(data: bytes) -> bytes:

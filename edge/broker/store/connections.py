@@ -6,10 +6,10 @@ import sqlite3
 from pathlib import Path
 
 from edge.broker.store import schema
-from edge.broker.store.limits import KIB, STATEMENTS_KEPT, Limits
+from edge.broker.store.limits import KIB, STATEMENTS_KEPT, StoreLimits
 
 
-def connect_writer(path: Path, limits: Limits) -> sqlite3.Connection:
+def connect_writer(path: Path, limits: StoreLimits) -> sqlite3.Connection:
     """Raises sqlite3.Error."""
     connection = sqlite3.connect(
         path,
@@ -26,7 +26,7 @@ def connect_writer(path: Path, limits: Limits) -> sqlite3.Connection:
     return connection
 
 
-def connect_reader(path: Path, limits: Limits) -> sqlite3.Connection:
+def connect_reader(path: Path, limits: StoreLimits) -> sqlite3.Connection:
     """Raises sqlite3.Error."""
     connection = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode=ro",

@@ -36,7 +36,7 @@ from typing import Protocol
 
 from bridge.message import Run, Stored
 from edge.broker.store.epochs import Epochs
-from edge.broker.store.meter import Meter
+from edge.broker.store.meter import ByteMeter
 from edge.broker.store.records import Committed, CursorRecord, LedgerEntry, Loss, StoreInfo, StoreTotals
 from edge.broker.store.ticket import Ticket
 
@@ -281,25 +281,25 @@ class Retention(Protocol):
         """
         ...
 
-    def meter(self, log: int, meter: Meter | None) -> bool:
+    def meter(self, log: int, meter: ByteMeter | None) -> bool:
         """What the log keeps counts in this meter from now on, and in no other one; False when it does already.
 
         Raises KeyError."""
         ...
 
-    def meter_of(self, log: int) -> Meter | None:
+    def meter_of(self, log: int) -> ByteMeter | None:
         """The meter of a log; None when it has none."""
         ...
 
-    def metered_bytes(self, meter: Meter) -> int:
+    def metered_bytes(self, meter: ByteMeter) -> int:
         """`log_bytes` of every log that has the meter, added up; O(logs that messages are on their way to)."""
         ...
 
-    def metered(self, meter: Meter) -> Iterator[int]:
+    def metered(self, meter: ByteMeter) -> Iterator[int]:
         """The logs that have the meter; O(logs)."""
         ...
 
-    def largest(self, meter: Meter, count: int) -> Sequence[int]:
+    def largest(self, meter: ByteMeter, count: int) -> Sequence[int]:
         """Those of them that keep the most bytes as committed, the largest first; O(logs)."""
         ...
 
@@ -339,7 +339,7 @@ class LossLedger(Protocol):
         ...
 
 
-class Lineage(Protocol):
+class EpochLineage(Protocol):
     """Which store this is, and which of its messages have which names."""
 
     @property
@@ -385,7 +385,7 @@ class Lineage(Protocol):
         ...
 
 
-class Commits(Protocol):
+class StoreCommits(Protocol):
     """The group commit: what joined the open group, and when it goes to the medium.
 
     `flush` seals the open group and hands it to the medium, unless a commit is running (then the group stays open and
@@ -460,12 +460,12 @@ class Store(Protocol):
         ...
 
     @property
-    def lineage(self) -> Lineage:
+    def lineage(self) -> EpochLineage:
         """The names of the store and of its messages."""
         ...
 
     @property
-    def commits(self) -> Commits:
+    def commits(self) -> StoreCommits:
         """The group commit."""
         ...
 

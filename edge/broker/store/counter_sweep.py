@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edge.broker.store.group import Group, Part
-from edge.broker.store.limits import Limits
+from edge.broker.store.group import CommitGroup, SweepPart
+from edge.broker.store.limits import StoreLimits
 
 
 class CounterSweep:
     """One at a time. It holds what commits have written; a part that was not committed is taken again."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: StoreLimits) -> None:
         self._limits = limits
         self._names: list[str] = []
         """Those of this sweep among those of earlier ones, in order: sorting what is nearly in order is quick."""
@@ -63,7 +63,7 @@ class CounterSweep:
         self._following, self.ends, self._sizes = None, {}, {}
         self._forget_names()
 
-    def part(self, waiting: Mapping[str, int], fresh: Mapping[str, int], *, lag: float, full: bool) -> Part | None:
+    def part(self, waiting: Mapping[str, int], fresh: Mapping[str, int], *, lag: float, full: bool) -> SweepPart | None:
         """What a commit that brings `fresh` counters writes; None: it is in time without. `full`: no more may wait."""
         count = self._count(len(fresh), lag, full=full)
         if not count or self._following is None:
@@ -77,7 +77,7 @@ class CounterSweep:
                 counters[name] = fresh[name]
             elif name in waiting:
                 counters[name] = waiting[name]
-        return Part(counters, following)
+        return SweepPart(counters, following)
 
     def _count(self, fresh: int, lag: float, *, full: bool) -> int:
         """How many counters, so that the last is written before the medium is behind as far as it may be."""
@@ -92,7 +92,7 @@ class CounterSweep:
             return min(max(late, least), most)
         return max(least, fresh) if full else 0
 
-    def is_last(self, part: Part) -> bool:
+    def is_last(self, part: SweepPart) -> bool:
         """With this one everything is written."""
         return part.following == len(self._names)
 
@@ -100,7 +100,7 @@ class CounterSweep:
         """Bytes of bodies that came to a log since the sweep began."""
         return self._sizes[log]
 
-    def committed(self, group: Group) -> None:
+    def committed(self, group: CommitGroup) -> None:
         """The group is on disk, and was not one that writes everything."""
         if self._following is None:
             return

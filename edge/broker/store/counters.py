@@ -1,7 +1,7 @@
 """Positions and sequences: which come next, and which of them the medium has not been told.
 
 The counters on the medium lag behind, as opening can work them out again from the segments that came after them. They
-are written now and then, so that this stays little (`Limits.counted_commits_max` and its neighbours). On the medium
+are written now and then, so that this stays little (`StoreLimits.counted_commits_max` and its neighbours). On disk
 those of addresses may be ahead of those of logs, as opening takes the larger of what it finds: where thousands wait,
 each commit writes a part of them (`counter_sweep`).
 """
@@ -14,8 +14,8 @@ from typing import Final
 from edge.broker.store import loops
 from edge.broker.store.counter_sweep import CounterSweep
 from edge.broker.store.errors import StoreError
-from edge.broker.store.group import Group
-from edge.broker.store.limits import POSITION_MAX, Limits
+from edge.broker.store.group import CommitGroup
+from edge.broker.store.limits import POSITION_MAX, StoreLimits
 from edge.broker.store.log_rows import LogRow
 from edge.broker.store.logs import LogTable
 
@@ -28,10 +28,10 @@ COUNTED_SOON: Final = 3 / 4
 take 8 ms, which one message in a hundred would wait for at 20 000 a second."""
 
 
-class Counters:
+class SequenceCounters:
     """Of sequences by address, and what of the logs' ends is not written."""
 
-    def __init__(self, limits: Limits, logs: LogTable) -> None:
+    def __init__(self, limits: StoreLimits, logs: LogTable) -> None:
         self._limits = limits
         self._logs = logs
         self.sequences: dict[str, int] = {}
@@ -97,7 +97,7 @@ class Counters:
         self.sequences.update((name, self._older[name]) for name in reserved if name in self._older)
         self._characters = sum(map(len, self.sequences)) + sum(map(len, self._older))
 
-    def number(self, group: Group, load: Callable[[Iterable[str]], dict[str, int]]) -> None:
+    def number(self, group: CommitGroup, load: Callable[[Iterable[str]], dict[str, int]]) -> None:
         """Give every run of a group its position and sequence. `load` says what the medium has of addresses.
 
         Raises StoreError.
@@ -133,7 +133,7 @@ class Counters:
         self.sequences.update(found)
         self._characters += sum(map(len, missing))
 
-    def count(self, group: Group) -> None:
+    def count(self, group: CommitGroup) -> None:
         """Decide which counters this group writes, and which rows of table ``log``."""
         limits = self._limits
         group.counting = (
@@ -153,7 +153,7 @@ class Counters:
             self._count_new(group)
         self._write_logs(group)
 
-    def _count_part(self, group: Group) -> None:
+    def _count_part(self, group: CommitGroup) -> None:
         """Some of what waits, if it is much."""
         lag, waiting = self._lag(group), len(self.uncounted)
         full = waiting + len(group.sequences) > self._limits.counted_addresses_many_max
@@ -165,13 +165,13 @@ class Counters:
             if self._sweep.is_last(group.part):
                 group.swept = dict(self._sweep.ends)
 
-    def _count_new(self, group: Group) -> None:
+    def _count_new(self, group: CommitGroup) -> None:
         """What comes with a new log, whose row is written in any case."""
         if group.new_logs:
             new = group.counted = group.ends.keys() & group.new_logs
             group.counters |= {run.address: group.sequences[run.address] for log, run in group.runs if log in new}
 
-    def _write_logs(self, group: Group) -> None:
+    def _write_logs(self, group: CommitGroup) -> None:
         touched = group.freed.union(group.new_logs, group.swept)
         if group.counting:
             touched |= self.uncounted_logs | group.ends.keys()
@@ -180,7 +180,7 @@ class Counters:
         for log in sorted(touched):
             group.log_rows.append(self._row(group, log))
 
-    def _row(self, group: Group, log: int) -> LogRow:
+    def _row(self, group: CommitGroup, log: int) -> LogRow:
         state = self._logs[log]
         end, size = group.ends.get(log, state.next), state.bytes + group.sizes.get(log, 0)
         if state.ring is not None and state.ring.start is not None:
@@ -193,7 +193,7 @@ class Counters:
             return LogRow(log, state.name, 0, 0, 0)
         return LogRow(log, state.name, state.first, end, size)
 
-    def _lags_enough(self, group: Group) -> bool:
+    def _lags_enough(self, group: CommitGroup) -> bool:
         """All that waits is to be written."""
         if self._goes_in_parts:
             return False
@@ -209,7 +209,7 @@ class Counters:
             and len(self.sequences) + len(self._older) <= limits.addresses_cached_max
         )
 
-    def _lag(self, group: Group) -> float:
+    def _lag(self, group: CommitGroup) -> float:
         """How far the medium is behind, as a share of what it may be."""
         limits = self._limits
         commits, size = self._uncounted_commits + 1, self.uncounted_bytes + _size(group)
@@ -219,7 +219,7 @@ class Counters:
         bytes_max = limits.counted_bytes_deleting_max if deleting else limits.counted_bytes_many_max
         return max(commits / limits.counted_commits_many_max, size / bytes_max)
 
-    def committed(self, group: Group, reserved: Collection[str]) -> None:
+    def committed(self, group: CommitGroup, reserved: Collection[str]) -> None:
         """The group is on disk. Counters of `reserved` addresses never leave memory."""
         self.sequences.update(group.sequences)
         if group.ring is not None:
@@ -229,7 +229,7 @@ class Counters:
         else:
             self._some_counted(group)
 
-    def _some_counted(self, group: Group) -> None:
+    def _some_counted(self, group: CommitGroup) -> None:
         self.uncounted.update(group.sequences)
         for address in group.counters:
             self.uncounted.pop(address, None)
@@ -248,7 +248,7 @@ class Counters:
         if group.part is not None and not self._sweep.runs:
             self._uncounted_commits, self.uncounted_bytes = self._sweep.commits, self._sweep.bytes
 
-    def _all_counted(self, group: Group, reserved: Collection[str]) -> None:
+    def _all_counted(self, group: CommitGroup, reserved: Collection[str]) -> None:
         for row in group.log_rows:
             self._logs[row.log].counted = row.next
         self.uncounted.clear()
@@ -264,6 +264,6 @@ class Counters:
             self._keep(())
 
 
-def _size(group: Group) -> int:
+def _size(group: CommitGroup) -> int:
     """Bytes of what it brings, which opening reads again: bodies and addresses."""
     return group.size + sum(map(len, group.sequences))

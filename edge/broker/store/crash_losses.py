@@ -9,12 +9,12 @@ from collections.abc import Set
 
 from bridge.message import Run
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.group import Group
-from edge.broker.store.limits import Limits
+from edge.broker.store.group import CommitGroup
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.medium import Medium
 from edge.broker.store.records import Loss
 from edge.broker.store.reservation import MEMORY, pack_range, range_key, unpack_range
-from edge.broker.store.tables import Tables
+from edge.broker.store.tables import StoreTables
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class CrashLosses:
     """Which reserved numbers may have been given to messages that are gone, and the state that says it is told."""
 
-    def __init__(self, limits: Limits, tables: Tables, medium: Medium) -> None:
+    def __init__(self, limits: StoreLimits, tables: StoreTables, medium: Medium) -> None:
         """Reads the reservations the medium has. Raises StoreError, or ValueError when they are damaged."""
         self._limits = limits
         self._gatherer, self._logs, self._cursors = tables.gatherer, tables.logs, tables.cursors
@@ -95,13 +95,13 @@ class CrashLosses:
                 known[entry.subscription, entry.address].add(entry.first, entry.last)
         return known
 
-    def join(self, group: Group) -> None:
+    def join(self, group: CommitGroup) -> None:
         """What was found and is not on disk yet."""
         for key, value in self._accounted.items():
             group.state.setdefault((MEMORY, key), value)
         group.filled += [(log, first, end) for log, (first, end) in self._filled.items()]
 
-    def committed(self, group: Group) -> None:
+    def committed(self, group: CommitGroup) -> None:
         if self._accounted and (MEMORY, next(iter(self._accounted))) in group.state:
             self._accounted.clear()
             self._filled.clear()

@@ -16,13 +16,13 @@ from edge.broker.store.cursor_rows import CursorRows
 from edge.broker.store.damage import Damage
 from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.gatherer import Gatherer
-from edge.broker.store.group import CursorRow, GivenUp, Group
+from edge.broker.store.group import CommitGroup, CursorRow, SkippedRange
 from edge.broker.store.idle_cursors import IdleCursors
 from edge.broker.store.limits import CURSORS_LOOKED_AT_MAX, POSITION_MAX
 from edge.broker.store.logs import IdlePositions, LogState, LogTable, check_text
 from edge.broker.store.losses import Claim
 from edge.broker.store.medium import Medium
-from edge.broker.store.progress import Progress
+from edge.broker.store.progress import CursorProgress
 from edge.broker.store.records import CursorInfo, CursorRecord, Loss
 from edge.broker.store.ticket import Ticket
 
@@ -44,7 +44,7 @@ class CursorState:
     cursor: int
     name: str
     log: LogState
-    progress: Progress
+    progress: CursorProgress
     wants: Wants | None = None
     """What it is owed of its log; None: everything."""
 
@@ -155,7 +155,7 @@ class CursorTable:
         numbers = log.cursors.values() if isinstance(log.cursors, dict) else log.cursors
         return [self._states[cursor] for cursor in sorted(numbers)]
 
-    def _all(self, log: LogState) -> list[tuple[str, Progress, int]]:
+    def _all(self, log: LogState) -> list[tuple[str, CursorProgress, int]]:
         """Name, progress and number of each, the oldest first, and none of them made an object for it."""
         found = [(state.name, state.progress, state.cursor) for state in self.in_use(log)]
         found += [(row.name, self._idle.progress(row), row.cursor) for row in self._idle_rows(log)]
@@ -248,7 +248,7 @@ class CursorTable:
             check_text("cursor", name)
             state, number = self._logs[log], self._last + 1
             position = max(min(position, state.next), state.first, state.deleting_to)
-            self.add(CursorState(number, name, state, Progress(position)))
+            self.add(CursorState(number, name, state, CursorProgress(position)))
             self._gatherer.open.opened.add(number)
             self._gatherer.open.urgent = True
         return number
@@ -295,7 +295,7 @@ class CursorTable:
 
     def set_back(self, state: CursorState, position: int) -> None:
         """What it stood behind was never there."""
-        state.progress = Progress(position)
+        state.progress = CursorProgress(position)
         self._came(state)
 
     # --- at rest ----------------------------------------------------------------------------------------------
@@ -428,7 +428,7 @@ class CursorTable:
         if last >= state.log.next:
             raise ValueError(f"position {last} given up, {state.log.next} is not committed yet")
         group = self._gatherer.open
-        group.given_up.append(GivenUp(cursor, first, last, losses, if_kept))
+        group.given_up.append(SkippedRange(cursor, first, last, losses, if_kept))
         if not if_kept:
             self.advance(state, first, last)
             group.losses += losses
@@ -458,10 +458,10 @@ class CursorTable:
             claims.append(Claim(row.name, self._idle.progress(row), wants))
         return claims
 
-    def claims(self, log: LogState, group: Group, *, all_: bool = False) -> list[Claim]:
+    def claims(self, log: LogState, group: CommitGroup, *, all_: bool = False) -> list[Claim]:
         """Return what each cursor will have passed with this group, as `claims_of`: what its dead letters replace is
         not lost once more."""
-        given_up: dict[str, list[GivenUp]] = {}
+        given_up: dict[str, list[SkippedRange]] = {}
         for given in group.given_up:
             state = self._states.get(given.cursor)
             if state is not None and state.log is log:
@@ -474,9 +474,9 @@ class CursorTable:
             claims.append(claim._replace(progress=progress))
         return claims
 
-    def rows(self, group: Group) -> list[CursorRow]:
+    def rows(self, group: CommitGroup) -> list[CursorRow]:
         """The cursors this group writes: those that may as well, and those that gave something up."""
-        given_up: dict[int, list[GivenUp]] = {}
+        given_up: dict[int, list[SkippedRange]] = {}
         for given in group.given_up:
             if given.cursor in self:
                 given_up.setdefault(given.cursor, []).append(given)
@@ -492,7 +492,7 @@ class CursorTable:
             rows.append(CursorRow(number, state.name, state.log.log, progress.position, progress.pack()))
         return rows
 
-    def committed(self, group: Group) -> None:
+    def committed(self, group: CommitGroup) -> None:
         """Note what was given up with what the group appended, and which logs may have another slowest cursor."""
         self._idle.committed(group)
         for given in group.given_up:
@@ -508,7 +508,7 @@ def cursor_states(rows: Iterable[CursorRow], logs: LogTable) -> Iterator[CursorS
     """Cursors as of the last commit, not below the first position their log keeps. Raises StoreDamaged."""
     for number, name, log, position, above in rows:
         try:
-            progress = Progress(position, above)
+            progress = CursorProgress(position, above)
         except ValueError as error:
             raise StoreDamaged(f"cursor {name!r}: {error}: run `waypost store repair`") from error
         state = logs.get(log)
@@ -520,6 +520,6 @@ def cursor_states(rows: Iterable[CursorRow], logs: LogTable) -> Iterator[CursorS
 
 def record_of(row: CursorRow, logs: LogTable) -> CursorRecord:
     """As `cursor_states`, of a cursor that was believed when the store was opened."""
-    progress = Progress(row.position, row.acknowledged)
+    progress = CursorProgress(row.position, row.acknowledged)
     progress.add(-1, logs.bounds(row.log)[0] - 1)
     return CursorRecord(row.cursor, row.name, row.log, progress.position, progress.above)

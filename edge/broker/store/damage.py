@@ -25,7 +25,7 @@ from edge.broker.store.limits import NEIGHBOUR_BYTES, NEIGHBOURS, POSITION_BITS,
 from edge.broker.store.loops import SPARSE
 from edge.broker.store.losses import Claim, losses_of
 from edge.broker.store.records import Loss
-from edge.broker.store.segment import Row, SegmentDamaged
+from edge.broker.store.segment import SegmentDamaged, SegmentRow
 
 DAMAGED: Final = "damaged"
 """Reason in the ledger: the medium gave back something else than was written."""
@@ -74,7 +74,7 @@ class _Neighbour(NamedTuple):
     end: int
     """As it says itself."""
     sound: bool
-    heads: Sequence[segment.Head]
+    heads: Sequence[segment.SegmentRunName]
     """Of a damaged one what it says itself: it confirms what follows on from it, and proves nothing."""
     sparse: bool
 
@@ -83,7 +83,7 @@ class _Around:
     """The segments next to a damaged one: where it begins and ends, and where the sequences of their addresses end
     before it and begin after it."""
 
-    def __init__(self, connection: sqlite3.Connection, row: Row, end: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, row: SegmentRow, end: int) -> None:
         """`end`: of the log. Raises sqlite3.Error."""
         self._connection = connection
         self._row = row
@@ -159,7 +159,7 @@ class _Around:
         return {**begins, **following}
 
 
-def _heads(neighbours: Iterable[_Neighbour], *, sound: bool) -> Iterator[segment.Head]:
+def _heads(neighbours: Iterable[_Neighbour], *, sound: bool) -> Iterator[segment.SegmentRunName]:
     return chain.from_iterable(neighbour.heads for neighbour in neighbours if neighbour.sound or not sound)
 
 
@@ -167,7 +167,7 @@ def _neighbours(rows: Iterable[tuple[object, ...]]) -> tuple[list[_Neighbour], b
     """(those looked at, nearest first; there are no others). Raises sqlite3.Error."""
     found: list[_Neighbour] = []
     size = 0
-    for row in map(Row._make, rows):
+    for row in map(SegmentRow._make, rows):
         size += len(row.data) if isinstance(row.data, bytes) else 0
         if size > NEIGHBOUR_BYTES and len(found) > 1:
             return found, False
@@ -180,16 +180,16 @@ def _neighbours(rows: Iterable[tuple[object, ...]]) -> tuple[list[_Neighbour], b
     return found, len(found) < NEIGHBOURS
 
 
-def _said(row: Row) -> list[segment.Head]:
+def _said(row: SegmentRow) -> list[segment.SegmentRunName]:
     """What a damaged segment says it holds."""
     try:
         runs = segment.remains(row, row.key & POSITION_MAX)
     except SegmentDamaged:
         return []
-    return [segment.Head(run.address, sequence, len(run.bodies)) for _, sequence, run in runs]
+    return [segment.SegmentRunName(run.address, sequence, len(run.bodies)) for _, sequence, run in runs]
 
 
-def examine(connection: sqlite3.Connection, row: Row, end: int) -> Damage:
+def examine(connection: sqlite3.Connection, row: SegmentRow, end: int) -> Damage:
     """What a damaged segment of a log, that ends at position `end`, held. Reads a bounded number of others.
 
     Raises StoreDamaged when it cannot be told where it begins and ends, and sqlite3.Error.

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 from edge.broker.store.commits import GroupCommits
 from edge.broker.store.crash_losses import CrashLosses
 from edge.broker.store.cursors import record_of
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.lineage import StoreLineage
 from edge.broker.store.log_cache import LogCache
 from edge.broker.store.log_reads import LogReads
@@ -21,7 +21,7 @@ from edge.broker.store.records import CursorRecord, LogInfo, StoreInfo, StoreTot
 from edge.broker.store.removals import Removals
 from edge.broker.store.rings import MemoryRings
 from edge.broker.store.small_state import StoreState
-from edge.broker.store.tables import Tables
+from edge.broker.store.tables import StoreTables
 
 M = TypeVar("M", bound=Medium)
 
@@ -29,7 +29,9 @@ M = TypeVar("M", bound=Medium)
 class StoreEngine(Generic[M]):
     """See `contract.Store`."""
 
-    def __init__(self, tables: Tables, medium: M, *, post: Post, clock: Callable[[], float], limits: Limits) -> None:
+    def __init__(
+        self, tables: StoreTables, medium: M, *, post: Post, clock: Callable[[], float], limits: StoreLimits
+    ) -> None:
         """`tables` are as the medium has them; `clock`: seconds, monotonic, the same for every process of one boot of
         the machine. Raises StoreError, or ValueError when the medium's reservations are damaged."""
         self.medium = medium

@@ -18,7 +18,7 @@ from edge.broker.store.losses import losses_of
 from edge.broker.store.reader import SCAN
 from edge.broker.store.records import Loss
 from edge.broker.store.removal_jobs import Evicted, Eviction
-from edge.broker.store.segment import INSERT, Row, SegmentDamaged, decode, encode, is_packed
+from edge.broker.store.segment import INSERT, SegmentDamaged, SegmentRow, decode, encode, is_packed
 
 EVICTED: Final = "evicted"
 """Reason in the ledger: given up to make room within the quota of the address or on the card."""
@@ -30,7 +30,7 @@ def evict(connection: sqlite3.Connection, eviction: Eviction) -> Evicted:
     freed, until, losses, cut = 0, eviction.first, list[Loss](), False
     rows = connection.execute(SCAN, (base | eviction.first, base | eviction.limit))
     try:
-        for row in map(Row._make, rows):
+        for row in map(SegmentRow._make, rows):
             misplaced = not base <= row.key < base | eviction.limit  # a damaged tree leads anywhere
             if freed >= eviction.bytes or misplaced:
                 break
@@ -86,7 +86,7 @@ def _cut(runs: Sequence[Stored], size: int, at_most: int) -> tuple[list[Stored],
     return gone, list(rest)
 
 
-def _replace(connection: sqlite3.Connection, row: Row, rest: Sequence[Stored]) -> int:
+def _replace(connection: sqlite3.Connection, row: SegmentRow, rest: Sequence[Stored]) -> int:
     """Write what stays of a segment in its place; bytes of bodies that went."""
     first = rest[0].position
     key, end = row.key & ~POSITION_MAX | first, (row.key & POSITION_MAX) + row.messages

@@ -7,8 +7,8 @@ from itertools import repeat
 
 from bridge.message import Run
 from edge.broker.store.errors import StoreError
-from edge.broker.store.group import CursorPass, Group
-from edge.broker.store.limits import Limits
+from edge.broker.store.group import CommitGroup, CursorPass
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.reservation import MEMORY, SPILLS
 from edge.broker.store.ticket import Ticket
 
@@ -16,14 +16,14 @@ from edge.broker.store.ticket import Ticket
 class Gatherer:
     """Runs on the event loop's thread."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: StoreLimits, clock: Callable[[], float]) -> None:
         """`clock`: seconds, monotonic."""
         self._limits = limits
         self._clock = clock
         self._delays: dict[int, float] = {}
         """Seconds appends may wait, of logs where they may."""
-        self.open = Group()
-        self.sealed: Group | None = None
+        self.open = CommitGroup()
+        self.sealed: CommitGroup | None = None
         self.moved: set[int] = set()
         """Cursors that moved, and wait for company."""
         self.passes: list[CursorPass] = []
@@ -71,7 +71,7 @@ class Gatherer:
         return group.ticket
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[CommitGroup, ...]:
         """Return the open group, and before it the one that is being committed."""
         return (self.open,) if self.sealed is None else (self.sealed, self.open)
 
@@ -139,9 +139,9 @@ class Gatherer:
 
     # --- sealing, and the end ---------------------------------------------------------------------------------
 
-    def seal(self, now: float, *, last: bool) -> Group:
+    def seal(self, now: float, *, last: bool) -> CommitGroup:
         """The open group is the one to be committed; the next one begins."""
-        group, self.open = self.open, Group()
+        group, self.open = self.open, CommitGroup()
         self.sealed = group
         group.monotonic_ns = int(now * 1e9)
         group.last = last
@@ -149,7 +149,7 @@ class Gatherer:
             group.packed = group.sizes.keys() & self._delays.keys()
         return group
 
-    def failed(self, group: Group, cursors: Container[int]) -> None:
+    def failed(self, group: CommitGroup, cursors: Container[int]) -> None:
         """What was appended is given up; the rest joins the open group. `cursors` are those there are by now."""
         following = self.open
         following.retries = group.urgent or group.retries

@@ -35,7 +35,7 @@ class CursorPass(NamedTuple):
     cursors: frozenset[int]
 
 
-class Part(NamedTuple):
+class SweepPart(NamedTuple):
     """What one commit writes of a sweep over counters (`counter_sweep`)."""
 
     counters: dict[str, int]
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     """Where the next part begins."""
 
 
-class GivenUp(NamedTuple):
+class SkippedRange(NamedTuple):
     """Positions a cursor is done with; `if_kept`: only with what the group appends."""
 
     cursor: int
@@ -54,7 +54,7 @@ class GivenUp(NamedTuple):
     if_kept: bool
 
 
-class Outcome(NamedTuple):
+class CommitOutcome(NamedTuple):
     """How a commit ended."""
 
     error: StoreError | None
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 @hides("state")
 @dataclass(slots=True, eq=False)
-class Group:
+class CommitGroup:
     """It gathers while it is open; sealing works out the rest; the committing thread sets `outcome`.
 
     It holds *new* values: the store's own change only when the commit has succeeded.
@@ -86,7 +86,7 @@ class Group:
     opened: set[int] = field(default_factory=set)
     dropped: set[int] = field(default_factory=set)
     state: dict[tuple[str, str], bytes | None] = field(default_factory=dict)
-    given_up: list[GivenUp] = field(default_factory=list)
+    given_up: list[SkippedRange] = field(default_factory=list)
     confirming: set[int] = field(default_factory=set)
     """Cursors that it writes in any case, as a client waits for the answer."""
     losses: list[Loss] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Group:
     """Next sequence by address, after this group."""
     counting: bool = False
     """It writes all counters."""
-    part: Part | None = None
+    part: SweepPart | None = None
     """It writes some of them."""
     counters: dict[str, int] = field(default_factory=dict)
     counted: set[int] = field(default_factory=set)
@@ -142,4 +142,4 @@ class Group:
     """(log, first, end) of positions that nothing is at, to be covered by a segment of their own."""
 
     # its end
-    outcome: Outcome | None = None
+    outcome: CommitOutcome | None = None

@@ -11,11 +11,11 @@ from functools import partial
 
 from edge.broker.store.cursor_rows import CursorRows
 from edge.broker.store.gatherer import Gatherer
-from edge.broker.store.group import CursorPass, CursorRow, Group
+from edge.broker.store.group import CommitGroup, CursorPass, CursorRow
 from edge.broker.store.limits import POSITION_MAX, QUEUE_CURSOR, SLOWEST_AGAIN_S
 from edge.broker.store.logs import IdlePositions, LogState, LogTable
 from edge.broker.store.medium import UNREAD, Medium
-from edge.broker.store.progress import Progress
+from edge.broker.store.progress import CursorProgress
 
 
 class IdleCursors:
@@ -56,9 +56,9 @@ class IdleCursors:
         rows = self._rows.cursors_in(log.log, below)
         return [row for row in rows if row.cursor not in but and not self._is_dropped(row.cursor)]
 
-    def progress(self, row: CursorRow) -> Progress:
+    def progress(self, row: CursorRow) -> CursorProgress:
         """Return the progress of an idle cursor, with what waits for a commit."""
-        progress = Progress(row.position, row.acknowledged)
+        progress = CursorProgress(row.position, row.acknowledged)
         progress.add(-1, self._logs.bounds(row.log)[0] - 1)
         for each in self._passes():
             if row.cursor in each.cursors:
@@ -98,7 +98,7 @@ class IdleCursors:
             self._outdated[log.log] = None
         log.lowest = None
 
-    def committed(self, group: Group) -> None:
+    def committed(self, group: CommitGroup) -> None:
         """Note in which logs the slowest may have moved."""
         self._outdated.update((each.log, None) for each in group.passes)
 

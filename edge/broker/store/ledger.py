@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.records import LedgerEntry, Loss
 
 Kind = tuple[str, str, str]
@@ -31,7 +31,7 @@ class Entries(NamedTuple):
 class OpenLedger:
     """See the module's docstring. `entries` may run on the committing thread; everything else on the loop's."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: StoreLimits) -> None:
         self.rows = 0
         """Entries on the medium."""
         self.entered: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Every bound of the store: name, unit, reason (`Limits`, with the defaults of the product)."""
+"""Every bound of the store: name, unit, reason (`StoreLimits`, with the defaults of the product)."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ CHUNK_BYTES: Final = 4 * MIB
 """Bytes a tool reads in one transaction: a longer one would hold back the gateway's checkpoints."""
 
 LOG_TIMES_MAX: Final = 2
-"""Times `Limits.checkpoint_bytes`: the log size at which commits wait for the checkpoint, 32 MiB. On a medium that
+"""Times `StoreLimits.checkpoint_bytes`: the log size at which commits wait for the checkpoint, 32 MiB. On a medium that
 cannot keep up the log would grow without end."""
 LOG_REST_SHARE: Final = 1 / 8
-"""Share of `Limits.checkpoint_bytes` that the writer's thread may move between two commits: 2 MiB, about 1 ms of a PC's
-disk. Where a reader holds a checkpoint back, the log grows by as much until the next attempt."""
+"""Share of `StoreLimits.checkpoint_bytes` that the writer's thread may move between two commits: 2 MiB, about 1 ms of a
+PC's disk. Where a reader holds a checkpoint back, the log grows by as much until the next attempt."""
 LOG_KEPT_TIMES_MAX: Final = 16
-"""Times `Limits.checkpoint_bytes`: the log size at which commits are refused when the log cannot be moved because the
-database file could not be synced, 256 MiB. The next start reads and writes all of it: 20 s on a card."""
+"""Times `StoreLimits.checkpoint_bytes`: the log size at which commits are refused when the log cannot be moved because
+the database file could not be synced, 256 MiB. The next start reads and writes all of it: 20 s on a card."""
 NO_ROOM_PAUSE_S: Final = 1.0
 """Shortest time between two attempts to reset the log while the medium is full: each may write much of the log."""
 
@@ -97,7 +97,7 @@ OFFSET_MAX: Final = (1 << 31) - 1
 """Positions a sparse segment may span before it is told in two: an offset in it has 32 bits."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one store may use; the defaults fit a gateway with 512 MiB of memory and an SD card."""
 
     segment_bytes_max: int = MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from edge.broker.store.counters import Counters
+from edge.broker.store.counters import SequenceCounters
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.logs import LogTable
 from edge.broker.store.medium import Medium
@@ -13,9 +13,9 @@ from edge.broker.store.rings import MemoryRings
 
 
 class StoreLineage:
-    """See `contract.Lineage` for what each method promises."""
+    """See `contract.EpochLineage` for what each method promises."""
 
-    def __init__(self, logs: LogTable, counters: Counters, rings: MemoryRings, medium: Medium) -> None:
+    def __init__(self, logs: LogTable, counters: SequenceCounters, rings: MemoryRings, medium: Medium) -> None:
         self._logs = logs
         self._rings = rings
         self._counters = counters

@@ -12,14 +12,14 @@ from edge.broker.store.cursors import cursor_states
 from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.group import CursorRow
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, QUEUE_CURSOR, Limits
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, QUEUE_CURSOR, StoreLimits
 from edge.broker.store.logs import FREE, LogState
 from edge.broker.store.queries import SideQueries
 from edge.broker.store.reader import SCAN
 from edge.broker.store.reservation import SPILLS, unpack_count
-from edge.broker.store.segment import Head, Row, SegmentDamaged, heads
+from edge.broker.store.segment import SegmentDamaged, SegmentRow, SegmentRunName, heads
 from edge.broker.store.soundness import check_cursor, check_logs, check_tables
-from edge.broker.store.tables import Tables
+from edge.broker.store.tables import StoreTables
 from edge.broker.store.writer import BootRow
 
 _UNCOUNTED: Final = f"""
@@ -46,7 +46,7 @@ WHERE first < min(next, coalesce(lowest, next))
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-def load(tables: Tables, side: sqlite3.Connection, queries: SideQueries, limits: Limits) -> None:
+def load(tables: StoreTables, side: sqlite3.Connection, queries: SideQueries, limits: StoreLimits) -> None:
     """Fill empty tables. Raises StoreError, or sqlite3.Error, TypeError or ValueError for what is damaged."""
     check_tables(side)
     tables.ledger.load(queries.newest_ledger(limits.ledger_growing_max), queries.ledger_rows())
@@ -85,10 +85,10 @@ def boot_of(side: sqlite3.Connection) -> tuple[int, BootRow | None]:
     return boot, BootRow(boot, boot_id, time.time_ns())
 
 
-def _recount(tables: Tables, side: sqlite3.Connection, state: LogState) -> None:
+def _recount(tables: StoreTables, side: sqlite3.Connection, state: LogState) -> None:
     """Count the segments committed since table ``log`` was last written."""
     counters, base = tables.counters, state.log << POSITION_BITS
-    for row in map(Row._make, side.execute(SCAN, (base | state.next, base | POSITION_MAX))):
+    for row in map(SegmentRow._make, side.execute(SCAN, (base | state.next, base | POSITION_MAX))):
         found = _heads(state.name, row)
         if row.key & POSITION_MAX != state.next:
             raise StoreDamaged(f"log {state.name!r}: positions from {state.next} on are missing: {ADVICE}")
@@ -100,7 +100,7 @@ def _recount(tables: Tables, side: sqlite3.Connection, state: LogState) -> None:
             counters.uncounted_bytes += len(address)
 
 
-def _heads(log: str, row: Row) -> list[Head]:
+def _heads(log: str, row: SegmentRow) -> list[SegmentRunName]:
     try:
         return heads(row)
     except SegmentDamaged as error:

@@ -8,7 +8,7 @@ from typing import Final
 
 from edge.broker.store.cursors import CursorTable
 from edge.broker.store.gatherer import Gatherer
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.logs import LogTable
 
 CALM_S: Final = 2.0
@@ -20,7 +20,7 @@ LOOKS: Final = 500
 class LogCache:
     """Looks at two logs for each that came into use, oldest first, and at all of them once that is over."""
 
-    def __init__(self, limits: Limits, logs: LogTable, cursors: CursorTable, gatherer: Gatherer) -> None:
+    def __init__(self, limits: StoreLimits, logs: LogTable, cursors: CursorTable, gatherer: Gatherer) -> None:
         self._limits = limits
         self._logs = logs
         self._cursors = cursors

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from bridge.message import Stored
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.logs import LogTable
 from edge.broker.store.medium import FAILED, Medium, Post, ReadDone
 
@@ -15,7 +15,7 @@ class LogReads:
     """The reads of one store."""
 
     def __init__(
-        self, limits: Limits, logs: LogTable, medium: Medium, *, post: Post, clock: Callable[[], float]
+        self, limits: StoreLimits, logs: LogTable, medium: Medium, *, post: Post, clock: Callable[[], float]
     ) -> None:
         self._limits = limits
         self._logs = logs

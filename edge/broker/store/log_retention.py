@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from edge.broker.store.gatherer import Gatherer
 from edge.broker.store.logs import LogTable
 from edge.broker.store.medium import Medium
-from edge.broker.store.meter import Meter
+from edge.broker.store.meter import ByteMeter
 from edge.broker.store.rings import MemoryRings
 
 
@@ -53,19 +53,19 @@ class StoreRetention:
 
     # --- meters -----------------------------------------------------------------------------------------------
 
-    def meter(self, log: int, meter: Meter | None) -> bool:
+    def meter(self, log: int, meter: ByteMeter | None) -> bool:
         return self._logs.set_meter(log, meter)
 
-    def meter_of(self, log: int) -> Meter | None:
+    def meter_of(self, log: int) -> ByteMeter | None:
         return self._logs.meter_of(log)
 
-    def metered_bytes(self, meter: Meter) -> int:
+    def metered_bytes(self, meter: ByteMeter) -> int:
         self._rings.settle()
         mine = (log for log in self._gatherer.changing if self._logs.meter_of(log) is meter)
         return meter.bytes + sum(self.log_bytes(log) - self._logs.kept_bytes(log) for log in mine)
 
-    def metered(self, meter: Meter) -> Iterator[int]:
+    def metered(self, meter: ByteMeter) -> Iterator[int]:
         return self._logs.metered(meter)
 
-    def largest(self, meter: Meter, count: int) -> Sequence[int]:
+    def largest(self, meter: ByteMeter, count: int) -> Sequence[int]:
         return self._logs.largest(meter, count)

@@ -12,8 +12,8 @@ from typing import Final
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import LOGS_MAX, POSITION_MAX, TEXT_BYTES_MAX
 from edge.broker.store.log_rows import LogEntry, LogRow, LogRows
-from edge.broker.store.meter import Meter
-from edge.broker.store.ring import Ring
+from edge.broker.store.meter import ByteMeter
+from edge.broker.store.ring import MessageRing
 
 FREE: Final = "free "
 """Begins the name of a log that is nobody's, and may be made another's."""
@@ -58,7 +58,7 @@ class LogState:
     """Of a log with several cursors a heap by which `lowest` is found (`CursorTable`); None until it is asked for."""
     thinned_to: tuple[int, int] = (0, 0)
     """Pass and position at which thinning goes on; forgotten at the end, as finding it again is cheap."""
-    ring: Ring | None = None
+    ring: MessageRing | None = None
     """The end of it that is in memory only; None: every message goes by the medium."""
 
     @property
@@ -99,7 +99,7 @@ class LogTable:
         """Logs in use, by name."""
         self._count = 0
         self._free: deque[int] = deque()
-        self._meters: list[Meter | None] = []
+        self._meters: list[ByteMeter | None] = []
         """Meters by number of the log."""
         self.to_reclaim: dict[int, None] = {}
         """Logs that may hold what no cursor wants any more, in the order of their turns."""
@@ -238,10 +238,10 @@ class LogTable:
             if meter is not None:
                 meter.bytes += size
 
-    def meter_of(self, log: int) -> Meter | None:
+    def meter_of(self, log: int) -> ByteMeter | None:
         return self._meters[log] if log < len(self._meters) else None
 
-    def set_meter(self, log: int, meter: Meter | None) -> bool:
+    def set_meter(self, log: int, meter: ByteMeter | None) -> bool:
         """What the log keeps counts in this meter, and in no other one; False when it did. Raises KeyError."""
         before, size = self.meter_of(log), self.kept_bytes(log)
         if before is meter:
@@ -254,11 +254,11 @@ class LogTable:
         self._meters[log] = meter
         return True
 
-    def metered(self, meter: Meter) -> Iterator[int]:
+    def metered(self, meter: ByteMeter) -> Iterator[int]:
         """The logs that have this meter. Looks at every log."""
         return (log for log, its in enumerate(self._meters) if its is meter)
 
-    def largest(self, meter: Meter, count: int) -> list[int]:
+    def largest(self, meter: ByteMeter, count: int) -> list[int]:
         """Those of them that keep the most bytes. Looks at every log."""
         sizes = ((row.bytes, row.log) for row in self._holding() if self.meter_of(row.log) is meter)
         return [log for _, log in heapq.nlargest(count, sizes)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bridge.message import Run, Stored
-from edge.broker.store.progress import Progress
+from edge.broker.store.progress import CursorProgress
 from edge.broker.store.records import Loss
 
 
@@ -15,7 +15,7 @@ class Claim(NamedTuple):
 
     name: str
     """Of its cursor."""
-    progress: Progress
+    progress: CursorProgress
     """What it has acknowledged."""
     wants: Callable[[Run], bool] | None
     """What it is owed; None: everything."""

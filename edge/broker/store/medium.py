@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from bridge.message import Stored
 from edge.broker.store.epochs import Epochs
-from edge.broker.store.group import CursorRow, Group
+from edge.broker.store.group import CommitGroup, CursorRow
 from edge.broker.store.logs import LogState
 from edge.broker.store.records import LedgerEntry
 
@@ -39,11 +39,11 @@ class Medium(Protocol):
         ...
 
     def opening_ends(self) -> Iterator[Mapping[int, int] | None]:
-        """See `contract.Lineage`."""
+        """See `contract.EpochLineage`."""
         ...
 
-    def commit(self, group: Group, finished: Callable[[], None]) -> None:
-        """Start making a sealed group durable; sets `Group.outcome`, then posts `finished`.
+    def commit(self, group: CommitGroup, finished: Callable[[], None]) -> None:
+        """Start making a sealed group durable; sets `CommitGroup.outcome`, then posts `finished`.
 
         Raises StoreError when that cannot even begin.
         """
@@ -53,7 +53,7 @@ class Medium(Protocol):
         """Block until the commit that was begun last is over: its group has an outcome."""
         ...
 
-    def committed(self, group: Group) -> None:
+    def committed(self, group: CommitGroup) -> None:
         """The commit of `group` has succeeded; called on the loop's thread."""
         ...
 

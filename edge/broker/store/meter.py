@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Meter:
+class ByteMeter:
     """Bytes of bodies of the logs that have it (`contract.Retention.meter`), as committed."""
 
     __slots__ = ("bytes",)

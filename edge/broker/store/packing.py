@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bridge.message import Stored
-from edge.broker.store.group import Group
+from edge.broker.store.group import CommitGroup
 from edge.broker.store.limits import POSITION_BITS
-from edge.broker.store.segment import Row, encode, split
+from edge.broker.store.segment import SegmentRow, encode, split
 
 
-def pack(group: Group, boot: int, bytes_max: int) -> Iterator[Row]:
+def pack(group: CommitGroup, boot: int, bytes_max: int) -> Iterator[SegmentRow]:
     """One a log, more when there is more than a segment may hold.
 
     Raises struct.error, OverflowError or UnicodeError when a message cannot be written.
@@ -25,7 +25,7 @@ def pack(group: Group, boot: int, bytes_max: int) -> Iterator[Row]:
             yield encode(key, boot, group.monotonic_ns, part, packed=log in group.packed)
 
 
-def _by_log(group: Group) -> dict[int, list[Stored]]:
+def _by_log(group: CommitGroup) -> dict[int, list[Stored]]:
     """What a group appends; nearly always all of it to one log."""
     if len(group.ends) == 1:
         (log,) = group.ends

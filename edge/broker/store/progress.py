@@ -8,7 +8,7 @@ from itertools import pairwise
 from edge.broker.model.ranges import Ranges
 
 
-class Progress:
+class CursorProgress:
     """Acknowledged positions: all below `position`, and ranges above it, of which there are none nearly always.
 
     In-order acknowledgements move `position`: O(1), nothing to merge. Others cost O(log n) of the ranges open.
@@ -66,9 +66,9 @@ class Progress:
             return self._above.outside(first, last)
         return [(first, last)] if first <= last else []
 
-    def copy(self) -> Progress:
+    def copy(self) -> CursorProgress:
         """The same, on its own from now on."""
-        twin = Progress(self.position)
+        twin = CursorProgress(self.position)
         for first, last in self.above:
             twin.add(first, last)
         return twin
@@ -88,7 +88,7 @@ class Progress:
 
 
 def unpack(position: int, above: bytes) -> list[tuple[int, int]]:
-    """The ranges `Progress.pack` packed. Raises ValueError when they are not ascending and above `position`."""
+    """The ranges `CursorProgress.pack` packed. Raises ValueError when they are not ascending and above `position`."""
     if not above:
         return []
     code = above[:1].decode("ascii", "replace")

@@ -36,7 +36,7 @@ class SideQueries:
     def __init__(self, connection: sqlite3.Connection) -> None:
         """`connection` is for reading only, and the loop's thread's own."""
         self._connection = connection
-        self._cursor = connection.cursor()  # of all questions: see `Writer`
+        self._cursor = connection.cursor()  # of all questions: see `StoreWriter`
 
     def rows(self, text: str, parameters: Sequence[str | int] = ()) -> list[Any]:
         try:

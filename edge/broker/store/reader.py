@@ -21,10 +21,10 @@ from edge.broker.store.damage import Damage, examine
 from edge.broker.store.errors import StoreDamaged, StoreError
 from edge.broker.store.faults import ADVICE, meaning, misplaced
 from edge.broker.store.gaps import is_accounted_for
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, StoreLimits
 from edge.broker.store.medium import FAILED, UNREAD
 from edge.broker.store.problems import READING, Problems
-from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode
+from edge.broker.store.segment import SELECT, SegmentDamaged, SegmentRow, decode
 from edge.output.logs import said
 
 logger = logging.getLogger(__name__)
@@ -37,10 +37,10 @@ SCAN: Final = f"{SELECT} WHERE key >= ? AND key < ? ORDER BY key"
 _SLOWEST: Final = "SELECT min(position) FROM cursor WHERE log = ? AND cursor NOT IN (SELECT value FROM json_each(?))"
 
 FORGOTTEN_S: Final = 60.0
-"""Who wants what cannot be read asks for it every `Limits.retry_delay_s`; after so long nobody wants it any more."""
+"""Readers retry a failed read every `StoreLimits.retry_delay_s`. After this time without a retry it is forgotten."""
 
 
-class Request(NamedTuple):
+class ReadRequest(NamedTuple):
     """Read ``position <= p < end`` of a log, about `bytes_max` of bodies; `done` gets the runs."""
 
     log: int
@@ -52,7 +52,7 @@ class Request(NamedTuple):
     done: Callable[[Sequence[Stored]], None]
 
 
-class Slowest(NamedTuple):
+class SlowestCursorQuery(NamedTuple):
     """Find the lowest position of the cursors of a log, without some of them; `done` as of `Medium.slowest`."""
 
     log: int
@@ -68,7 +68,7 @@ class _Segment(NamedTuple):
     """The position behind it."""
 
 
-class Reader:
+class StoreReader:
     """Owns the reading connection and its thread.
 
     What it did not expect (a gap, segments out of order or over one another, fewer than there are, an error of SQLite)
@@ -82,7 +82,7 @@ class Reader:
         post: Callable[[Callable[[], None]], object],
         damaged: Callable[[Damage], None],
         problems: Problems,
-        limits: Limits,
+        limits: StoreLimits,
     ) -> None:
         """`damaged` is posted for each segment that is passed over."""
         self._connection = connection
@@ -95,11 +95,11 @@ class Reader:
         """By log: the position a read last failed at, and when (monotonic seconds)."""
         self._found: list[Damage] = []
         self._partly_read: OrderedDict[int, _Segment] = OrderedDict()
-        self._requests: queue.SimpleQueue[Request | Slowest | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[ReadRequest | SlowestCursorQuery | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-reader", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request | Slowest) -> None:
+    def submit(self, request: ReadRequest | SlowestCursorQuery) -> None:
         self._requests.put(request)
 
     def forget(self) -> None:
@@ -119,7 +119,7 @@ class Reader:
 
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
-            if isinstance(request, Slowest):
+            if isinstance(request, SlowestCursorQuery):
                 self._find_slowest(request)
                 continue
             runs = FAILED
@@ -134,7 +134,7 @@ class Reader:
                     self._post(partial(self._damaged, damage))
                 self._post(partial(request.done, runs))
 
-    def _find_slowest(self, request: Slowest) -> None:
+    def _find_slowest(self, request: SlowestCursorQuery) -> None:
         """Read the whole table, some 20 ms for 100 000 cursors. Nothing waits for the answer."""
         try:
             row = self._connection.execute(
@@ -147,7 +147,7 @@ class Reader:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._post(partial(request.done, found))
 
-    def _answer(self, request: Request) -> list[Stored]:
+    def _answer(self, request: ReadRequest) -> list[Stored]:
         """As `read`. What looks damaged is looked at once more in one transaction: between two statements of a read the
         writer may have deleted or rewritten segments."""
         try:
@@ -160,7 +160,7 @@ class Reader:
             finally:
                 self._connection.execute("COMMIT")
 
-    def _succeeded(self, request: Request, runs: Sequence[Stored]) -> None:
+    def _succeeded(self, request: ReadRequest, runs: Sequence[Stored]) -> None:
         """A log can be read again where it could not, or nobody asks for that any more; what others read elsewhere in
         it says nothing of it."""
         if not self._unread or request.name not in self._unread:
@@ -172,7 +172,7 @@ class Reader:
             if self._problems.solved(READING + request.name):
                 logger.warning("log %r can be read again", request.name)
 
-    def _failed(self, request: Request, error: Exception) -> None:
+    def _failed(self, request: ReadRequest, error: Exception) -> None:
         self._unread[request.name] = (request.position, time.monotonic())
         about = f"read of log {request.name!r} at position {request.position}"
         why = meaning(error, about) if isinstance(error, sqlite3.Error) else f"{about}: {_words(error)}"
@@ -180,7 +180,7 @@ class Reader:
         if self._problems.report(READING + request.name, text):
             logger.error("%s", text)
 
-    def read(self, request: Request) -> list[Stored]:
+    def read(self, request: ReadRequest) -> list[Stored]:
         """What `request` asks for, as far as it can be read; damage that is passed over is in `_found`.
 
         Raises sqlite3.Error, or StoreDamaged, when that is nothing and something is in the way.
@@ -199,7 +199,7 @@ class Reader:
                 raise
         return taken
 
-    def _take(self, request: Request, taken: list[Stored]) -> None:
+    def _take(self, request: ReadRequest, taken: list[Stored]) -> None:
         size = 0
         for key, read in self._segments(request):
             for index in range(_containing(read.runs, request.position), len(read.runs)):
@@ -215,7 +215,7 @@ class Reader:
             if size >= request.bytes_max:
                 return
 
-    def _segments(self, request: Request) -> Iterator[tuple[int, _Segment]]:
+    def _segments(self, request: ReadRequest) -> Iterator[tuple[int, _Segment]]:
         """(key, segment) of the one that holds the position and of those after it, each where the one before ended.
         Raises sqlite3.Error, StoreDamaged."""
         base = request.log << POSITION_BITS
@@ -230,7 +230,7 @@ class Reader:
             start, expected = start + 1, kept.end
         rows = self._connection.execute(SCAN, (start, end))
         try:
-            for row in map(Row._make, rows):
+            for row in map(SegmentRow._make, rows):
                 if not start <= row.key < end:
                     raise misplaced(row.key)
                 start = row.key + 1
@@ -248,7 +248,7 @@ class Reader:
         finally:
             rows.close()  # an open statement would hold back the checkpoint
 
-    def _follows(self, request: Request, expected: int, position: int) -> None:
+    def _follows(self, request: ReadRequest, expected: int, position: int) -> None:
         """What comes next, a segment or the end, is where the segment before ended. Raises StoreDamaged."""
         if expected == position or (expected > position == request.end):
             return  # a segment that was committed meanwhile may be beyond what was asked for

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from edge.broker.store.cursors import CursorTable
-from edge.broker.store.group import Group, Outcome
-from edge.broker.store.limits import Limits
+from edge.broker.store.group import CommitGroup, CommitOutcome
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.logs import LogTable
 from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 
@@ -14,7 +14,7 @@ from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed
 class Removals:
     """Bounded work for each commit; what is left goes on in the next."""
 
-    def __init__(self, limits: Limits, logs: LogTable, cursors: CursorTable) -> None:
+    def __init__(self, limits: StoreLimits, logs: LogTable, cursors: CursorTable) -> None:
         self._limits = limits
         self._logs = logs
         self._cursors = cursors
@@ -25,7 +25,7 @@ class Removals:
     def unfinished(self) -> bool:
         return bool(self._unfinished)
 
-    def choose(self, group: Group) -> None:
+    def choose(self, group: CommitGroup) -> None:
         """What the group removes; it counts already when it has to give way (see README.md)."""
         if group.evicting or group.thinning:
             now_ns = time.time_ns()
@@ -33,7 +33,7 @@ class Removals:
             self._choose_thinnings(group, now_ns)
         self._choose_reclaims(group)
 
-    def _choose_evictions(self, group: Group, now_ns: int) -> None:
+    def _choose_evictions(self, group: CommitGroup, now_ns: int) -> None:
         left = max(self._limits.evict_bytes_max, 2 * group.size)
         for log, size in group.evicting.items():
             state = self._logs[log]
@@ -41,7 +41,7 @@ class Removals:
             group.evictions.append(Eviction(log, state.first, state.medium_end, min(size, left), claims, now_ns, most))
             left = max(0, left - size)
 
-    def _choose_thinnings(self, group: Group, now_ns: int) -> None:
+    def _choose_thinnings(self, group: CommitGroup, now_ns: int) -> None:
         for log, size in group.thinning.items():
             state = self._logs[log]
             level, position = state.thinned_to
@@ -60,7 +60,7 @@ class Removals:
             )
             group.thinnings.append(thinning)
 
-    def _choose_reclaims(self, group: Group) -> None:
+    def _choose_reclaims(self, group: CommitGroup) -> None:
         """Never what is not counted, and on a busy store only when counting the log anyway."""
         waiting = self._logs.to_reclaim
         group.reclaim_bytes_max = max(self._limits.reclaim_bytes_max, 2 * group.size)
@@ -84,7 +84,7 @@ class Removals:
 
     # --- the end of a commit ----------------------------------------------------------------------------------
 
-    def committed(self, outcome: Outcome) -> None:
+    def committed(self, outcome: CommitOutcome) -> None:
         for evicted in outcome.evicted:
             self._evicted(evicted)
         for thinned in outcome.thinned:
@@ -116,7 +116,7 @@ class Removals:
             self._unfinished.add(log)
             self._logs.to_reclaim[log] = None
 
-    def failed(self, group: Group) -> None:
+    def failed(self, group: CommitGroup) -> None:
         """A cursor made meanwhile stands behind what was to go with the group, and what was never there."""
         for reclaim in group.reclaims:
             state = self._logs[reclaim.log]

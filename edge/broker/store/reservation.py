@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from edge.broker.store.limits import MEMORY_RESERVE_LEFT, Limits
+from edge.broker.store.limits import MEMORY_RESERVE_LEFT, StoreLimits
 
 MEMORY: Final = "memory"
 """Kind of the small state that says what is reserved and, as reason in the ledger, what was lost of it."""
@@ -102,10 +102,10 @@ class Reservation:
         left = int((end - following) * MEMORY_RESERVE_LEFT)
         self.start, self.end, self.low, self.at_s = following, end, end - left, now
 
-    def next_end(self, following: int, needed: int, now: float, limits: Limits) -> int:
+    def next_end(self, following: int, needed: int, now: float, limits: StoreLimits) -> int:
         """Return the new end. `following` is the next number; `needed` numbers are used at once.
 
-        The rest lasts about `Limits.memory_reserve_s` at the rate since the last reservation. The new end is never
+        The rest lasts about `StoreLimits.memory_reserve_s` at the rate since the last reservation. The new end is never
         below the old one, as a failed commit may be found on the medium all the same.
         """
         used = following + needed - self.start if self.end else needed

@@ -53,7 +53,7 @@ class WaitingRuns:
 
 
 @dataclass(slots=True, eq=False)
-class Ring:
+class MessageRing:
     """The messages of one log. Positions below `start` are on the medium. Positions from there on are here, or were."""
 
     log: int

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 from typing import NamedTuple
 
-from edge.broker.store.group import Group
-from edge.broker.store.limits import Limits
+from edge.broker.store.group import CommitGroup
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.reservation import MEMORY, SPILLS, SPILLS_KEY, Reservation, pack_count, pack_range, range_key
-from edge.broker.store.ring import Ring
-from edge.broker.store.ring_part import Grant, RingPart
-from edge.broker.store.tables import Tables
+from edge.broker.store.ring import MessageRing
+from edge.broker.store.ring_part import RingPart, SequenceGrant
+from edge.broker.store.tables import StoreTables
 
 
 class RunNumbers(NamedTuple):
@@ -26,7 +26,11 @@ class RingNumbers:
     """The numbers of all rings of a store."""
 
     def __init__(
-        self, limits: Limits, tables: Tables, load: Callable[[Iterable[str]], dict[str, int]], rings: dict[int, Ring]
+        self,
+        limits: StoreLimits,
+        tables: StoreTables,
+        load: Callable[[Iterable[str]], dict[str, int]],
+        rings: dict[int, MessageRing],
     ) -> None:
         """`load` reads the next sequences of addresses from the medium."""
         self._limits = limits
@@ -46,7 +50,7 @@ class RingNumbers:
 
     # --- giving numbers out -----------------------------------------------------------------------------------
 
-    def take(self, ring: Ring, address: str, count: int) -> RunNumbers | None:
+    def take(self, ring: MessageRing, address: str, count: int) -> RunNumbers | None:
         """Give numbers to `count` messages of an address. None when too few are reserved."""
         reservation, sealed = self.reservations.get(address), self._gatherer.sealed
         if ring.start is None or reservation is None or ring.log not in reservation.logs:
@@ -64,7 +68,7 @@ class RingNumbers:
         self._counters.sequences[address] = following
         return RunNumbers(position, sequence, reservation)
 
-    def are_enough(self, ring: Ring, messages: dict[str, int]) -> bool:
+    def are_enough(self, ring: MessageRing, messages: dict[str, int]) -> bool:
         """True when `take` has numbers for all these messages, by address."""
         if ring.start is None or ring.leaving:
             return False
@@ -97,7 +101,7 @@ class RingNumbers:
 
     # --- for a group ------------------------------------------------------------------------------------------
 
-    def choose(self, group: Group, now: float, leaving: set[int], needed: dict[int, dict[str, int]]) -> RingPart:
+    def choose(self, group: CommitGroup, now: float, leaving: set[int], needed: dict[int, dict[str, int]]) -> RingPart:
         """Choose what a sealed group reserves and gives back. `needed`: messages that wait, by log and address."""
         part = RingPart()
         self._leave(group, part, leaving)
@@ -111,7 +115,7 @@ class RingNumbers:
             group.state[SPILLS, SPILLS_KEY] = pack_count(part.number)
         return part
 
-    def _leave(self, group: Group, part: RingPart, leaving: set[int]) -> None:
+    def _leave(self, group: CommitGroup, part: RingPart, leaving: set[int]) -> None:
         """Give everything back that is reserved for leaving logs. Their cursors have passed the ring."""
         for log in leaving:
             ring, state = self._rings[log], self._logs[log]
@@ -129,7 +133,7 @@ class RingNumbers:
                 if leaving.issuperset(self.reservations[address].logs):
                     self._release(group, part, address)
 
-    def _release(self, group: Group, part: RingPart, address: str) -> None:
+    def _release(self, group: CommitGroup, part: RingPart, address: str) -> None:
         """Give the reservation of an address back. Its next message needs a new one."""
         reservation, following = self.reservations[address], self._next_sequence(group, address)
         reservation.cut(following)
@@ -145,7 +149,7 @@ class RingNumbers:
             group.state[MEMORY, range_key(log, address)] = value
 
     def _grant(
-        self, group: Group, part: RingPart, leaving: set[int], needed: dict[int, dict[str, int]], now: float
+        self, group: CommitGroup, part: RingPart, leaving: set[int], needed: dict[int, dict[str, int]], now: float
     ) -> None:
         """Reserve sequences for waiting messages, and for addresses that have few left."""
         wanted: dict[str, dict[int, int]] = {address: {} for address in self._low & self.reservations.keys()}
@@ -174,13 +178,13 @@ class RingNumbers:
             part.released.pop(address, None)
             part.cut.pop(address, None)
             end = (known or Reservation()).next_end(following, count, now, self._limits)
-            part.grants[address] = Grant(logs, following, end)
+            part.grants[address] = SequenceGrant(logs, following, end)
             for log in logs:
                 if log not in bases:
                     bases[log] = self._rings[log].lowest_sequences({*wanted})
                 group.state[MEMORY, range_key(log, address)] = pack_range(bases[log].get(address, following), end)
 
-    def _extend(self, group: Group, part: RingPart, needed: dict[int, dict[str, int]], now: float) -> None:
+    def _extend(self, group: CommitGroup, part: RingPart, needed: dict[int, dict[str, int]], now: float) -> None:
         """Reserve positions of logs with waiting messages, and of those that have few left."""
         for log in (self._low_logs & self._rings.keys()) | needed.keys():
             ring, following = self._rings[log], self._logs[log].next
@@ -190,10 +194,10 @@ class RingNumbers:
                 part.ends[log], part.followings[log] = end, following
                 group.state[MEMORY, range_key(log, None)] = pack_range(ring.start, end)
 
-    def _next_sequence(self, group: Group, address: str) -> int:
+    def _next_sequence(self, group: CommitGroup, address: str) -> int:
         return group.sequences.get(address, self._counters.sequences[address])
 
-    def reserve(self, group: Group) -> None:
+    def reserve(self, group: CommitGroup) -> None:
         """Write the ends of reservations in place of the counters of their addresses."""
         counters, reservations, part = group.counters, self.reservations, group.ring
         for address, following in counters.items():
@@ -224,7 +228,7 @@ class RingNumbers:
                 reservation = self.reservations[address]
                 reservation.logs = tuple(other for other in reservation.logs if other != log)
 
-    def failed(self, group: Group) -> None:
+    def failed(self, group: CommitGroup) -> None:
         """What the group was to write is due again.
 
         A commit with a failed sync may be found on the medium all the same after a power cut. Its numbers are given to

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Grant(NamedTuple):
+class SequenceGrant(NamedTuple):
     """Sequences of one address. They may be given out once the group is on disk."""
 
     logs: tuple[int, ...]
@@ -27,7 +27,7 @@ class RingPart:
     """Next position of each log when the group was sealed."""
     firsts: dict[int, int] = field(default_factory=dict)
     """First position from now on of each log without segments."""
-    grants: dict[str, Grant] = field(default_factory=dict)
+    grants: dict[str, SequenceGrant] = field(default_factory=dict)
     released: dict[str, int] = field(default_factory=dict)
     """Next sequence of each address that gives its reservation back."""
     cut: dict[str, int] = field(default_factory=dict)

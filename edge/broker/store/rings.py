@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterable
 from bridge.message import Run, Stored
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.eviction import EVICTED
-from edge.broker.store.group import Group
-from edge.broker.store.limits import MEMORY_AHEAD_SHARE, MEMORY_LOSSES_MAX, Limits
+from edge.broker.store.group import CommitGroup
+from edge.broker.store.limits import MEMORY_AHEAD_SHARE, MEMORY_LOSSES_MAX, StoreLimits
 from edge.broker.store.logs import LogState
 from edge.broker.store.losses import losses_of
 from edge.broker.store.records import Loss
 from edge.broker.store.reservation import MEMORY
-from edge.broker.store.ring import Ring, WaitingRuns, cost_of
+from edge.broker.store.ring import MessageRing, WaitingRuns, cost_of
 from edge.broker.store.ring_numbers import RingNumbers
 from edge.broker.store.ring_part import RingPart
-from edge.broker.store.tables import Tables
+from edge.broker.store.tables import StoreTables
 from edge.broker.store.ticket import Ticket
 
 
@@ -35,8 +35,8 @@ class MemoryRings:
 
     def __init__(
         self,
-        limits: Limits,
-        tables: Tables,
+        limits: StoreLimits,
+        tables: StoreTables,
         load: Callable[[Iterable[str]], dict[str, int]],
         clock: Callable[[], float],
     ) -> None:
@@ -44,17 +44,17 @@ class MemoryRings:
         self._limits = limits
         self._clock = clock
         self._gatherer, self._logs, self._cursors = tables.gatherer, tables.logs, tables.cursors
-        self.rings: dict[int, Ring] = {}
+        self.rings: dict[int, MessageRing] = {}
         self.numbers = RingNumbers(limits, tables, load, self.rings)
         self.cost = 0
-        """Sum of `Ring.cost`."""
+        """Sum of `MessageRing.cost`."""
         self.waiting_bytes = 0
         """Bytes of bodies that wait for numbers to be reserved."""
         self._entering: set[int] = set()
-        """Logs that have no `Ring.start` yet."""
+        """Logs that have no `MessageRing.start` yet."""
         self._leaving: set[int] = set()
         self._waiting: set[int] = set()
-        """Logs that have `Ring.waiting`."""
+        """Logs that have `MessageRing.waiting`."""
         self._losses: dict[tuple[str, str, str], Loss] = {}
         """Ranges for the ledger that may still grow, by subscription, address and reason."""
         self._ended: list[Loss] = []
@@ -74,14 +74,14 @@ class MemoryRings:
         ring = self.rings.get(state.log)
         if ring is None:
             self._cursors.of(state)  # none of them rests: a ring asks each what it has passed
-            state.ring = self.rings[state.log] = Ring(state.log)
+            state.ring = self.rings[state.log] = MessageRing(state.log)
             self._entering.add(state.log)
         elif ring.leaving:
             ring.returns = True
         else:  # addresses may have moved to other logs, and take their numbers there
             self.numbers.give_back(ring.addresses)
 
-    def leave(self, ring: Ring, group: Group | None = None) -> None:
+    def leave(self, ring: MessageRing, group: CommitGroup | None = None) -> None:
         """Keep further messages of this log on the medium. Enter the messages in the ring into the ledger, except those
         that `group` enters anyway."""
         ring.returns = False
@@ -94,7 +94,7 @@ class MemoryRings:
             if ring.start is None:
                 self._forget(ring)
 
-    def _forget(self, ring: Ring) -> None:
+    def _forget(self, ring: MessageRing) -> None:
         state = self._logs[ring.log]
         del self.rings[ring.log]
         self._entering.discard(ring.log)
@@ -105,7 +105,7 @@ class MemoryRings:
 
     # --- taking -----------------------------------------------------------------------------------------------
 
-    def append(self, ring: Ring, run: Run, size: int) -> Stored | Ticket:
+    def append(self, ring: MessageRing, run: Run, size: int) -> Stored | Ticket:
         """Name a run and keep it. Returns a ticket when numbers have to be reserved first."""
         stored = None if ring.waiting else self._take(ring, run, size)
         if stored is not None:
@@ -118,7 +118,7 @@ class MemoryRings:
         self._gatherer.open.urgent = True
         return ring.waiting[-1].ticket
 
-    def _take(self, ring: Ring, run: Run, size: int) -> Stored | None:
+    def _take(self, ring: MessageRing, run: Run, size: int) -> Stored | None:
         numbers = self.numbers.take(ring, run.address, len(run.bodies))
         if numbers is None:
             return None
@@ -133,7 +133,7 @@ class MemoryRings:
             self._logs.passed.add(state.log)
         return stored
 
-    def _take_waiting(self, ring: Ring) -> list[tuple[int, Stored]]:
+    def _take_waiting(self, ring: MessageRing) -> list[tuple[int, Stored]]:
         """Take waiting runs, as long as there are numbers for all runs of a ticket."""
         taken: list[tuple[int, Stored]] = []
         while ring.waiting and self.numbers.are_enough(ring, ring.waiting[0].messages):
@@ -147,7 +147,7 @@ class MemoryRings:
             waiting.ticket.decide(None)
         return taken
 
-    def _refuse(self, ring: Ring, error: StoreError) -> None:
+    def _refuse(self, ring: MessageRing, error: StoreError) -> None:
         for waiting in ring.waiting:
             self.waiting_bytes -= sum(size for _, size in waiting.runs)
             waiting.ticket.decide(error)
@@ -167,11 +167,11 @@ class MemoryRings:
                     ring.pop()
                 self._shrank(ring, cost, size)
 
-    def give_way(self, ring: Ring, size: int, at_most: int | None) -> None:
+    def give_way(self, ring: MessageRing, size: int, at_most: int | None) -> None:
         """Drop the oldest messages: `size` bytes of bodies or a little more, and never more than `at_most`."""
         self._drop(ring, EVICTED, size=size, at_most=at_most)
 
-    def _make_room(self, ring: Ring, cost: int) -> None:
+    def _make_room(self, ring: MessageRing, cost: int) -> None:
         """Drop the oldest messages until there is room for `cost`. A message over the bounds is kept alone."""
         limits = self._limits
         if ring.cost + cost > limits.memory_bytes_max:
@@ -188,13 +188,13 @@ class MemoryRings:
 
     def _drop(
         self,
-        ring: Ring,
+        ring: MessageRing,
         reason: str,
         *,
         size: int = 0,
         cost: int | None = None,
         at_most: int | None = None,
-        group: Group | None = None,
+        group: CommitGroup | None = None,
     ) -> None:
         """Drop the oldest messages until `size` bytes of bodies are gone and the ring costs at most `cost`."""
         if not ring.runs:
@@ -217,7 +217,7 @@ class MemoryRings:
                 self._cursors.advance(cursor, first, end - 1)
             self._shrank(ring, cost_before, size_before)
 
-    def _shrank(self, ring: Ring, cost: int, size: int) -> None:
+    def _shrank(self, ring: MessageRing, cost: int, size: int) -> None:
         """Count that messages left a ring. `cost` and `size` are its figures from before."""
         self.cost -= cost - ring.cost
         state = self._logs[ring.log]
@@ -259,7 +259,7 @@ class MemoryRings:
 
     # --- for a group ------------------------------------------------------------------------------------------
 
-    def choose(self, group: Group, now: float, *, accounted: bool) -> None:
+    def choose(self, group: CommitGroup, now: float, *, accounted: bool) -> None:
         """Choose what a sealed group writes. `accounted`: `CrashLosses.account` has nothing left to do."""
         self.settle()
         for ring in [*self.rings.values()] if group.last else ():
@@ -311,7 +311,7 @@ class MemoryRings:
                 self._waiting.remove(log)
         return taken
 
-    def failed(self, group: Group, error: StoreError) -> None:
+    def failed(self, group: CommitGroup, error: StoreError) -> None:
         """Refuse waiting runs. What the group was to write is due again."""
         for log in list(self._waiting):
             self._refuse(self.rings[log], error)

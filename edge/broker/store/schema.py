@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.store.errors import StoreDamaged, StoreTooNew
-from edge.broker.store.limits import KIB, LOG_TIMES_MAX, POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.limits import KIB, LOG_TIMES_MAX, POSITION_BITS, POSITION_MAX, StoreLimits
 
 NOT_A_STORE: Final = "the file is a database, but not a store: move it away, or give another data directory"
 APPLICATION_ID: Final = 0x57_41_59_50  # "WAYP": what `file` shows, and how a store is told from any other database
@@ -138,7 +138,7 @@ def prepare(
     return str(row[0])
 
 
-def configure(connection: sqlite3.Connection, limits: Limits) -> None:
+def configure(connection: sqlite3.Connection, limits: StoreLimits) -> None:
     """Settings of the writing connection (each is explained in README.md); raises sqlite3.Error."""
     for pragma in (
         f"page_size = {limits.page_bytes}",  # of a new file only

@@ -10,7 +10,7 @@ Layout, little-endian, lengths in bytes::
     bodies
 
 Version 2, of thinned messages, has positions missing: its runs have ``| offset u32`` more, the place of the run's first
-message after the position in the key, and `Row.messages` is the span of positions, which no other segment uses.
+message after the position in the key, and `SegmentRow.messages` is the span of positions, which no other segment uses.
 
 Version 3 is one of the others under zstd: ``3 u8 | zstd frame``, which says how long it was. Messages that may wait for
 company come that way (``durability: batch``): where a hundred devices sent a message each, the heads of the runs are a
@@ -45,7 +45,7 @@ class SegmentDamaged(ValueError):
 
 
 @hides("data")
-class Row(NamedTuple):
+class SegmentRow(NamedTuple):
     """A segment as a row of table ``segment``, columns in order."""
 
     key: int
@@ -61,14 +61,15 @@ class Row(NamedTuple):
     data: bytes
 
 
-SELECT: Final = f"SELECT {', '.join(Row._fields)} FROM segment"  # noqa: S608 - names of our own
+SELECT: Final = f"SELECT {', '.join(SegmentRow._fields)} FROM segment"  # noqa: S608 - names of our own
 """Rows of table ``segment``."""
 
-INSERT: Final = f"INSERT INTO segment ({', '.join(Row._fields)}) VALUES ({', '.join('?' * len(Row._fields))})"  # noqa: S608
+_MARKS: Final = ", ".join("?" * len(SegmentRow._fields))
+INSERT: Final = f"INSERT INTO segment ({', '.join(SegmentRow._fields)}) VALUES ({_MARKS})"  # noqa: S608
 """One row of it."""
 
 
-class Head(NamedTuple):
+class SegmentRunName(NamedTuple):
     """What a run is called, without its bodies."""
 
     address: str
@@ -78,7 +79,7 @@ class Head(NamedTuple):
 
 def encode(
     key: int, boot: int, monotonic_ns: int, runs: Sequence[Stored], *, span: int | None = None, packed: bool = False
-) -> Row:
+) -> SegmentRow:
     """Pack runs whose positions follow on from the one in `key`; with a `span` they are any of that many positions.
     `packed`: compress what that makes smaller.
 
@@ -90,21 +91,21 @@ def encode(
         from edge.broker.store.compression import compress  # noqa: PLC0415 - most gateways never need it
 
         data = min(bytes((PACKED,)) + compress(data), data, key=len)
-    row = Row(key, messages if span is None else span, size, boot, monotonic_ns, 0, data)
+    row = SegmentRow(key, messages if span is None else span, size, boot, monotonic_ns, 0, data)
     return row._replace(crc=_checksum(row))
 
 
-def is_packed(row: Row) -> bool:
+def is_packed(row: SegmentRow) -> bool:
     """True when the row's data is compressed."""
     return row.data[:1] == bytes((PACKED,))
 
 
-def is_sparse(row: Row) -> bool:
+def is_sparse(row: SegmentRow) -> bool:
     """True when positions may be missing in a verified row. Raises SegmentDamaged."""
     return _plain(row)[0] == SPARSE
 
 
-def verify(row: Row) -> None:
+def verify(row: SegmentRow) -> None:
     """Raises SegmentDamaged when the row is not as it was written."""
     try:
         sound = _checksum(row) == row.crc
@@ -114,24 +115,24 @@ def verify(row: Row) -> None:
         raise SegmentDamaged("checksum does not match")
 
 
-def extent(row: Row) -> int:
+def extent(row: SegmentRow) -> int:
     """How many positions a row takes, as far as a damaged one says: at least one."""
     return max(row.messages, 1) if isinstance(row.messages, int) else 1
 
 
-def heads(row: Row) -> list[Head]:
+def heads(row: SegmentRow) -> list[SegmentRunName]:
     """Address, first sequence and count of every run. Raises SegmentDamaged."""
     verify(row)
-    return [Head(run.address, sequence, count) for sequence, count, run, _ in _runs(_plain(row))[1]]
+    return [SegmentRunName(run.address, sequence, count) for sequence, count, run, _ in _runs(_plain(row))[1]]
 
 
-def decode(row: Row, position: int) -> list[Stored]:
+def decode(row: SegmentRow, position: int) -> list[Stored]:
     """The runs of a verified row, the first of which is at `position`. Raises SegmentDamaged."""
     verify(row)
     return _unpacked(row, position)
 
 
-def remains(row: Row, position: int) -> list[Stored]:
+def remains(row: SegmentRow, position: int) -> list[Stored]:
     """What a row that fails its checksum still says, when its lengths add up. Raises SegmentDamaged.
 
     A compressed one says nothing: a flipped bit there changes whatever comes after it.
@@ -147,7 +148,7 @@ def remains(row: Row, position: int) -> list[Stored]:
     return runs
 
 
-def _unpacked(row: Row, position: int) -> list[Stored]:
+def _unpacked(row: SegmentRow, position: int) -> list[Stored]:
     data = _plain(row)
     offset, runs = _runs(data)
     sparse, width, total = data[0] == SPARSE, data[1], sum(count for _, count, _, _ in runs)
@@ -180,7 +181,7 @@ def split(stored: Stored, bytes_max: int) -> Iterator[Stored]:
     yield Stored(stored.position + start, stored.sequence + start, run.part(start, len(run.bodies)))
 
 
-def _plain(row: Row) -> bytes:
+def _plain(row: SegmentRow) -> bytes:
     """The data of a verified row as it was before compression. Raises SegmentDamaged."""
     if not is_packed(row):
         return row.data
@@ -192,7 +193,7 @@ def _plain(row: Row) -> bytes:
         raise SegmentDamaged(str(error)) from error
 
 
-def _checksum(row: Row) -> int:
+def _checksum(row: SegmentRow) -> int:
     columns = _COLUMNS.pack(row.key, row.messages, row.body_bytes, row.boot, row.monotonic_ns)
     return zlib.crc32(row.data, zlib.crc32(columns))
 

@@ -18,7 +18,7 @@ from edge.broker.store.faults import ADVICE
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import NEWEST_BYTES, NEWEST_SEGMENTS, NEWEST_SEGMENTS_MAX, POSITION_BITS, POSITION_MAX
 from edge.broker.store.logs import LogTable
-from edge.broker.store.segment import Row, SegmentDamaged
+from edge.broker.store.segment import SegmentDamaged, SegmentRow
 
 Counters = Callable[[Iterable[str]], Mapping[str, int]]
 """The next sequence of each of these addresses; those that have none are left out."""
@@ -114,16 +114,16 @@ def _check_end(connection: sqlite3.Connection, logs: LogTable, log: int, newest:
         _check_gap(connection, logs, log, end, following)
 
 
-def _heads(connection: sqlite3.Connection, key: int) -> tuple[bool, list[segment.Head]]:
+def _heads(connection: sqlite3.Connection, key: int) -> tuple[bool, list[segment.SegmentRunName]]:
     """(the segment is sound, what it holds)."""
-    row = Row._make(connection.execute(f"{segment.SELECT} WHERE key = ?", (key,)).fetchone())
+    row = SegmentRow._make(connection.execute(f"{segment.SELECT} WHERE key = ?", (key,)).fetchone())
     try:
         return True, segment.heads(row)
     except SegmentDamaged:
         return False, []
 
 
-def _check_counted(log: str, heads: Iterable[segment.Head], counters: Counters) -> None:
+def _check_counted(log: str, heads: Iterable[segment.SegmentRunName], counters: Counters) -> None:
     ends = {head.address: head.sequence + head.messages for head in heads}
     counted = counters(ends)
     for address, end in ends.items():

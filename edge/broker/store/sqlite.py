@@ -21,18 +21,18 @@ from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreDamaged, StoreError, StoreInaccessible
 from edge.broker.store.faults import ADVICE, meaning, meaning_of_system
 from edge.broker.store.files import StoreFiles
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.loading import boot_of, load
 from edge.broker.store.lock import LOCK_NAME, DirectoryLock
 from edge.broker.store.medium import Post
 from edge.broker.store.problems import Problems
 from edge.broker.store.queries import SideQueries
-from edge.broker.store.reader import Reader
+from edge.broker.store.reader import StoreReader
 from edge.broker.store.records import Summary
 from edge.broker.store.reservation import SPILLS_LOG
 from edge.broker.store.sqlite_medium import SqliteMedium
-from edge.broker.store.tables import Tables
-from edge.broker.store.writer import Writer
+from edge.broker.store.tables import StoreTables
+from edge.broker.store.writer import StoreWriter
 from edge.health.data_owner import directory_fault
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def open_store(
     *,
     post: Post,
     clock: Callable[[], float] = time.monotonic,
-    limits: Limits | None = None,
+    limits: StoreLimits | None = None,
     summary: Summary | None = None,
 ) -> SqliteStore:
     """Open the store in `directory`, making both when they are new; what was made is removed where that fails.
@@ -82,7 +82,7 @@ def open_store(
         if (directory / REPAIRED_NAME).exists():
             raise StoreDamaged(f"{path}: a repair was interrupted: run `waypost store repair --yes` again")
         try:
-            store = _opened(path, lock, undo, post, clock, limits or Limits(), summary)
+            store = _opened(path, lock, undo, post, clock, limits or StoreLimits(), summary)
         except sqlite3.Error as error:
             raise meaning(error, f"opening {path}") from error
         except OSError as error:
@@ -113,7 +113,7 @@ def _opened(
     undo: contextlib.ExitStack,
     post: Post,
     clock: Callable[[], float],
-    limits: Limits,
+    limits: StoreLimits,
     summary: Summary | None,
 ) -> SqliteStore:
     """`undo` closes what was opened. Raises StoreError, sqlite3.Error, OSError, or TypeError, ValueError and
@@ -127,12 +127,12 @@ def _opened(
     _sync_directory(path.parent)
     side = undo.enter_context(contextlib.closing(connect_reader(path, limits)))
     queries, problems = SideQueries(side), Problems()
-    tables = Tables.empty(limits, clock, queries)
+    tables = StoreTables.empty(limits, clock, queries)
     boot = boot_of(side)
     load(tables, side, queries, limits)
     lineage = _enter_epochs(connection, side, path.parent, tables, queries, current)
-    device = wear.Device.of(path)
-    meter = wear.Meter(wear.load(side), lambda: wear.counters(device), clock)
+    device = wear.BlockDevice.of(path)
+    meter = wear.WearMeter(wear.load(side), lambda: wear.counters(device), clock)
     background = undo.enter_context(contextlib.closing(connect_writer(path, limits)))
     reading = undo.enter_context(contextlib.closing(connect_reader(path, limits)))
     files = StoreFiles(path)
@@ -142,8 +142,8 @@ def _opened(
         limits,
         side=side,
         queries=queries,
-        writer=Writer(connection, post, tables.ledger, limits, checkpointer, files, problems),
-        reader=Reader(reading, post, tables.cursors.skip, problems, limits),
+        writer=StoreWriter(connection, post, tables.ledger, limits, checkpointer, files, problems),
+        reader=StoreReader(reading, post, tables.cursors.skip, problems, limits),
         files=files,
         problems=problems,
         lock=lock,
@@ -161,7 +161,7 @@ def _enter_epochs(
     connection: sqlite3.Connection,
     side: sqlite3.Connection,
     directory: Path,
-    tables: Tables,
+    tables: StoreTables,
     queries: SideQueries,
     current: str,
 ) -> Epochs:

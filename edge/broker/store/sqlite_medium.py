@@ -18,18 +18,18 @@ from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreDamaged, StoreError
 from edge.broker.store.faults import meaning
 from edge.broker.store.files import StoreFiles
-from edge.broker.store.group import CursorRow, Group
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.group import CommitGroup, CursorRow
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, StoreLimits
 from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.logs import LogState
 from edge.broker.store.medium import ReadDone
 from edge.broker.store.packing import pack
 from edge.broker.store.problems import Problems
 from edge.broker.store.queries import SideQueries
-from edge.broker.store.reader import SCAN, Reader, Request, Slowest
+from edge.broker.store.reader import SCAN, ReadRequest, SlowestCursorQuery, StoreReader
 from edge.broker.store.records import LedgerEntry, Summary
-from edge.broker.store.segment import Row, SegmentDamaged, decode
-from edge.broker.store.writer import BootRow, Job, Writer
+from edge.broker.store.segment import SegmentDamaged, SegmentRow, decode
+from edge.broker.store.writer import BootRow, CommitJob, StoreWriter
 
 logger = logging.getLogger(__name__)
 
@@ -40,20 +40,20 @@ class SqliteMedium:
     def __init__(
         self,
         path: Path,
-        limits: Limits,
+        limits: StoreLimits,
         *,
         side: sqlite3.Connection,
         queries: SideQueries,
-        writer: Writer,
-        reader: Reader,
+        writer: StoreWriter,
+        reader: StoreReader,
         files: StoreFiles,
         problems: Problems,
         lock: DirectoryLock,
         epochs: Epochs,
         openings: Sequence[str],
         boot: tuple[int, BootRow | None],
-        device: wear.Device | None,
-        meter: wear.Meter,
+        device: wear.BlockDevice | None,
+        meter: wear.WearMeter,
         summary: Summary | None,
     ) -> None:
         """`side` is the connection of `queries`."""
@@ -74,7 +74,7 @@ class SqliteMedium:
         self._lock = lock
         self._boot, self._boot_row = boot
         self._meter = meter
-        self._wear: wear.Totals | None = None
+        self._wear: wear.WearTotals | None = None
         """On its way to the file."""
         self._summary = summary
 
@@ -84,7 +84,7 @@ class SqliteMedium:
         return self.writer.durations.histogram()
 
     @property
-    def written(self) -> tuple[wear.Totals, Sequence[wear.Totals]]:
+    def written(self) -> tuple[wear.WearTotals, Sequence[wear.WearTotals]]:
         """What was written until now, and until the end of earlier hours of running."""
         return self._meter.totals(), self._meter.rows
 
@@ -116,16 +116,16 @@ class SqliteMedium:
     def last_words(self) -> bool:
         return self._meter.untold
 
-    def commit(self, group: Group, finished: Callable[[], None]) -> None:
+    def commit(self, group: CommitGroup, finished: Callable[[], None]) -> None:
         due = bool(group.counting or group.swept) and (group.last or self._meter.due())
         self._wear = self._meter.totals(group.size) if due else None
         segments = list(pack(group, self._boot, self.limits.segment_bytes_max))
-        self.writer.submit(Job(group, segments, self._boot_row, self._wear, self._summary, finished))
+        self.writer.submit(CommitJob(group, segments, self._boot_row, self._wear, self._summary, finished))
 
     def wait(self) -> None:
         self.writer.wait()
 
-    def committed(self, group: Group) -> None:
+    def committed(self, group: CommitGroup) -> None:
         self._boot_row = None
         self._meter.payload_bytes += group.size
         if self._wear is not None:
@@ -137,10 +137,10 @@ class SqliteMedium:
     # --- reads ------------------------------------------------------------------------------------------------
 
     def read(self, log: LogState, position: int, end: int, bytes_max: int, done: ReadDone) -> None:
-        self.reader.submit(Request(log.log, log.name, position, end, bytes_max, done))
+        self.reader.submit(ReadRequest(log.log, log.name, position, end, bytes_max, done))
 
     def slowest(self, log: int, but: Sequence[int], done: Callable[[int], None]) -> None:
-        self.reader.submit(Slowest(log, but, done))
+        self.reader.submit(SlowestCursorQuery(log, but, done))
 
     def cursors(self) -> Iterable[CursorRow]:
         return self._queries.cursors()
@@ -205,7 +205,7 @@ class SqliteMedium:
         newest = "SELECT max(key) FROM segment WHERE key >= ? AND key <= ?"
         ((key,),) = self._queries.rows(newest, (base, base | end))
         try:
-            for row in map(Row._make, self._side.execute(SCAN, (key or base | end, base | POSITION_MAX))):
+            for row in map(SegmentRow._make, self._side.execute(SCAN, (key or base | end, base | POSITION_MAX))):
                 with contextlib.suppress(SegmentDamaged):
                     for position, sequence, run in decode(row, row.key & POSITION_MAX):
                         if position >= end:

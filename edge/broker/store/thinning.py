@@ -18,7 +18,7 @@ from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
 from edge.broker.store.records import Summary
 from edge.broker.store.removal_jobs import Eviction, Thinned, Thinning
-from edge.broker.store.segment import INSERT, Row, SegmentDamaged, decode, encode, is_packed
+from edge.broker.store.segment import INSERT, SegmentDamaged, SegmentRow, decode, encode, is_packed
 
 THINNED: Final = "thinned"
 """Reason in the ledger: summed up in the message with the next sequence that is there."""
@@ -59,19 +59,19 @@ def rest_of(job: Thinning, done: Thinned) -> Eviction:
 
 
 _PIECE: Final = f"""
-SELECT {", ".join(f"segment.{name}" for name in Row._fields)} FROM segment LEFT JOIN thinned USING (key)
+SELECT {", ".join(f"segment.{name}" for name in SegmentRow._fields)} FROM segment LEFT JOIN thinned USING (key)
 WHERE segment.key >= ? AND segment.key < ? AND coalesce(level, 0) <= ? ORDER BY segment.key
 """  # noqa: S608 - names of our own
 
 
-def _piece(connection: sqlite3.Connection, job: Thinning, done: Thinned) -> list[Row]:
+def _piece(connection: sqlite3.Connection, job: Thinning, done: Thinned) -> list[SegmentRow]:
     """The next segments that lie behind one another and were not thinned by this pass's interval yet."""
     base = job.log << POSITION_BITS
-    rows: list[Row] = []
+    rows: list[SegmentRow] = []
     size = 0
     cursor = connection.execute(_PIECE, (base | done.position, base | job.limit, done.level))
     try:
-        for row in map(Row._make, cursor):
+        for row in map(SegmentRow._make, cursor):
             apart = rows and row.key & POSITION_MAX != _end(rows[-1])
             wide = rows and _end(row) - (rows[0].key & POSITION_MAX) > OFFSET_MAX
             if apart or wide or (rows and size + row.body_bytes > PIECE_BYTES) or _end(row) > job.limit:
@@ -84,7 +84,7 @@ def _piece(connection: sqlite3.Connection, job: Thinning, done: Thinned) -> list
 
 
 def _thin_piece(
-    connection: sqlite3.Connection, job: Thinning, done: Thinned, rows: Sequence[Row], summary: Summary
+    connection: sqlite3.Connection, job: Thinning, done: Thinned, rows: Sequence[SegmentRow], summary: Summary
 ) -> None:
     before = sum(row.body_bytes for row in rows)
     done.read += before
@@ -169,5 +169,5 @@ def _follows(before: Stored, after: Stored) -> bool:
     )
 
 
-def _end(row: Row) -> int:
+def _end(row: SegmentRow) -> int:
     return (row.key & POSITION_MAX) + row.messages

@@ -38,7 +38,7 @@ Sums = tuple[int, int]
 
 
 @hides("page")
-class Frame(NamedTuple):
+class WalFrame(NamedTuple):
     """One page as a commit wrote it."""
 
     head: bytes
@@ -65,7 +65,7 @@ class Frame(NamedTuple):
         return int.from_bytes(self.head[16:20]), int.from_bytes(self.head[20:])
 
 
-class Log(NamedTuple):
+class WalLog(NamedTuple):
     """What a log says of itself, whether SQLite believes it or not."""
 
     path: Path
@@ -94,24 +94,24 @@ class Log(NamedTuple):
         for order in "<>":
             for sums in (stored, checksum(order, head[:24], (0, 0))):
                 for size in PAGE_SIZES:
-                    frame = Frame(first[: FRAME.size], first[FRAME.size : FRAME.size + size])
+                    frame = WalFrame(first[: FRAME.size], first[FRAME.size : FRAME.size + size])
                     if len(frame.page) == size and checksum_of(order, frame, sums) == frame.sums:
                         return cls(path, size, order, frame.salts, sums, sound=False)
         return None
 
-    def frames(self, start: int = 0) -> Iterator[Frame]:
+    def frames(self, start: int = 0) -> Iterator[WalFrame]:
         """Every whole frame of the file from that one on, also those of an older turn of the log. Raises OSError."""
         size = FRAME.size + self.page_bytes
         with self.path.open("rb") as file:
             file.seek(HEADER.size + start * size)
             while len(found := file.read(size)) == size:
-                yield Frame(found[: FRAME.size], found[FRAME.size :])
+                yield WalFrame(found[: FRAME.size], found[FRAME.size :])
 
     def synced_commits(self, accepted: int) -> Iterator[int]:
         """Where commits end that were durable once and are not among the first `accepted` frames: for each the number
         of the frame behind it. Raises OSError."""
         first = max(accepted - 1, 0)  # what the first frame in question goes on from
-        before: Frame | None = None
+        before: WalFrame | None = None
         sums = self.sums  # that `before` goes on from
         for number, frame in enumerate(self.frames(first), first):
             if number > accepted and before is not None and before.ends_commit and frame.salts == self.salts:
@@ -138,7 +138,7 @@ class Log(NamedTuple):
             before = frame.sums
         return end, damaged
 
-    def _is_of_one_write(self, frame: Frame, number: int) -> bool:
+    def _is_of_one_write(self, frame: WalFrame, number: int) -> bool:
         """Its head is: one over the boundary of two sectors may have the end of an older commit in the first, which a
         power cut left as it was, and its own checksum in the second."""
         begin = HEADER.size + number * (FRAME.size + self.page_bytes)
@@ -154,7 +154,7 @@ def checksum(order: str, data: bytes | bytearray, sums: Sums) -> Sums:
     return one, two
 
 
-def checksum_of(order: str, frame: Frame, sums: Sums) -> Sums:
+def checksum_of(order: str, frame: WalFrame, sums: Sums) -> Sums:
     """What a frame should have after one that has `sums`."""
     return checksum(order, frame.page, checksum(order, frame.head[:SUMMED_BYTES], sums))
 
@@ -165,7 +165,7 @@ def lost_commits(database: Path) -> int:
     Raises OSError.
     """
     path = Path(f"{database}-wal")
-    log = Log.of(path) if path.exists() else None
+    log = WalLog.of(path) if path.exists() else None
     if log is None:
         return 0
     accepted = _accepted(database) if log.sound else 0

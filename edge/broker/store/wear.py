@@ -32,7 +32,7 @@ _PRUNE: Final = "DELETE FROM wear WHERE hour < ?"
 _SELECT: Final = "SELECT seconds, payload_bytes, process_bytes, device_bytes FROM wear ORDER BY hour"
 
 
-class Totals(NamedTuple):
+class WearTotals(NamedTuple):
     """Since the store was made, while a gateway had it open."""
 
     seconds: float = 0.0
@@ -44,14 +44,14 @@ class Totals(NamedTuple):
     """Written to the device the store is on, by everybody; 0 where the kernel does not say."""
 
 
-class Counters(NamedTuple):
+class WrittenBytes(NamedTuple):
     """The kernel's counters now; None: it does not say."""
 
     process_bytes: int | None
     device_bytes: int | None
 
 
-class Device(NamedTuple):
+class BlockDevice(NamedTuple):
     """A block device as /sys shows it."""
 
     name: str
@@ -96,18 +96,18 @@ def process_written_bytes(root: Path = Path("/")) -> int | None:
         return None
 
 
-def counters(device: Device | None) -> Counters:
+def counters(device: BlockDevice | None) -> WrittenBytes:
     """The kernel's counters for this process and `device`."""
-    return Counters(process_written_bytes(), device.written_bytes() if device is not None else None)
+    return WrittenBytes(process_written_bytes(), device.written_bytes() if device is not None else None)
 
 
-class Meter:
+class WearMeter:
     """Counts on from what the store has. Used by one thread."""
 
     def __init__(
         self,
-        rows: Sequence[Totals],
-        read: Callable[[], Counters],
+        rows: Sequence[WearTotals],
+        read: Callable[[], WrittenBytes],
         clock: Callable[[], float],
     ) -> None:
         """`rows`: of table ``wear``, oldest first. `clock`: seconds, monotonic."""
@@ -116,16 +116,16 @@ class Meter:
         self.rows = list(rows)
         """Totals as the store has them."""
         self._told_bytes = 0
-        self._base = rows[-1] if rows else Totals()
+        self._base = rows[-1] if rows else WearTotals()
         self._read = read
         self._clock = clock
         self._began = self._kept_at = clock()
         self._first = read()
 
-    def totals(self, payload_bytes: int = 0) -> Totals:
+    def totals(self, payload_bytes: int = 0) -> WearTotals:
         """Until now, with bodies that are just being committed."""
         base, now = self._base, self._read()
-        return Totals(
+        return WearTotals(
             base.seconds + max(0.0, self._clock() - self._began),
             base.payload_bytes + self.payload_bytes + payload_bytes,
             base.process_bytes + _since(self._first.process_bytes, now.process_bytes),
@@ -141,7 +141,7 @@ class Meter:
         """Messages were committed that the store's totals do not count."""
         return self.payload_bytes != self._told_bytes
 
-    def committed(self, totals: Totals) -> None:
+    def committed(self, totals: WearTotals) -> None:
         """The store has these."""
         self._kept_at = self._clock()
         self._told_bytes = self.payload_bytes
@@ -151,25 +151,25 @@ class Meter:
         del self.rows[: -HOURS_KEPT - 1]
 
 
-def hour_of(totals: Totals) -> int:
+def hour_of(totals: WearTotals) -> int:
     """The hour of running they were taken in."""
     return int(totals.seconds // HOUR_S)
 
 
-def write(connection: sqlite3.Connection, totals: Totals) -> None:
+def write(connection: sqlite3.Connection, totals: WearTotals) -> None:
     """Keep them, in the transaction that is open. Raises sqlite3.Error."""
     connection.execute(_INSERT, (hour_of(totals), *totals))
     connection.execute(_PRUNE, (hour_of(totals) - HOURS_KEPT,))
 
 
-def load(connection: sqlite3.Connection) -> list[Totals]:
+def load(connection: sqlite3.Connection) -> list[WearTotals]:
     """What the store has, oldest first, without rows a rotten page gives other types: they are figures, and no reason
     to keep a gateway from serving. Raises sqlite3.Error."""
-    rows = (Totals._make(row) for row in connection.execute(_SELECT))
+    rows = (WearTotals._make(row) for row in connection.execute(_SELECT))
     return [row for row in rows if _sound(row)]
 
 
-def _sound(row: Totals) -> bool:
+def _sound(row: WearTotals) -> bool:
     """It has the types and the range of totals."""
     seconds, *counts = row
     return isinstance(seconds, float) and 0 <= seconds < inf and all(isinstance(n, int) and n >= 0 for n in counts)

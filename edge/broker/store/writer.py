@@ -26,17 +26,17 @@ from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.eviction import evict
 from edge.broker.store.faults import meaning
 from edge.broker.store.files import StoreFiles
-from edge.broker.store.group import CursorRow, Group, Outcome
+from edge.broker.store.group import CommitGroup, CommitOutcome, CursorRow
 from edge.broker.store.ledger import Entries, OpenLedger
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATEMENTS_KEPT, Limits
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATEMENTS_KEPT, StoreLimits
 from edge.broker.store.log_rows import LogRow
 from edge.broker.store.logs import free_name
 from edge.broker.store.problems import COMMITS, Problems
 from edge.broker.store.records import LedgerEntry, Loss, Summary
 from edge.broker.store.removal_jobs import Evicted, Reclaim, Reclaimed, Thinned, Thinning
-from edge.broker.store.segment import Row
+from edge.broker.store.segment import SegmentRow
 from edge.broker.store.thinning import rest_of, thin
-from edge.broker.store.wear import Totals, write
+from edge.broker.store.wear import WearTotals, write
 from edge.output.logs import said
 
 logger = logging.getLogger(__name__)
@@ -77,18 +77,18 @@ class BootRow(NamedTuple):
     opened_at: int
 
 
-class Job(NamedTuple):
-    """One commit: the group, its segments, and whom to tell (through `Writer`'s post) when it is over."""
+class CommitJob(NamedTuple):
+    """One commit: the group, its segments, and whom to tell (through `StoreWriter`'s post) when it is over."""
 
-    group: Group
-    segments: Sequence[Row]
+    group: CommitGroup
+    segments: Sequence[SegmentRow]
     boot: BootRow | None
-    wear: Totals | None
+    wear: WearTotals | None
     summary: Summary | None
     finished: Callable[[], None]
 
 
-class Writer:
+class StoreWriter:
     """Owns the writing connection and its thread."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Writer:
         connection: sqlite3.Connection,
         post: Callable[[Callable[[], None]], object],
         ledger: OpenLedger,
-        limits: Limits,
+        limits: StoreLimits,
         checkpointer: Checkpointer,
         files: StoreFiles,
         problems: Problems,
@@ -110,7 +110,7 @@ class Writer:
         self._ledger = ledger
         self._post = post
         self._limits = limits
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[CommitJob | None] = queue.SimpleQueue()
         self._busy = threading.Lock()
         """Held from when a job is submitted until its commit is over."""
         self._checkpointer = checkpointer
@@ -119,7 +119,7 @@ class Writer:
         self._writing = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._writing.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: CommitJob) -> None:
         """Raises StoreError where the thread has ended: a job that nobody takes would never be over."""
         if not self._writing.is_alive():
             raise StoreError("the thread that commits has ended; start the gateway again")
@@ -168,19 +168,19 @@ class Writer:
             self._look_after_log(job, outcome, wrote=wrote)
             del job, outcome  # what it wrote is not kept until there is another
 
-    def _outcome(self, job: Job) -> Outcome:
+    def _outcome(self, job: CommitJob) -> CommitOutcome:
         """Every commit ends, or nobody would ever be answered again: what a summary raises, too, fails the commit."""
         refusal = self._files.check() or self._checkpointer.refusal
         if refusal is not None:
-            return Outcome(refusal)
+            return CommitOutcome(refusal)
         try:
             return self._commit(job)
         except Exception as error:
             logger.exception("a commit failed for a reason nobody thought of")
             self._roll_back()
-            return Outcome(StoreError(f"commit: {said(error)}: see the log"))
+            return CommitOutcome(StoreError(f"commit: {said(error)}: see the log"))
 
-    def _look_after_log(self, job: Job, outcome: Outcome, *, wrote: bool) -> None:
+    def _look_after_log(self, job: CommitJob, outcome: CommitOutcome, *, wrote: bool) -> None:
         """Let the log be moved. An error there must not end this thread: no commit would be answered any more."""
         try:
             if wrote:
@@ -190,12 +190,12 @@ class Writer:
         except Exception:
             logger.exception("a checkpoint failed for a reason nobody thought of")
 
-    def _log_bytes(self, job: Job) -> int:
+    def _log_bytes(self, job: CommitJob) -> int:
         """About how much longer a commit made the write-ahead log."""
         page_bytes = self._limits.page_bytes
         return (1 + sum(2 + len(row.data) // page_bytes for row in job.segments)) * page_bytes
 
-    def _commit(self, job: Job) -> Outcome:
+    def _commit(self, job: CommitJob) -> CommitOutcome:
         connection, execute = self._connection, self._cursor.execute
         statements = list(_statements(job))
         group = job.group
@@ -203,7 +203,7 @@ class Writer:
         try:
             if len(statements) == 1 and alone:
                 execute(*statements[0])
-                return Outcome(None)
+                return CommitOutcome(None)
             execute("BEGIN IMMEDIATE")
             for text, parameters in statements:
                 execute(text, parameters)
@@ -220,10 +220,10 @@ class Writer:
         except (sqlite3.Error, OverflowError) as error:
             self._roll_back()
             wrapped = error if isinstance(error, sqlite3.Error) else sqlite3.DataError(str(error))
-            return Outcome(meaning(wrapped, "commit"))
-        return Outcome(None, reclaimed, evicted, thinned, entries)
+            return CommitOutcome(meaning(wrapped, "commit"))
+        return CommitOutcome(None, reclaimed, evicted, thinned, entries)
 
-    def _thin(self, job: Job, thinning: Thinning, evicted: list[Evicted]) -> Thinned:
+    def _thin(self, job: CommitJob, thinning: Thinning, evicted: list[Evicted]) -> Thinned:
         """Thin, and evict what that leaves missing: the address has promised to stay within its quota."""
         if job.summary is None:
             done = Thinned(thinning.log, 0, 0, ended=True)
@@ -273,7 +273,7 @@ class Writer:
         return done
 
 
-def _statements(job: Job) -> list[tuple[str, Sequence[Any]]]:
+def _statements(job: CommitJob) -> list[tuple[str, Sequence[Any]]]:
     """(text, parameters) of everything but deleting segments."""
     group = job.group
     statements: list[tuple[str, Sequence[Any]]] = []
@@ -297,33 +297,33 @@ def _statements(job: Job) -> list[tuple[str, Sequence[Any]]]:
     return statements
 
 
-class _Table(NamedTuple):
+class _InsertTable(NamedTuple):
     name: str
     columns: tuple[str, ...]
     on_conflict: str = ""
 
 
 # Columns are named, so that a newer schema may have added some (with defaults) and this program still writes.
-_BOOT: Final = _Table("boot", BootRow._fields, "ON CONFLICT DO NOTHING")
-_SEGMENT: Final = _Table("segment", Row._fields)
-_LOG: Final = _Table(
+_BOOT: Final = _InsertTable("boot", BootRow._fields, "ON CONFLICT DO NOTHING")
+_SEGMENT: Final = _InsertTable("segment", SegmentRow._fields)
+_LOG: Final = _InsertTable(
     "log",
     LogRow._fields,
     "ON CONFLICT (log) DO UPDATE SET name = excluded.name, next = excluded.next, bytes = excluded.bytes",
 )
-_CURSOR: Final = _Table(
+_CURSOR: Final = _InsertTable(
     "cursor",
     CursorRow._fields,
     "ON CONFLICT (cursor) DO UPDATE SET position = excluded.position, acknowledged = excluded.acknowledged",
 )
-_LEDGER: Final = _Table("ledger", LedgerEntry._fields)
-_ADDRESS: Final = _Table("address", ("name", "next"), "ON CONFLICT (name) DO UPDATE SET next = excluded.next")
-_STATE: Final = _Table(
+_LEDGER: Final = _InsertTable("ledger", LedgerEntry._fields)
+_ADDRESS: Final = _InsertTable("address", ("name", "next"), "ON CONFLICT (name) DO UPDATE SET next = excluded.next")
+_STATE: Final = _InsertTable(
     "state", ("kind", "key", "value"), "ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value"
 )
 
 
-def _inserts(table: _Table, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Sequence[Any]]]:
+def _inserts(table: _InsertTable, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Sequence[Any]]]:
     start, most = 0, _power_of_two(PARAMETERS_MAX // len(table.columns))
     while (left := len(rows) - start) > 0:
         count = left if left <= ROWS_EXACT_MAX else min(_power_of_two(left), most)
@@ -337,7 +337,7 @@ def _power_of_two(number: int) -> int:
 
 
 @lru_cache(maxsize=STATEMENTS_KEPT)
-def _insert(table: _Table, rows: int) -> str:
+def _insert(table: _InsertTable, rows: int) -> str:
     row = f"({','.join('?' * len(table.columns))})"
     columns, values = ", ".join(table.columns), ",".join([row] * rows)
     return f"INSERT INTO {table.name} ({columns}) VALUES {values} {table.on_conflict}"  # noqa: S608 - our own names

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from bridge.message import Stored
 from edge.appliance.store.recovery.verification import verify
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, memory_rig, run_of, sqlite_rig
 
-LIMITS = Limits(memory_bytes_max=4000, memory_total_bytes_max=10_000, memory_addresses_max=3)
+LIMITS = StoreLimits(memory_bytes_max=4000, memory_total_bytes_max=10_000, memory_addresses_max=3)
 
 
 def made_rig(kind: str, folder: Path) -> Rig:

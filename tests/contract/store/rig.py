@@ -10,7 +10,7 @@ from typing import TypeAlias
 from bridge.message import Run, Stored
 from edge.broker.store.engine import StoreEngine
 from edge.broker.store.errors import StoreFull
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.records import Committed, Summary
 from edge.broker.store.sqlite import open_store
 from edge.broker.store.sqlite_medium import SqliteMedium
@@ -108,11 +108,11 @@ def run_of(*bodies: bytes, address: str = "plant/7/temp", device: str = "device"
     return Run(address, device, 1, properties, list(bodies), 1_700_000_000_000_000_000)
 
 
-def sqlite_rig(directory: Path, limits: Limits | None = None, summary: Summary | None = None) -> Rig:
+def sqlite_rig(directory: Path, limits: StoreLimits | None = None, summary: Summary | None = None) -> Rig:
     return Rig(lambda rig: open_store(directory, post=rig.posted.put, clock=rig.clock, limits=limits, summary=summary))
 
 
-def memory_rig(limits: Limits | None = None, summary: Summary | None = None) -> Rig:
+def memory_rig(limits: StoreLimits | None = None, summary: Summary | None = None) -> Rig:
     return Rig(lambda rig: MemoryStore(post=rig.posted.put, clock=rig.clock, limits=limits, summary=summary))
 
 

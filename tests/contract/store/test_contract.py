@@ -9,11 +9,11 @@ import pytest
 
 from edge.broker.store.contract import Store
 from edge.broker.store.errors import StoreError, StoreFull
-from edge.broker.store.limits import TEXT_BYTES_MAX, Limits
+from edge.broker.store.limits import TEXT_BYTES_MAX, StoreLimits
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig
 
-SMALL = Limits(segment_bytes_max=64, counted_commits_max=4, reclaim_rows_max=3, logs_in_use_max=0)
+SMALL = StoreLimits(segment_bytes_max=64, counted_commits_max=4, reclaim_rows_max=3, logs_in_use_max=0)
 
 
 @pytest.fixture(params=["sqlite", "memory", "sqlite-small", "memory-small"])
@@ -571,7 +571,7 @@ class TestDelay:
         rig.store.cursors.open("c", log, 0)
         rig.commit()
         rig.store.logs.delay(log, 5.0)
-        size = Limits().batch_bytes_max
+        size = StoreLimits().batch_bytes_max
         rig.store.logs.append(log, run_of(b"x" * (size - 1)))
         assert not rig.store.commits.flush()
         rig.store.logs.append(log, run_of(b"x"))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.records import LedgerEntry, Loss
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig
 
-FEW = Limits(ledger_entries_max=2, ledger_growing_max=2)
+FEW = StoreLimits(ledger_entries_max=2, ledger_growing_max=2)
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -305,7 +305,7 @@ class TestEvict:
         rig.store.close()
 
     def test_one_commit_evicts_no_more_than_it_may(self, tmp_path: Path) -> None:
-        rig = sqlite_rig(tmp_path, Limits(evict_bytes_max=400))
+        rig = sqlite_rig(tmp_path, StoreLimits(evict_bytes_max=400))
         log = self.fill(rig)
         rig.store.retention.evict(log, 1_000)
         rig.commit()

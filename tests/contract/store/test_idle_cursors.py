@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bridge.message import Run
-from edge.broker.store.limits import SLOWEST_AGAIN_S, Limits
+from edge.broker.store.limits import SLOWEST_AGAIN_S, StoreLimits
 from edge.broker.store.records import Loss
 from tests.contract.store.rig import Rig, fail_commits, heal, memory_rig, run_of, sqlite_rig
 
-SMALL = Limits(segment_bytes_max=64, counted_commits_max=1, logs_in_use_max=0)
+SMALL = StoreLimits(segment_bytes_max=64, counted_commits_max=1, logs_in_use_max=0)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -13,7 +13,7 @@ import pytest
 from bridge.message import Stored
 from edge.appliance.store.recovery.repair import repair
 from edge.appliance.store.recovery.verification import verify
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.records import Loss
 from edge.broker.store.reservation import MEMORY
 from edge.broker.store.sqlite import FILE_NAME
@@ -172,7 +172,7 @@ class TestReopening:
         again.store.close()
 
     def test_the_ledger_names_no_more_than_some_seconds_of_traffic(self, rig: Rig, tmp_path: Path) -> None:
-        kept, limits = Kept(rig), Limits()
+        kept, limits = Kept(rig), StoreLimits()
         for _ in range(1200):
             rig.now += 0.1
             taken = kept.take(b"given to everybody")

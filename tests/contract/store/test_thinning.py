@@ -12,7 +12,7 @@ from bridge.amqp_values import Described, Ulong, encode
 from bridge.message import AMQP, Run
 from edge.broker.message.translation import outline
 from edge.broker.retention import summaries
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.records import Summary
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, flat, memory_rig, sqlite_rig
@@ -203,7 +203,7 @@ def test_it_stays_so_after_opening_and_can_be_checked(tmp_path: Path) -> None:
 
 
 def test_one_commit_reads_no_more_than_it_may(tmp_path: Path) -> None:
-    rig = sqlite_rig(tmp_path, Limits(thin_bytes_max=2_000), SUMMARY)
+    rig = sqlite_rig(tmp_path, StoreLimits(thin_bytes_max=2_000), SUMMARY)
     log = fill(rig)
     rig.store.retention.thin(log, 4_000)
     rig.commit()
@@ -226,7 +226,7 @@ def test_a_read_does_not_give_what_was_there_before(tmp_path: Path) -> None:
 
 def test_one_commit_reads_no_more_messages_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.broker.store.thinning.PIECE_BYTES", 400)
-    rig = sqlite_rig(tmp_path, Limits(thin_messages_max=20), SUMMARY)
+    rig = sqlite_rig(tmp_path, StoreLimits(thin_messages_max=20), SUMMARY)
     log = fill(rig)
     rig.store.retention.thin(log, 4_000)
     rig.commit()

@@ -14,7 +14,7 @@ from typing import Final
 
 from bridge.message import Run
 from edge.broker.store.errors import StoreError
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, flat, sqlite_rig
@@ -51,7 +51,7 @@ class Seen:
 def make(data: Path, *, crashed: bool = False) -> dict[str, set[Message]]:
     """Some hundred messages, returned by log. `crashed`: the files as they are while a gateway runs."""
     home = data.with_name(data.name + "-open") if crashed else data
-    rig = sqlite_rig(home, Limits(page_bytes=PAGE_BYTES, counted_commits_max=8))
+    rig = sqlite_rig(home, StoreLimits(page_bytes=PAGE_BYTES, counted_commits_max=8))
     store = rig.store
     cursors = {
         (group, name): store.cursors.open(group, store.logs.open(name), 0) for name in LOGS for group in GROUPS[name]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 
-LIMITS = Limits(
+LIMITS = StoreLimits(
     segment_bytes_max=6_000,
     moves_delay_s=0.02,
     counted_commits_max=7,

@@ -20,7 +20,7 @@ import msgspec
 from bridge.message import Run, Stored
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import PAGE_BYTES_WAITING
-from edge.broker.store.progress import Progress
+from edge.broker.store.progress import CursorProgress
 from edge.broker.store.records import Committed, CursorRecord, Loss, Summary
 from tests.fault.store import in_memory
 from tests.fault.store.history import Append, Given, Group, Key, Line, Model, shorten
@@ -293,7 +293,7 @@ class Workload:
     ) -> list[bytes]:
         """The bodies of what of these positions is there and not acknowledged: it leaves."""
         key = (cursor.name, self.names[cursor.log])
-        progress = Progress(cursor.position)
+        progress = CursorProgress(cursor.position)
         for low, high in (*cursor.acknowledged, *self.leaving.get(key, ())):
             progress.add(low, high)
         there = [

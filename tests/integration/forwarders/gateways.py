@@ -23,7 +23,7 @@ from edge.broker.configuration import (
 )
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressRule, AddressType
-from edge.broker.model.interfaces import Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Origin, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.peer_connector import PeerConnector
 from edge.broker.router.uplinks import Uplinks
@@ -90,7 +90,7 @@ class Receiver(RunConsumer):
         self.runs.append(stored.run)
         last = stored.position + len(stored.run) - 1
         if stored.position >= 0:
-            subscription.settle(self, stored.position, last, Outcome.ACCEPTED)
+            subscription.settle(self, stored.position, last, DeliveryOutcome.ACCEPTED)
 
 
 class Gateway:

@@ -16,13 +16,18 @@ from edge.broker.delivery.batches import EncodedBatch
 from edge.broker.limits import ANYCAST_QUICK_S, TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import AnycastBatch, Publication
 from tests.support.run_consumer import RunConsumer
 from tests.unit.broker.test_promises import Site
 
 ADDRESS = "anycast/a"
-OUTCOMES = (Outcome.ACCEPTED, Outcome.REJECTED, Outcome.RELEASED, Outcome.MODIFIED_FAILED)
+OUTCOMES = (
+    DeliveryOutcome.ACCEPTED,
+    DeliveryOutcome.REJECTED,
+    DeliveryOutcome.RELEASED,
+    DeliveryOutcome.MODIFIED_FAILED,
+)
 LARGE = 8
 """Bytes of a message that some receivers cannot take."""
 
@@ -118,16 +123,16 @@ class Receiver(RunConsumer):
         for position, body in enumerate(stored.run.bodies, stored.position):
             if len(body) > self.size_max:
                 self.gave_back.add(body)
-                subscription.settle(self, position, position, Outcome.TOO_LARGE)
+                subscription.settle(self, position, position, DeliveryOutcome.TOO_LARGE)
             else:
                 self.credit -= 1
                 self.got.append(body)
                 assert position not in self.held
                 self.held[position] = body
 
-    def answer(self, position: int, outcome: Outcome) -> None:
+    def answer(self, position: int, outcome: DeliveryOutcome) -> None:
         body = self.held.pop(position)
-        if outcome in (Outcome.RELEASED, Outcome.MODIFIED_FAILED):
+        if outcome in (DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED):
             self.gave_back.add(body)
         assert self.subscription is not None
         self.subscription.settle(self, position, position, outcome)
@@ -247,14 +252,14 @@ class AnycastMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(receiver.held for receiver in self.address.receivers))
     @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
-    def answer(self, data: st.DataObject, outcome: Outcome) -> None:
+    def answer(self, data: st.DataObject, outcome: DeliveryOutcome) -> None:
         receiver = data.draw(st.sampled_from([each for each in self.address.receivers if each.held]))
         position = data.draw(st.sampled_from(sorted(receiver.held)))
         sender, token = self.address.who[receiver.held[position]]
         receiver.answer(position, outcome)
-        if outcome is Outcome.ACCEPTED:
+        if outcome is DeliveryOutcome.ACCEPTED:
             assert sender.answers[token] is None
-        elif outcome is Outcome.REJECTED:
+        elif outcome is DeliveryOutcome.REJECTED:
             assert sender.answers[token] is Refusal.REJECTED
         elif self.address.receivers == [receiver]:
             assert sender.answers[token] in (Refusal.RELEASED, Refusal.DELIVERY_FAILED)
@@ -293,7 +298,7 @@ class AnycastMachine(RuleBasedStateMachine):
         for receiver in self.address.receivers[:-1]:
             self.address.go(receiver)
         for position in sorted(everything.held):
-            everything.answer(position, Outcome.ACCEPTED)
+            everything.answer(position, DeliveryOutcome.ACCEPTED)
         assert not self.address.unanswered
 
 
@@ -323,7 +328,7 @@ def test_one_consumer_gets_and_answers_the_same_either_way(steps: list[object], 
                     receiver.credit += step
                     assert receiver.subscription is not None
                     receiver.subscription.pump()
-                case Outcome():
+                case DeliveryOutcome():
                     for position in list(receiver.held):
                         receiver.answer(position, step)
         return receiver.got, [list(sender.answers.items()) for sender in address.senders]
@@ -365,7 +370,7 @@ class TestOneTurn:
         first = address.receivers[0]
         address.come(Receiver("second", 100))
         assert first.subscription is not None
-        first.subscription.settle(first, 0, 2, Outcome.RELEASED)
+        first.subscription.settle(first, 0, 2, DeliveryOutcome.RELEASED)
         assert address.receivers[1].got == list(address.who)
 
     def test_what_was_given_back_is_answered_when_the_one_it_waited_for_raises(self) -> None:
@@ -375,7 +380,7 @@ class TestOneTurn:
         address.send(0, [0, 0])
         first, second = address.receivers
         assert first.subscription is not None
-        first.subscription.settle(first, 0, 1, Outcome.RELEASED)
+        first.subscription.settle(first, 0, 1, DeliveryOutcome.RELEASED)
         assert not address.senders[0].answers
         address.go(first)
         second.raises, second.credit = True, 2
@@ -411,7 +416,7 @@ class TestOneTurn:
             address.site.router.reconfigure(AddressTable([AddressRule("anycast/#", AddressType.QUEUE)]))
             address.send(0, [0])
         assert receiver.got == list(address.who)[:1]
-        receiver.answer(next(iter(receiver.held)), Outcome.ACCEPTED)
+        receiver.answer(next(iter(receiver.held)), DeliveryOutcome.ACCEPTED)
         assert address.senders[0].answers == {0: None}
         address.site.settle_down()
         assert address.senders[0].answers == {0: None, 1: None}  # in the queue
@@ -440,7 +445,7 @@ class TestHandedOn:
         for name in "xy":
             address.come(Receiver(name, 100, encoded=True))
         address.send(0, [0])
-        address.receivers[0].answer(0, Outcome.ACCEPTED)
+        address.receivers[0].answer(0, DeliveryOutcome.ACCEPTED)
         address.receivers[0].got.clear()
         return address
 
@@ -452,12 +457,12 @@ class TestHandedOn:
     def test_each_is_answered_by_who_has_it(self, address: Address) -> None:
         address.hand_on([0, 1, 2, 2])
         first, second = address.receivers
-        for receiver, outcome in ((first, Outcome.ACCEPTED), (second, Outcome.REJECTED)):
+        for receiver, outcome in ((first, DeliveryOutcome.ACCEPTED), (second, DeliveryOutcome.REJECTED)):
             held = list(receiver.held.items())
             receiver.held.clear()
             assert receiver.subscription is not None
             receiver.subscription.settle(receiver, held[0][0], held[-1][0], outcome)
-            why = None if outcome is Outcome.ACCEPTED else Refusal.REJECTED
+            why = None if outcome is DeliveryOutcome.ACCEPTED else Refusal.REJECTED
             for sender, token in [address.who[body] for _, body in held]:
                 assert sender.answers[token] is why
         assert not address.unanswered
@@ -514,7 +519,7 @@ class TestFew:
         for name in "xyz":
             address.come(Receiver(name, 1000, encoded=True))
         address.send(0, [0])
-        address.receivers[0].answer(0, Outcome.ACCEPTED)
+        address.receivers[0].answer(0, DeliveryOutcome.ACCEPTED)
         return address
 
     @staticmethod
@@ -525,7 +530,7 @@ class TestFew:
         busy = [receiver for receiver in address.receivers if receiver.held]
         for receiver in busy:
             for position in list(receiver.held):
-                receiver.answer(position, Outcome.ACCEPTED)
+                receiver.answer(position, DeliveryOutcome.ACCEPTED)
         return len(busy)
 
     def test_of_those_that_answer_at_once_one_gets_them_all(self, address: Address) -> None:

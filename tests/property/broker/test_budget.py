@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from edge.broker.model.budget import Account, Budget
+from edge.broker.model.budget import Budget, MemoryAccount
 
 MEMORY = 1 << 20
 USERS = st.sampled_from(["", "joe", "ann"])
@@ -16,7 +16,7 @@ ADDRESSES = st.sampled_from(["192.0.2.1", "192.0.2.2"])
 class Held:
     """A connection as a budget sees it: an identity, and where it counts."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: MemoryAccount) -> None:
         self.account = account
         self.bytes = 0
 
@@ -74,7 +74,7 @@ class Accounts(RuleBasedStateMachine):
         assert self.budget.gateway.bytes == sum(connection.bytes for connection in self.open)
         assert self.budget.gateway.connections == len(self.open)
 
-    def _check(self, account: Account) -> None:
+    def _check(self, account: MemoryAccount) -> None:
         assert account.bytes == sum(account.holders.values()) + sum(each.bytes for each in account.accounts.values())
         for each in account.accounts.values():
             self._check(each)
@@ -104,7 +104,7 @@ class Accounts(RuleBasedStateMachine):
         for connection in self.open:
             exceeded = connection.account.exceeded()
             path = []
-            above: Account | None = connection.account
+            above: MemoryAccount | None = connection.account
             while above is not None:
                 path.append(above)
                 above = above.parent
@@ -120,7 +120,7 @@ class Accounts(RuleBasedStateMachine):
         assert not self.budget.unauthenticated.accounts
 
 
-def _leaves(account: Account) -> list[Account]:
+def _leaves(account: MemoryAccount) -> list[MemoryAccount]:
     below = [leaf for each in account.accounts.values() for leaf in _leaves(each)]
     return below or [account]
 

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.broker.model.authorization import Grant, Operation, Rule
+from edge.broker.model.authorization import AccessRule, Grant, Operation
 from edge.broker.model.topics import matches
 
 LEVELS = ("a", "b", "$x")
@@ -19,7 +19,7 @@ FILTERS = st.builds(
 )
 RULES = st.lists(
     st.builds(
-        Rule,
+        AccessRule,
         st.lists(FILTERS, min_size=1, max_size=2).map(tuple),
         st.frozensets(st.sampled_from(Operation), min_size=1),
     ),
@@ -27,7 +27,7 @@ RULES = st.lists(
 )
 
 
-def model(rules: list[Rule], operation: Operation, name: str) -> bool:
+def model(rules: list[AccessRule], operation: Operation, name: str) -> bool:
     return any(
         operation in rule.operations and matches(pattern.replace("%u", "a"), name)
         for rule in rules
@@ -37,7 +37,7 @@ def model(rules: list[Rule], operation: Operation, name: str) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(RULES)
-def test_names_are_allowed_as_the_model_says(rules: list[Rule]) -> None:
+def test_names_are_allowed_as_the_model_says(rules: list[AccessRule]) -> None:
     grant = Grant("a", "c", rules)
     for name in [*NAMES, *NAMES]:  # and once more, remembered
         assert grant.may_send(name) is model(rules, Operation.SEND, name)
@@ -46,7 +46,7 @@ def test_names_are_allowed_as_the_model_says(rules: list[Rule]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(RULES, FILTERS.filter(lambda pattern: "%" not in pattern))
-def test_a_filter_that_is_allowed_reaches_nothing_that_is_not(rules: list[Rule], pattern: str) -> None:
+def test_a_filter_that_is_allowed_reaches_nothing_that_is_not(rules: list[AccessRule], pattern: str) -> None:
     grant = Grant("a", "c", rules)
     if grant.may_receive(pattern):
         for name in NAMES:
@@ -55,10 +55,10 @@ def test_a_filter_that_is_allowed_reaches_nothing_that_is_not(rules: list[Rule],
 
 @settings(max_examples=100, deadline=None)
 @given(RULES, st.text("ab+#/%uc$", min_size=0, max_size=4))
-def test_no_user_name_reaches_beyond_one_level(rules: list[Rule], user: str) -> None:
+def test_no_user_name_reaches_beyond_one_level(rules: list[AccessRule], user: str) -> None:
     """Whatever a user is called, it gets no more than a rule with + in place of the mark would give."""
     grant = Grant(user, user, rules)
-    widest = [Rule(tuple(p.replace("%u", "+") for p in rule.addresses), rule.operations) for rule in rules]
+    widest = [AccessRule(tuple(p.replace("%u", "+") for p in rule.addresses), rule.operations) for rule in rules]
     for name in NAMES:
         if grant.may_send(name) and not name.startswith("$"):
             assert model(widest, Operation.SEND, name)

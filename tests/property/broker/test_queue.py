@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from bridge.amqp_values import Described, Ubyte, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery.pattern import Joinable
-from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import SubscribeOptions
 from tests.support.run_consumer import RunConsumer
@@ -151,13 +151,16 @@ class QueueMachine(RuleBasedStateMachine):
         self.site.settle_down()
 
     @precondition(lambda self: any(receiver.held for receiver in self.receivers))
-    @rule(data=st.data(), outcome=st.sampled_from([Outcome.ACCEPTED, Outcome.RELEASED, Outcome.MODIFIED_FAILED]))
-    def answer(self, data: st.DataObject, outcome: Outcome) -> None:
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from([DeliveryOutcome.ACCEPTED, DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED]),
+    )
+    def answer(self, data: st.DataObject, outcome: DeliveryOutcome) -> None:
         receiver = data.draw(st.sampled_from([receiver for receiver in self.receivers if receiver.held]))
         i = data.draw(st.integers(0, len(receiver.held) - 1))
         subscription, position, body = receiver.held.pop(i)
         del self.holders[position]
-        if outcome is not Outcome.ACCEPTED:
+        if outcome is not DeliveryOutcome.ACCEPTED:
             self.waiting[position] = body
         subscription.settle(receiver, position, position, outcome)
         self.site.settle_down()

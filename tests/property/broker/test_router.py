@@ -30,7 +30,7 @@ from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
 from edge.broker.router.batch import Publication
@@ -60,7 +60,7 @@ POLICIES = {
     "#": AddressPolicy(redelivery=REDELIVERY),
 }
 EXPIRY = encode_run(Properties(message_expiry_interval_s=1))
-OUTCOMES = [Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.ACCEPTED, *Outcome]
+OUTCOMES = [DeliveryOutcome.ACCEPTED, DeliveryOutcome.ACCEPTED, DeliveryOutcome.ACCEPTED, *DeliveryOutcome]
 TOPICS = ["t/1", "t/2"]
 STORED = ["q/1", *TOPICS]
 ADDRESSES = [*STORED, "any/1", "any/1", "multi/1", "unheard/1"]
@@ -273,12 +273,12 @@ class RouterMachine(RuleBasedStateMachine):
         outcome=st.sampled_from(OUTCOMES),
         newest=st.booleans(),
     )
-    def settle(self, name: str, count: int, outcome: Outcome, newest: bool) -> None:
+    def settle(self, name: str, count: int, outcome: DeliveryOutcome, newest: bool) -> None:
         receiver = self.receivers[name]
         keys = sorted(receiver.held, key=lambda key: key[1], reverse=newest)[:count]
         for key in keys:
             subscription, address, body = receiver.held.pop(key)
-            if outcome is Outcome.ACCEPTED:
+            if outcome is DeliveryOutcome.ACCEPTED:
                 assert (address, body) not in receiver.settled
                 receiver.settled.append((address, body))
                 if isinstance(subscription, LogSubscription):
@@ -413,7 +413,7 @@ class RouterMachine(RuleBasedStateMachine):
                 receiver = self.receivers[name]
                 if receiver.held:
                     busy = True
-                    self.settle(name, len(receiver.held), Outcome.ACCEPTED, newest=False)
+                    self.settle(name, len(receiver.held), DeliveryOutcome.ACCEPTED, newest=False)
                 before = len(receiver.got)
                 receiver.credit = max(receiver.credit, 50)
                 self.joined[name].pump()  # type: ignore[attr-defined]

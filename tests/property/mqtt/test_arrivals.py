@@ -22,7 +22,7 @@ from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.authorization import Grant, Operation, Rule
+from edge.broker.model.authorization import AccessRule, Grant, Operation
 from edge.broker.model.interfaces import SubscribeOptions, Subscription
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.arrivals import Arrivals
@@ -47,9 +47,9 @@ RULES = (
     AddressRule("anycast/#", AddressType.ANYCAST),
     AddressRule("#", AddressType.TOPIC),
 )
-EVERYTHING = Rule(("#",), frozenset(Operation))
-ALL_BUT = Rule(("a", "queue/#"), frozenset(Operation))
-BELOW = Rule(("plant/7/#", "a/b"), frozenset(Operation))
+EVERYTHING = AccessRule(("#",), frozenset(Operation))
+ALL_BUT = AccessRule(("a", "queue/#"), frozenset(Operation))
+BELOW = AccessRule(("plant/7/#", "a/b"), frozenset(Operation))
 
 
 class StillLoop(asyncio.SelectorEventLoop):
@@ -237,7 +237,7 @@ class World:
             self.tracer.leave(self.watch)
             self.watch = None
 
-    def allow(self, client: int, rule: Rule) -> None:
+    def allow(self, client: int, rule: AccessRule) -> None:
         if self.grants:
             self.grants[client].replace("joe", (rule,))
 

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, run_of, sqlite_rig
 from tests.support.medium import fast_folder
 from tests.support.writer_thread import execute_on
 
-LIMITS = Limits(
+LIMITS = StoreLimits(
     logs_in_use_max=0,
     counted_commits_max=50,
     counted_commits_many_max=12,

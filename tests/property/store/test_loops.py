@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bridge.message import Run, Stored
 from edge.broker.store import loops
-from edge.broker.store.segment import Row, _checksum, decode
+from edge.broker.store.segment import SegmentRow, _checksum, decode
 from tests.support.models import commit_loops as model
 
 ADDRESSES = ("a", "plant/7/temp", "é", "x" * 300, "\ud800", "y" * 70_000)
@@ -79,7 +79,7 @@ def test_packing(runs: list[Run], position: int, sparse: bool) -> None:
     packed = [form.pack(stored, base) for form in FORMS]
     assert packed[0] == packed[1]
     data, messages, size = packed[0]
-    row = Row(position, messages, size, 1, 2, 0, data)
+    row = SegmentRow(position, messages, size, 1, 2, 0, data)
     told = decode(row._replace(crc=_checksum(row)), position)
     assert told == stored
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from bridge.message import Stored
 from edge.appliance.store.recovery.verification import verify
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.reservation import MEMORY
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium
@@ -22,7 +22,7 @@ from tests.contract.store.rig import Rig, flat, run_of, sqlite_rig
 from tests.support.medium import fast_folder
 from tests.support.writer_thread import execute_on
 
-LIMITS = Limits(
+LIMITS = StoreLimits(
     logs_in_use_max=0,
     segment_bytes_max=60,
     counted_commits_max=3,

@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from edge.appliance.accounts.cli import device
 from edge.appliance.accounts.users import apply_resources
 from edge.broker.configuration import ConfiguredUser
-from edge.broker.model.authorization import Grant, Operation, Rule
+from edge.broker.model.authorization import AccessRule, Grant, Operation
 from edge.broker.security.credentials import CredentialFile, Snapshot, User, new_user, verify
 from edge.broker.security.followed_users import FollowedUsers
 
 ROOT = Path(__file__).parents[3]
-RULE = Rule(("plant/#",), frozenset({Operation.SEND}))
+RULE = AccessRule(("plant/#",), frozenset({Operation.SEND}))
 
 
 def run(data: Path, *arguments: str, stdin: str | None = None) -> Result:
@@ -62,8 +62,8 @@ class TestCommands:
         assert first == "pump7: added"
         assert opens(tmp_path, "pump7", second.removeprefix("password: "))
         assert users(tmp_path)["pump7"].rules == (
-            Rule(("plant/%u/#",), frozenset({Operation.SEND})),
-            Rule(("a/+",), frozenset({Operation.RECV, Operation.VIEW})),
+            AccessRule(("plant/%u/#",), frozenset({Operation.SEND})),
+            AccessRule(("a/+",), frozenset({Operation.RECV, Operation.VIEW})),
         )
         listed = run(tmp_path, "list").stdout
         assert listed.startswith("pump7  (device; secret ")

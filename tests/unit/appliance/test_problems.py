@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from edge.appliance.problems import room_problems
-from edge.broker.retention.quotas import Room
+from edge.broker.retention.quotas import QuotaUsage
 
 MB = 1_000_000
 
 
-def room(address: str, used: int, quota: int | None = None, reserve: int = 0, when_full: str = "reject") -> Room:
-    return Room(address, used, quota, reserve, when_full, 0, 0)
+def room(address: str, used: int, quota: int | None = None, reserve: int = 0, when_full: str = "reject") -> QuotaUsage:
+    return QuotaUsage(address, used, quota, reserve, when_full, 0, 0)
 
 
-def names(*rooms: Room, space: int | None = None, at_floor: bool = False, lately: tuple[str, ...] = ()) -> list[str]:
+def names(
+    *rooms: QuotaUsage, space: int | None = None, at_floor: bool = False, lately: tuple[str, ...] = ()
+) -> list[str]:
     bounds = {"space_bytes": space, "at_floor": at_floor, "floor_bytes": 64 * MB}
     return [found.name for found in room_problems(rooms, lately=frozenset(lately), **bounds)]  # type: ignore[arg-type]
 
@@ -34,7 +36,7 @@ def names(*rooms: Room, space: int | None = None, at_floor: bool = False, lately
         ([room("a", 10, reserve=20), room("b", 80, reserve=80, when_full="thin")], 100, []),
     ],
 )
-def test_full_is_where_something_is_refused(rooms: list[Room], space: int | None, expected: list[str]) -> None:
+def test_full_is_where_something_is_refused(rooms: list[QuotaUsage], space: int | None, expected: list[str]) -> None:
     assert names(*rooms, space=space) == expected
 
 

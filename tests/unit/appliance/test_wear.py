@@ -5,33 +5,33 @@ from __future__ import annotations
 import pytest
 
 from edge.appliance.wear import DAY_S, RATE_SPAN_S_MIN, Outlook, advice, lasting_line, outlook, written_line
-from edge.broker.store.wear import HOUR_S, Totals
+from edge.broker.store.wear import HOUR_S, WearTotals
 
 GB = 10**9
 
 
-def steady(hours: int, per_hour: int = GB, *, since: int = 0) -> list[Totals]:
+def steady(hours: int, per_hour: int = GB, *, since: int = 0) -> list[WearTotals]:
     """The end of each hour of a gateway that writes as much in each."""
     return [
-        Totals(hour * HOUR_S - 1, hour * per_hour // 4, hour * per_hour // 2, hour * per_hour)
+        WearTotals(hour * HOUR_S - 1, hour * per_hour // 4, hour * per_hour // 2, hour * per_hour)
         for hour in range(since + 1, hours + 1)
     ]
 
 
-def at(hours: float, device_bytes: int, process_bytes: int = 1) -> Totals:
-    return Totals(hours * HOUR_S, 1, process_bytes, device_bytes)
+def at(hours: float, device_bytes: int, process_bytes: int = 1) -> WearTotals:
+    return WearTotals(hours * HOUR_S, 1, process_bytes, device_bytes)
 
 
 class TestRates:
     def test_too_short_to_say(self) -> None:
-        seen = outlook(Totals(RATE_SPAN_S_MIN - 1, 5, 10, 20), [], endurance_bytes=1000)
+        seen = outlook(WearTotals(RATE_SPAN_S_MIN - 1, 5, 10, 20), [], endurance_bytes=1000)
         assert (seen.bytes_per_day, seen.days_left) == ({}, None)
-        seen = outlook(Totals(RATE_SPAN_S_MIN, 5, 10, 20), [], endurance_bytes=1000)
+        seen = outlook(WearTotals(RATE_SPAN_S_MIN, 5, 10, 20), [], endurance_bytes=1000)
         assert seen.bytes_per_day == dict.fromkeys(("hour", "day", "week"), pytest.approx(20 / RATE_SPAN_S_MIN * DAY_S))
 
     def test_each_window_looks_back_as_far_as_it_says(self) -> None:
         rows = steady(24 * 8)
-        rows.append(Totals(rows[-1].seconds + HOUR_S, 0, 0, rows[-1].device_bytes + 100 * GB))
+        rows.append(WearTotals(rows[-1].seconds + HOUR_S, 0, 0, rows[-1].device_bytes + 100 * GB))
         seen = outlook(rows[-1], rows)
         assert seen.bytes_per_day["hour"] == pytest.approx(2400 * GB)
         assert seen.bytes_per_day["day"] == pytest.approx(123 * GB)
@@ -57,12 +57,12 @@ class TestRates:
         assert "by the gateway" in written_line(seen)
 
     @pytest.mark.parametrize("rows", [[at(2, 0, 3 * GB)], [at(2, 5 * GB, 3 * GB)]])
-    def test_where_it_was_not_known_all_along_the_process_counts(self, rows: list[Totals]) -> None:
+    def test_where_it_was_not_known_all_along_the_process_counts(self, rows: list[WearTotals]) -> None:
         now = at(3, 7 * GB if not rows[0].device_bytes else 0, 4 * GB)
         assert outlook(now, rows).bytes_per_day["hour"] == pytest.approx(24 * GB)
 
     def test_nothing_known_is_no_rate(self) -> None:
-        seen = outlook(Totals(5 * HOUR_S, 100, 0, 0), [])
+        seen = outlook(WearTotals(5 * HOUR_S, 100, 0, 0), [])
         assert (seen.bytes_per_day, seen.device_bytes, seen.process_bytes) == ({}, None, None)
         assert "not known" in written_line(seen)
 
@@ -79,7 +79,7 @@ class TestEndurance:
 
     def test_days_at_the_faster_pace_of_day_and_week(self) -> None:
         rows = steady(24 * 8)
-        rows.append(Totals(rows[-1].seconds + HOUR_S, 0, 0, rows[-1].device_bytes + 100 * GB))
+        rows.append(WearTotals(rows[-1].seconds + HOUR_S, 0, 0, rows[-1].device_bytes + 100 * GB))
         seen = outlook(rows[-1], rows, endurance_bytes=1000 * GB)
         assert seen.used == pytest.approx(0.292)
         assert seen.days_left == pytest.approx(708 / 123)
@@ -105,12 +105,12 @@ class TestEndurance:
         assert ("exceeded" in lasting_line(seen)) == (used >= 1)
 
     def test_used_up_and_no_longer_written_to(self) -> None:
-        seen = outlook(Totals(10, 0, 1, 100 * GB), [], endurance_bytes=GB)
+        seen = outlook(WearTotals(10, 0, 1, 100 * GB), [], endurance_bytes=GB)
         assert (seen.bytes_per_day, seen.days_left) == ({}, 0.0)
 
 
 def test_for_people() -> None:
-    seen = outlook(Totals(10 * HOUR_S, GB, 2 * GB, 10 * GB), [], endurance_bytes=60e12, device="mmcblk0")
+    seen = outlook(WearTotals(10 * HOUR_S, GB, 2 * GB, 10 * GB), [], endurance_bytes=60e12, device="mmcblk0")
     assert written_line(seen) == (
         "2.0 GB by the gateway, 2.0 bytes written per byte of messages; "
         "10.0 GB to the whole disk mmcblk0 by all programs; in 10 h of running"
@@ -134,7 +134,7 @@ def test_for_people() -> None:
 def test_batches_are_advised_where_each_small_message_is_synced_alone(
     seconds: int, payload: int, factor: int, advised: bool
 ) -> None:
-    said = advice(outlook(Totals(seconds, payload, payload * factor, 435 * GB), []))
+    said = advice(outlook(WearTotals(seconds, payload, payload * factor, 435 * GB), []))
     assert (said is not None) == advised
     if said is not None:
         assert "70 bytes are written per byte" in said

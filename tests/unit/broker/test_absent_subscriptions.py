@@ -14,12 +14,12 @@ from edge.broker.limits import SUBSCRIPTION_REST_S, SUBSCRIPTIONS_PASSED_S
 from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Subscription
 from edge.broker.model.topics import matches
 from edge.broker.router import durable_subscriptions
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
-from edge.broker.store.limits import Limits as StoreLimits
+from edge.broker.store.limits import StoreLimits
 from tests.contract.store.rig import sqlite_rig
 from tests.unit.broker import test_promises
 from tests.unit.broker.test_promises import Origin
@@ -68,7 +68,7 @@ class TestAtRest:
         site = Site()
         consumer = site.consumer("topic/+", options=options("mqtt/c/topic/+"))
         site.send("topic/a", b"1")
-        consumer.answer(Outcome.ACCEPTED)
+        consumer.answer(DeliveryOutcome.ACCEPTED)
         away(site, consumer)
         assert opened(site) == set()
         site.send("topic/a", b"2")
@@ -109,7 +109,7 @@ class TestAtRest:
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
         for i in range(10):
             site.send("topic/b", b"%d" % i)
-            forwarder.answer(Outcome.ACCEPTED)
+            forwarder.answer(DeliveryOutcome.ACCEPTED)
         for _ in range(8):
             site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
         assert opened(site) == {"forwarder/hub"}
@@ -117,9 +117,9 @@ class TestAtRest:
         [log] = [log for log in site.store.info().logs if log.name.startswith("topic")]
         assert (log.first, log.next) == (10, 10), "nobody wants it"
         site.send("topic/a", b"mine")
-        forwarder.answer(Outcome.ACCEPTED)
+        forwarder.answer(DeliveryOutcome.ACCEPTED)
         site.send("topic/b", b"not mine")
-        forwarder.answer(Outcome.ACCEPTED)
+        forwarder.answer(DeliveryOutcome.ACCEPTED)
         for _ in range(8):
             site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
         assert position(site, "mqtt/c/topic/a") == 10, "what it is owed stays"
@@ -163,7 +163,7 @@ class TestAtRest:
         consumer = site.consumer("+/a", options=options("mqtt/c/+/a"))
         site.send("other/a", b"1", b"2")
         [(stored, subscription)] = consumer.deliveries
-        subscription.settle(consumer, stored.position + 1, stored.position + 1, Outcome.ACCEPTED)
+        subscription.settle(consumer, stored.position + 1, stored.position + 1, DeliveryOutcome.ACCEPTED)
         away(site, consumer)
         assert opened(site) == {"forwarder/hub", "mqtt/c/+/a"}, "something of it is acknowledged out of order"
         [log] = [log.log for log in site.store.info().logs if log.name == "topic topic/#"]
@@ -349,7 +349,7 @@ class ComingAndGoing(RuleBasedStateMachine):
         self.site.settle_down()
         for stored, subscription in consumer.deliveries:
             last = stored.position + len(stored.run.bodies) - 1
-            subscription.settle(consumer, stored.position, last, Outcome.ACCEPTED)
+            subscription.settle(consumer, stored.position, last, DeliveryOutcome.ACCEPTED)
             self.had[name] += [body.decode() for body in stored.run.bodies]
         consumer.deliveries.clear()
 

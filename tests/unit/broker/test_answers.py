@@ -9,7 +9,7 @@ import pytest
 
 from bridge.message import RETAIN, Run
 from edge.broker.delivery.pressure import SubscriberPace
-from edge.broker.model.interfaces import Outcome, Refusal
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal
 from edge.broker.router.batch import Publication
 from edge.broker.store.errors import StoreError, StoreFull
 from tests.unit.broker.test_promises import Consumer, Origin, Site
@@ -90,7 +90,7 @@ class TestIsolation:
         broken.publish("anycast/a", 1)
         broken.publish("queue/a", 2)
         site.settle_down()
-        consumer.answer(Outcome.ACCEPTED)
+        consumer.answer(DeliveryOutcome.ACCEPTED)
         assert broken.aborted == 1
 
     def test_the_next_origin_of_an_anycast_address_hears_its_answer(self) -> None:
@@ -102,7 +102,7 @@ class TestIsolation:
         after.publish("anycast/a", 2)
         assert broken_at is not None
         subscription, first = broken_at
-        subscription.settle(consumer, first, first + 1, Outcome.ACCEPTED)
+        subscription.settle(consumer, first, first + 1, DeliveryOutcome.ACCEPTED)
         assert after.told == [(2, None)]
 
 
@@ -143,7 +143,7 @@ class TestCredit:
         assert site.router.credit.of(senders[1], "anycast/a") == 0
         assert consumer.last is not None
         subscription, first = consumer.last
-        subscription.settle(consumer, first, first, Outcome.ACCEPTED)
+        subscription.settle(consumer, first, first, DeliveryOutcome.ACCEPTED)
         assert [sender.told for sender in senders] == [[(1, None)], []]  # the consumer has no credit yet
         for _ in range(3):
             consumer.credit = 5

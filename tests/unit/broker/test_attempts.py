@@ -6,7 +6,7 @@ import pytest
 
 from edge.broker.delivery.attempts import ATTEMPTS, Attempts, unpack
 from edge.broker.limits import ATTEMPTS_KEPT_MAX, ATTEMPTS_WRITTEN_S, GIVEN_BACK_BY_MAX
-from edge.broker.model.interfaces import Outcome, SubscribeOptions
+from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions
 from tests.unit.broker.test_promises import Consumer, Site, attempts
 
 
@@ -16,7 +16,7 @@ def kept(site: Site) -> dict[str, dict[int, int]]:
 
 def fail(site: Site, consumer: Consumer, times: int = 1) -> None:
     for _ in range(times):
-        consumer.answer(Outcome.MODIFIED_FAILED)
+        consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down()
 
 
@@ -68,7 +68,7 @@ def test_accepted_after_all() -> None:
     site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
     assert kept(site) != {}
     consumer.last = (site.router.queues["queue/a"], 0)
-    consumer.answer(Outcome.ACCEPTED, 2)
+    consumer.answer(DeliveryOutcome.ACCEPTED, 2)
     site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
     assert kept(site) == {}
     assert site.kept("queue/a") == 0

@@ -6,7 +6,7 @@ import pytest
 
 from bridge.message import CLOCK_GOOD, Run
 from edge.broker.limits import CLOCK_STEP_S_MAX
-from edge.broker.model.clock import Clock
+from edge.broker.model.clock import MessageClock
 
 S = 1_000_000_000
 START = 1_800_000_000 * S
@@ -18,7 +18,7 @@ class Machine:
 
     def __init__(self, *, good: bool) -> None:
         self.now, self.monotonic_s, self.good = START, 100.0, good
-        self.clock = Clock(lambda: self.now, lambda: self.good, lambda: self.monotonic_s)
+        self.clock = MessageClock(lambda: self.now, lambda: self.good, lambda: self.monotonic_s)
 
     def passes(self, seconds: float) -> None:
         self.now += int(seconds * S)
@@ -74,12 +74,12 @@ def test_a_step_is_more_than_time_services_turn_it(beyond_s: float, stepped: boo
 def test_what_a_former_process_found_counts() -> None:
     machine = Machine(good=False)
     run = machine.message()
-    again = Clock(lambda: machine.now, lambda: machine.good, lambda: machine.monotonic_s)
+    again = MessageClock(lambda: machine.now, lambda: machine.good, lambda: machine.monotonic_s)
     again.resume(machine.clock.steady)
     machine.passes(10)
     assert again.age_ns(run) == 10 * S
     machine.now += YEARS
-    third = Clock(lambda: machine.now, lambda: machine.good, lambda: machine.monotonic_s)
+    third = MessageClock(lambda: machine.now, lambda: machine.good, lambda: machine.monotonic_s)
     third.resume(again.steady)
     assert third.age_ns(run) == 0
     assert third.stepped

@@ -21,9 +21,9 @@ from bridge.message import CLOCK_GOOD, Run
 from bridge.reports import Reports
 from edge.broker.limits import CLOCK_STEP_S_MAX
 from edge.broker.model.clock import ClockReading
-from edge.broker.model.isolation import Listeners
+from edge.broker.model.isolation import EventListeners
 from edge.broker.retention import clock_offsets as module
-from edge.broker.retention.clock_offsets import ClockOffsets
+from edge.broker.retention.clock_offsets import ClockOffsetReports
 from tests.contract.store.rig import AnyStore, Rig, fail_commits, heal, sqlite_rig
 from tests.support.medium import fast_folder
 
@@ -38,14 +38,14 @@ class Machine:
     def __init__(self) -> None:
         self.true = START
         self.boots = 0
-        self.changes: Listeners[[ClockReading, ClockReading]] = Listeners("changes")
+        self.changes: EventListeners[[ClockReading, ClockReading]] = EventListeners("changes")
         self.start(wall=0)
 
     def start(self, *, wall: int) -> None:
         """It starts anew, and its clock shows this."""
         self.boots += 1
         self.mono, self.wall, self.good = 5 * S, wall, False
-        self.changes = Listeners("changes")
+        self.changes = EventListeners("changes")
 
     def passes(self, seconds: float) -> None:
         span = int(seconds * S)
@@ -98,7 +98,7 @@ class Bench:
     def begin(self) -> None:
         self.reports = Reports()
         self.wire: Wire | None = None
-        self.offsets = ClockOffsets(
+        self.offsets = ClockOffsetReports(
             self.store.state,
             self.store.lineage,
             self.reports,
@@ -120,7 +120,7 @@ class Bench:
     def process_restarts(self) -> None:
         self.rig.settle()
         self.commit_names()
-        self.machine.changes = Listeners("changes")
+        self.machine.changes = EventListeners("changes")
         self.rig.reopen()
         self.begin()
 
@@ -133,7 +133,7 @@ class Bench:
 
     def process_is_killed(self) -> None:
         self._cut()
-        self.machine.changes = Listeners("changes")
+        self.machine.changes = EventListeners("changes")
         self.begin()
 
     def _cut(self) -> None:

@@ -16,7 +16,7 @@ from edge.broker.configuration import AddressConfiguration, BrokerConfiguration,
 from edge.broker.hono.hub_commands import HubCommandAddresses
 from edge.broker.limits import RECEIPTS_WAITING_MAX
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal, SubscribeOptions
 from edge.broker.router.batch import Publication
 from edge.broker.router.commands.addresses import ATTEMPTS_MAX, PLAIN, with_commands
 from edge.broker.router.commands.inbox import CommandInbox
@@ -89,9 +89,10 @@ def test_a_command_is_in_its_queue_before_the_hub_hears_so_and_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "receipt"), [(Outcome.ACCEPTED, Receipt.DELIVERED), (Outcome.REJECTED, Receipt.REJECTED)]
+    ("outcome", "receipt"),
+    [(DeliveryOutcome.ACCEPTED, Receipt.DELIVERED), (DeliveryOutcome.REJECTED, Receipt.REJECTED)],
 )
-def test_what_its_device_says_is_a_receipt(outcome: Outcome, receipt: Receipt) -> None:
+def test_what_its_device_says_is_a_receipt(outcome: DeliveryOutcome, receipt: Receipt) -> None:
     gateway = Gateway()
     gateway.command()
     device = gateway.consumer("command/pump7")
@@ -108,7 +109,7 @@ def test_a_device_that_never_takes_it_has_rejected_it() -> None:
     device = gateway.consumer("command/pump7")
     for _ in range(ATTEMPTS_MAX):
         assert gateway.told == []
-        device.answer(Outcome.MODIFIED_FAILED)
+        device.answer(DeliveryOutcome.MODIFIED_FAILED)
         gateway.settle_down()
     assert gateway.told == [("a1", "rejected")]
 
@@ -129,7 +130,7 @@ def test_what_an_application_of_the_gateway_sends_has_no_receipt() -> None:
     gateway = Gateway()
     device = gateway.consumer("command/pump7")
     gateway.send("command/pump7", b"hello")
-    device.answer(Outcome.ACCEPTED)
+    device.answer(DeliveryOutcome.ACCEPTED)
     assert gateway.told == []
 
 
@@ -150,7 +151,7 @@ def test_a_receipt_there_is_no_room_for_is_tried_again() -> None:
     gateway.command()
     device = gateway.consumer("command/pump7")
     gateway.store.medium.failure = StoreFull("the medium is full")
-    device.answer(Outcome.ACCEPTED)
+    device.answer(DeliveryOutcome.ACCEPTED)
     gateway.settle_down()
     assert gateway.told == []
     gateway.store.medium.failure = None
@@ -201,5 +202,5 @@ def test_nobody_else_makes_receipts(qos: int) -> None:
         assert gateway.router.find_targets("command-receipt/pump7", qos) is None
         assert gateway.router.routes.prefix("command-receipt/pump7") == ""
     assert gateway.told == []
-    device.answer(Outcome.ACCEPTED)
+    device.answer(DeliveryOutcome.ACCEPTED)
     assert gateway.told == [("a1", "delivered")]

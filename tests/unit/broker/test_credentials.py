@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security import credentials
 from edge.broker.security.credentials import (
     FILE,
@@ -27,7 +27,7 @@ from edge.broker.security.limits import (
     USERNAME_CHARACTERS_MAX,
 )
 
-RULE = Rule(("a/#", "b/%u"), frozenset({Operation.SEND, Operation.VIEW}))
+RULE = AccessRule(("a/#", "b/%u"), frozenset({Operation.SEND, Operation.VIEW}))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ class TestUsers:
         with pytest.raises(CredentialsError):
             with_rules(new_user("joe"), [RULE] * (RULES_PER_USER_MAX + 1))
         with pytest.raises(CredentialsError):
-            new_user("joe", [Rule(("a",) * (RULES_PER_USER_MAX + 1), RULE.operations)])
+            new_user("joe", [AccessRule(("a",) * (RULES_PER_USER_MAX + 1), RULE.operations)])
 
     def test_secrets_are_bounded_and_make_room_when_they_have_ended(self) -> None:
         user = new_user("joe")

@@ -15,7 +15,7 @@ from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.queue import QueueOrder
 from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import SubscribeOptions
 from tests.unit.broker.test_promises import Consumer, Origin, Site
@@ -119,7 +119,7 @@ class TestConfiguredWhileACommitRuns:
         site.settle_down()
         assert origin.taken == [0, 1]
         assert names(consumer) == ["before", "a", "b"]
-        consumer.answer(Outcome.ACCEPTED, 2)
+        consumer.answer(DeliveryOutcome.ACCEPTED, 2)
         assert open_messages(site, "kept") == 1  # "before" is still with the consumer
 
     def test_a_consumer_of_a_queue_gets_what_was_stored_before_it_was_a_topic(self) -> None:
@@ -281,7 +281,7 @@ class TestIsolation:
         site = Site(queue=AddressPolicy(deadletter="deadletter/dead"))
         consumer = site.consumer("queue/a", credit=1)
         site.send("queue/a", b"1")
-        consumer.answer(Outcome.REJECTED)
+        consumer.answer(DeliveryOutcome.REJECTED)
         queue = site.router.queues["queue/a"]
         assert queue.dead_lettering.leaving
         site.router.feeds.raised(queue, RuntimeError())
@@ -320,7 +320,7 @@ class TestIsolation:
         assert names(broken) == ["1", "2", "3", "4"]
         subscription, position = broken.last or (None, 0)
         assert subscription is part
-        part.settle(broken, 0, position, Outcome.ACCEPTED)
+        part.settle(broken, 0, position, DeliveryOutcome.ACCEPTED)
         assert open_messages(site, "broken") == 0
 
 

@@ -9,7 +9,7 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.durable import Declaration
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressTable
-from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
@@ -90,7 +90,7 @@ def test_what_is_under_way_when_the_filter_changes_is_sent_once() -> None:
     publish("other")
     assert uplink.sequences == [("plant/1", 0), ("other", 0)]
     for subscription, position in uplink.under_way:
-        subscription.settle(uplink, position, position, Outcome.ACCEPTED)
+        subscription.settle(uplink, position, position, DeliveryOutcome.ACCEPTED)
     settle()
     (durable,) = router.durable_subscriptions.figures()
     assert (durable.pattern, durable.backlog, durable.outstanding) == ("#", 0, 0)

@@ -11,7 +11,7 @@ import pytest
 from bridge.message import Run
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.forwarding import Forwarding
 from tests.support.run_consumer import RunConsumer
@@ -44,7 +44,7 @@ class Peer(RunConsumer):
     def settle(self) -> None:
         unsettled, self.unsettled = self.unsettled, []
         for subscription, first, last in unsettled:
-            subscription.settle(self, first, last, Outcome.ACCEPTED)
+            subscription.settle(self, first, last, DeliveryOutcome.ACCEPTED)
 
 
 class Device(Origin):

@@ -6,7 +6,7 @@ import pytest
 
 from edge.broker.delivery import anycast
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX, ANYCAST_HELD_MAX
-from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal, SubscribeOptions
 from edge.broker.router import competing_consumers
 from tests.unit.broker import test_ordered_replies
 from tests.unit.broker.test_ordered_replies import Consumer, Sender
@@ -51,7 +51,7 @@ def test_waits_for_the_first_consumer(address: str) -> None:
     assert rig.held_bytes == 0
     assert [body for _, _, body in consumer.got] == [b"1", b"2"]
     consumer.settle(b"1")
-    consumer.settle(b"2", Outcome.REJECTED)
+    consumer.settle(b"2", DeliveryOutcome.REJECTED)
     assert rig.sender.answers == [(1, None), (2, Refusal.REJECTED), (3, None)]
     rig.settled()
 
@@ -74,8 +74,10 @@ def test_waits_for_the_next_one_when_all_have_left() -> None:
     assert rig.held_bytes == 0
 
 
-@pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.MODIFIED_FAILED, Outcome.MODIFIED_UNDELIVERABLE])
-def test_waits_for_another_one_when_all_have_given_it_back(outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    "outcome", [DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED, DeliveryOutcome.MODIFIED_UNDELIVERABLE]
+)
+def test_waits_for_another_one_when_all_have_given_it_back(outcome: DeliveryOutcome) -> None:
     rig = Rig()
     first = rig.consume()
     rig.publish("any/2", 1)
@@ -94,7 +96,7 @@ def test_its_time_ends(there: bool) -> None:
         consumer = rig.consume()
     rig.publish("any/2", 1)
     if there:
-        consumer.settle(b"1", Outcome.RELEASED)
+        consumer.settle(b"1", DeliveryOutcome.RELEASED)
     rig.now_s = ANYCAST_ANSWER_S_MAX - 0.1
     rig.router.tick()
     assert rig.sender.answers == []

@@ -12,7 +12,7 @@ from bridge.limits import LOGIN_WAIT_S_MAX
 from bridge.sasl import SaslClient, SaslServer
 from bridge.sasl.scram import ScramClient, ScramError, ScramServer
 from edge.broker.configuration import AuthenticationMode
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security import authenticator as identity
 from edge.broker.security import credentials
 from edge.broker.security.authenticator import Done, Gate, Work
@@ -28,7 +28,7 @@ from edge.broker.security.proof import Proven, Verdict
 from edge.broker.security.sasl_credentials import SaslCredentials
 
 NOW = 1_000_000.0
-RULE = Rule(("up/#",), frozenset({Operation.SEND}))
+RULE = AccessRule(("up/#",), frozenset({Operation.SEND}))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from bridge.message import Run, Stored
 from edge.broker.delivery import backlog as backlog_module
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
-from edge.broker.model.interfaces import Outcome, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.forwarding import Forwarding
 from tests.support.run_consumer import RunConsumer
@@ -37,7 +37,7 @@ class Lane(RunConsumer):
         self.got += [int(body) for body in stored.run.bodies]
         self.unsettled += [(subscription, stored.position + i) for i in range(len(stored.run.bodies))]
 
-    def settle(self, count: int | None = None, outcome: Outcome = Outcome.ACCEPTED) -> None:
+    def settle(self, count: int | None = None, outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED) -> None:
         now, self.unsettled = self.unsettled[:count], self.unsettled[len(self.unsettled[:count]) :]
         for subscription, position in now:
             subscription.settle(self, position, position, outcome)
@@ -232,8 +232,8 @@ def test_what_the_far_side_rejects_is_given_up_from_either_lane() -> None:
     crossing.publish(0, 1, 2)
     crossing.up(backlog=100)
     crossing.publish(3)
-    crossing.backlog.settle(1, Outcome.REJECTED)
-    crossing.live.settle(1, Outcome.REJECTED)
+    crossing.backlog.settle(1, DeliveryOutcome.REJECTED)
+    crossing.live.settle(1, DeliveryOutcome.REJECTED)
     crossing.backlog.settle()
     assert [(entry.first, entry.reason) for entry in crossing.site.lost] == [(0, "rejected"), (3, "rejected")]
     assert crossing.kept == (4, 4)
@@ -272,7 +272,7 @@ def test_whatever_happens_each_message_is_taken_once_in_the_order_of_its_lane(se
                 crossing.boot()
             case "release" if chance.random() < 0.3:
                 lane = chance.choice([crossing.live, crossing.backlog])
-                lane.settle(1, Outcome.RELEASED)
+                lane.settle(1, DeliveryOutcome.RELEASED)
     crossing.up(10_000, 10_000)
     for _ in range(6):
         crossing.site.settle_down(wait_s=0.2)

@@ -13,7 +13,7 @@ from edge.broker.delivery import log as log_subscription
 from edge.broker.delivery import transient
 from edge.broker.model import interfaces, remembered_names
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
 from edge.broker.router import competing_consumers, route_table
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
@@ -223,7 +223,7 @@ def test_a_served_subscription_keeps_a_bounded_buffer_and_loses_nothing(
         assert len(reader.bodies) > before
     assert [int(body) for body in reader.bodies] == list(range(40))
     for one, first, last in reader.spans:
-        one.settle(reader, first, last, Outcome.ACCEPTED)
+        one.settle(reader, first, last, DeliveryOutcome.ACCEPTED)
     assert (queue.backlog, queue.outstanding) == (0, 0)
 
 

@@ -11,11 +11,11 @@ import pytest
 from bridge.message import RETAIN, Run
 from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode, Redelivery, WhenFull
-from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal, SubscribeOptions
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreFull
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.logs import LogState
 from edge.broker.store.medium import FAILED, ReadDone
 from edge.broker.store.ticket import Ticket
@@ -83,7 +83,7 @@ def test_what_was_taken_is_delivered_at_the_end_of_the_turn_in_order(site: Site,
 
 def test_housekeeping_passes_over_nothing_that_was_just_taken(site: Site, sender: Sender) -> None:
     consumer = site.consumer("queue/a")
-    consumer.answer(Outcome.ACCEPTED)
+    consumer.answer(DeliveryOutcome.ACCEPTED)
     for n in range(5):
         sender.send("queue/a", b"%d" % n)
         site.router.tick()
@@ -162,7 +162,7 @@ def test_a_dead_letter_goes_to_memory_and_the_ledger_says_so() -> None:
         site.send("queue/a", b"%d" % n)
     consumer = site.consumer("queue/a", credit=1)
     for _ in range(3):
-        consumer.answer(Outcome.MODIFIED_FAILED)
+        consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
         consumer.credit = 1
         assert consumer.joined is not None
         consumer.joined.pump()
@@ -222,7 +222,7 @@ def test_without_a_quota_a_full_ring_drops_its_oldest_whatever_the_address_says(
         sender.send("queue/a", b"%04000000d" % n)
         site.settle_down()
     assert (len(sender.answered), sender.why) == (10, None)
-    assert site.store.retention.log_bytes(1) <= Limits().memory_bytes_max
+    assert site.store.retention.log_bytes(1) <= StoreLimits().memory_bytes_max
     site.settle_down(wait_s=30.0)
     assert sum(entry.messages for entry in site.store.ledger.entries(0, 10)) >= 4
     assert {entry.reason for entry in site.store.ledger.entries(0, 10)} == {"evicted"}

@@ -13,7 +13,7 @@ from bridge.message import AMQP, DURABLE, RETAIN, Run, Stored
 from edge.broker.limits import NAME_CHARACTERS, QUEUE_REST_S, QUEUES_LOOKED_AT_MAX, Limits
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import AddressError, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import AddressError, DeliveryOutcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router import queues
 from edge.broker.router.batch import Publication
@@ -51,7 +51,7 @@ class Device(interfaces.Origin, RunConsumer):
         self.sequences += range(stored.sequence, stored.sequence + len(stored.run.bodies))
         if stored.position >= 0:
             last = stored.position + len(stored.run.bodies) - 1
-            subscription.settle(self, stored.position, last, Outcome.ACCEPTED)
+            subscription.settle(self, stored.position, last, DeliveryOutcome.ACCEPTED)
 
 
 class Site:
@@ -270,7 +270,7 @@ class TestQueues:
         site.settle(QUEUE_REST_S)
         site.settle(QUEUE_REST_S)
         assert "queue/a" in site.router.queues.opened
-        held[0].settle(device, 0, 0, Outcome.ACCEPTED)
+        held[0].settle(device, 0, 0, DeliveryOutcome.ACCEPTED)
         site.settle(QUEUE_REST_S)
         site.settle(QUEUE_REST_S)
         assert not site.router.queues.opened

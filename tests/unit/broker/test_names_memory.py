@@ -23,7 +23,7 @@ from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
-from edge.broker.store.limits import Limits as StoreLimits
+from edge.broker.store.limits import StoreLimits
 from tests.contract.store.rig import Rig, sqlite_rig
 from tests.support.run_consumer import RunConsumer
 

@@ -12,7 +12,7 @@ from edge.broker.delivery import AnycastGroup
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.errors import StoreFull
@@ -59,7 +59,7 @@ class Consumer(RunConsumer):
         self.credit -= len(stored.run.bodies)
         self.got += [(subscription, stored.position + i, body) for i, body in enumerate(stored.run.bodies)]
 
-    def settle(self, body: bytes, outcome: Outcome = Outcome.ACCEPTED) -> None:
+    def settle(self, body: bytes, outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED) -> None:
         subscription, position, _ = next(each for each in self.got if each[2] == body)
         subscription.settle(self, position, position, outcome)
 
@@ -118,7 +118,7 @@ def test_the_consumers_answer_waits_for_an_older_commit() -> None:
     rig.publish("any/1", 2)
     rig.publish("q/1", 3)
     rig.publish("topic/nobody", 4)
-    rig.consumer.settle(b"2", Outcome.REJECTED)
+    rig.consumer.settle(b"2", DeliveryOutcome.REJECTED)
     assert rig.sender.answers == []
     rig.commit()
     assert rig.sender.answers == [(1, None), (2, Refusal.REJECTED), (3, None), (4, None)]
@@ -156,7 +156,7 @@ def test_messages_of_one_run_settled_backwards() -> None:
     rig = Rig()
     rig.publish("any/1", 1, 2, 3)
     rig.consumer.settle(b"3")
-    rig.consumer.settle(b"2", Outcome.REJECTED)
+    rig.consumer.settle(b"2", DeliveryOutcome.REJECTED)
     assert rig.sender.answers == []
     rig.consumer.settle(b"1")
     assert rig.sender.answers == [(1, None), (2, Refusal.REJECTED), (3, None)]

@@ -8,13 +8,13 @@ import pytest
 
 from edge.broker.amqp.addressing import temporary_address
 from edge.broker.limits import GRANT_ADDRESS_CHARACTERS_MAX, GRANT_VERDICTS_MAX
-from edge.broker.model.authorization import Grant, Operation, Rule, substitute
+from edge.broker.model.authorization import AccessRule, Grant, Operation, substitute
 
 SEND, RECV = frozenset({Operation.SEND}), frozenset({Operation.RECV})
 
 
 def grant(*rules: tuple[str, frozenset[Operation]], user: str = "pump7", client: str = "c1") -> Grant:
-    return Grant(user, client, [Rule((pattern,), operations) for pattern, operations in rules])
+    return Grant(user, client, [AccessRule((pattern,), operations) for pattern, operations in rules])
 
 
 class TestSubstitution:

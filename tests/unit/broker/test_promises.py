@@ -21,7 +21,7 @@ from edge.broker.message.translation import outline, read_header
 from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import AddressError, Outcome, Refusal, Subscription
+from edge.broker.model.interfaces import AddressError, DeliveryOutcome, Refusal, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.errors import StoreFull
@@ -62,7 +62,7 @@ class Consumer(RunConsumer):
     def abort(self) -> None:
         pytest.fail("delivering raised")
 
-    def answer(self, outcome: Outcome, count: int = 1) -> None:
+    def answer(self, outcome: DeliveryOutcome, count: int = 1) -> None:
         assert self.last is not None
         subscription, position = self.last
         subscription.settle(self, position, position + count - 1, outcome)
@@ -148,7 +148,7 @@ class TestLinkLoss:
     @staticmethod
     def lose(site: Site, consumer: Consumer) -> None:
         consumer.credit = 0
-        consumer.answer(Outcome.LOST)
+        consumer.answer(DeliveryOutcome.LOST)
         assert consumer.joined is not None
         site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
         site.settle_down()
@@ -182,7 +182,7 @@ class TestLinkLoss:
         site.send("queue/a", b"1", b"2")
         other = site.consumer("queue/a")
         consumer.credit = 0
-        consumer.answer(Outcome.UNANSWERED, 2)
+        consumer.answer(DeliveryOutcome.UNANSWERED, 2)
         site.settle_down()
         assert other.got == [("1", 0), ("2", 0)]
 
@@ -205,7 +205,9 @@ class TestRedelivery:
         assert first.joined is not None
         assert first.last is not None
         subscription, position = first.last
-        subscription.settle(first, position + 5, position + 9, Outcome.RELEASED)  # these are being read again now
+        subscription.settle(
+            first, position + 5, position + 9, DeliveryOutcome.RELEASED
+        )  # these are being read again now
         site.router.subscriptions.unsubscribe(first, first.joined, forget=False)
         second = site.consumer("queue/a")
         assert [name for name, _ in second.got] == [str(i) for i in range(10)]
@@ -214,11 +216,16 @@ class TestRedelivery:
         site = Site()
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"m")
-        for outcome in (Outcome.RELEASED, Outcome.MODIFIED_FAILED, Outcome.RELEASED, Outcome.MODIFIED_FAILED):
+        for outcome in (
+            DeliveryOutcome.RELEASED,
+            DeliveryOutcome.MODIFIED_FAILED,
+            DeliveryOutcome.RELEASED,
+            DeliveryOutcome.MODIFIED_FAILED,
+        ):
             consumer.answer(outcome)
             site.settle_down()
         assert consumer.got == [("m", 0), ("m", 0), ("m", 1), ("m", 1), ("m", 2)]
-        consumer.answer(Outcome.ACCEPTED)
+        consumer.answer(DeliveryOutcome.ACCEPTED)
         assert site.kept("queue/a") == 0
         assert site.lost == []
 
@@ -228,8 +235,8 @@ class TestRedelivery:
         site.send("queue/a", b"1", b"2", b"3", b"4")
         assert consumer.last is not None
         subscription, first = consumer.last
-        subscription.settle(consumer, first + 1, first + 1, Outcome.MODIFIED_FAILED)
-        subscription.settle(consumer, first, first + 3, Outcome.RELEASED)
+        subscription.settle(consumer, first + 1, first + 1, DeliveryOutcome.MODIFIED_FAILED)
+        subscription.settle(consumer, first, first + 3, DeliveryOutcome.RELEASED)
         site.settle_down()
         assert sorted(consumer.got[4:]) == [("1", 0), ("2", 1), ("3", 0), ("4", 0)]
 
@@ -237,10 +244,10 @@ class TestRedelivery:
         site = Site(queue=attempts(3))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"first")
-        consumer.answer(Outcome.ACCEPTED)
+        consumer.answer(DeliveryOutcome.ACCEPTED)
         site.send("queue/a", b"poison")
         for _ in range(3):
-            consumer.answer(Outcome.MODIFIED_FAILED)
+            consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
             site.settle_down()
         assert consumer.got == [("first", 0), ("poison", 0), ("poison", 1), ("poison", 2)]
         dead = site.consumer("deadletter/dead")
@@ -263,17 +270,17 @@ class TestRedelivery:
         site = Site(queue=AddressPolicy(redelivery=Redelivery(delay_s=10, delay_multiplier=2)))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"slow")
-        consumer.answer(Outcome.MODIFIED_FAILED)
+        consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down()
         site.send("queue/a", b"next")
-        consumer.answer(Outcome.ACCEPTED)
+        consumer.answer(DeliveryOutcome.ACCEPTED)
         assert consumer.got == [("slow", 0), ("next", 0)]
         assert site.router.queues["queue/a"].backlog == 1
         site.settle_down(wait_s=9.9)
         assert len(consumer.got) == 2
         site.settle_down(wait_s=0.2)
         assert consumer.got[2:] == [("slow", 1)]
-        consumer.answer(Outcome.MODIFIED_FAILED)
+        consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down(wait_s=19.9)
         assert len(consumer.got) == 3
         site.settle_down(wait_s=0.2)
@@ -284,20 +291,20 @@ class TestRedelivery:
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"m")
         for wait_s in (10, 20, 40):
-            consumer.answer(Outcome.RELEASED)
+            consumer.answer(DeliveryOutcome.RELEASED)
             got = len(consumer.got)
             site.settle_down(wait_s=wait_s - 0.1)
             assert len(consumer.got) == got
             site.settle_down(wait_s=0.2)
             assert len(consumer.got) == got + 1
         assert consumer.got == [("m", 0)] * 4
-        consumer.answer(Outcome.MODIFIED_FAILED)
+        consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down(wait_s=80.1)
         assert consumer.got[4:] == [("m", 1)]
         assert site.lost == []
 
-    @pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.MODIFIED_FAILED])
-    def test_what_one_gives_back_another_gets_first(self, outcome: Outcome) -> None:
+    @pytest.mark.parametrize("outcome", [DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED])
+    def test_what_one_gives_back_another_gets_first(self, outcome: DeliveryOutcome) -> None:
         site = Site()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
@@ -319,7 +326,7 @@ class TestRedelivery:
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
         site.consumer("queue/a", "second", credit=0)
-        first.answer(Outcome.RELEASED)
+        first.answer(DeliveryOutcome.RELEASED)
         site.settle_down(wait_s=GIVEN_BACK_WAITS_S - 0.1)
         assert len(first.got) == 1
         site.settle_down(wait_s=0.2)
@@ -330,7 +337,7 @@ class TestRedelivery:
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
         second = site.consumer("queue/a", "second", credit=0)
-        first.answer(Outcome.RELEASED)
+        first.answer(DeliveryOutcome.RELEASED)
         site.settle_down()
         assert len(first.got) == 1
         assert second.joined is not None
@@ -342,16 +349,16 @@ class TestRedelivery:
         site = Site()
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
-        first.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        first.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         site.settle_down()
         assert first.got == [("m", 0)]
         site.send("queue/a", b"n")  # not held up by what nobody there may have
         assert first.got == [("m", 0), ("n", 0)]
-        first.answer(Outcome.ACCEPTED)
+        first.answer(DeliveryOutcome.ACCEPTED)
         assert site.router.queues["queue/a"].backlog == 1
         second = site.consumer("queue/a", "second")
         assert second.got == [("m", 1)]
-        second.answer(Outcome.RELEASED)
+        second.answer(DeliveryOutcome.RELEASED)
         site.settle_down()
         assert len(first.got) == 2
         assert second.got == [("m", 1), ("m", 1)]
@@ -361,7 +368,7 @@ class TestRedelivery:
         first = site.consumer("queue/a", "first")
         site.send("queue/a", b"m")
         second = site.consumer("queue/a", "second", credit=0)
-        first.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        first.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         site.settle_down()
         site.send("queue/a", b"n")
         assert first.got == [("m", 0), ("n", 0)]
@@ -374,7 +381,7 @@ class TestRedelivery:
         site = Site()
         consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
         site.send("topic/a", b"m")
-        consumer.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        consumer.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         (lost,) = site.lost
         assert (lost.address, lost.subscription, lost.reason) == ("topic/a", "sub", "undeliverable")
 
@@ -386,7 +393,7 @@ class TestRedelivery:
         )
         site.router.reconfigure(site.table, {})
         site.send("topic/a", b"under a new rule")
-        consumer.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        consumer.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         site.send("topic/a", b"after a restart")
         site.boot()
         consumer = Consumer()
@@ -394,7 +401,7 @@ class TestRedelivery:
         assert joined is not None
         joined.pump()
         site.settle_down()
-        consumer.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        consumer.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         (lost,) = site.lost
         assert (lost.subscription, lost.reason, lost.messages) == ("sub", "undeliverable", 2)
 
@@ -408,7 +415,7 @@ class TestRedelivery:
         site.router.reconfigure(site.table, {})
         site.send("topic/a", b"m")
         got, other = (first, second) if first.got else (second, first)
-        got.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        got.answer(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         site.settle_down()
         assert other.got == [("m", 1)]
         assert not site.lost
@@ -430,17 +437,17 @@ class TestGivenUp:
         assert consumer.last is not None
         subscription, first = consumer.last
         for position in (1, 2):
-            subscription.settle(consumer, first + position, first + position, Outcome.REJECTED)
+            subscription.settle(consumer, first + position, first + position, DeliveryOutcome.REJECTED)
             site.settle_down()
         (lost,) = site.lost
         assert (lost.address, lost.reason, lost.first, lost.last, lost.messages) == ("queue/a", "rejected", 1, 2, 2)
-        subscription.settle(consumer, first, first, Outcome.ACCEPTED)
-        subscription.settle(consumer, first + 3, first + 3, Outcome.ACCEPTED)
+        subscription.settle(consumer, first, first, DeliveryOutcome.ACCEPTED)
+        subscription.settle(consumer, first + 3, first + 3, DeliveryOutcome.ACCEPTED)
         assert site.kept("queue/a") == 0
         site.boot()
         site.send("queue/a", b"4")
         again = site.consumer("queue/a")
-        again.answer(Outcome.REJECTED)
+        again.answer(DeliveryOutcome.REJECTED)
         assert [(lost.first, lost.last) for lost in site.lost] == [(1, 2), (4, 4)]
 
     def test_a_rejected_message_costs_no_reading_of_the_backlog(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,7 +462,7 @@ class TestGivenUp:
         assert consumer.last is not None
         subscription, _ = consumer.last
         for position in range(0, 300, 3):
-            subscription.settle(consumer, position, position, Outcome.REJECTED)
+            subscription.settle(consumer, position, position, DeliveryOutcome.REJECTED)
         site.settle_down()
         assert len(site.lost) == 100
         assert asked
@@ -466,7 +473,7 @@ class TestGivenUp:
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"poison")
         site.store.failure = StoreFull("no space left")
-        consumer.answer(Outcome.MODIFIED_FAILED)
+        consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down()
         assert site.kept("queue/a") == 1
         site.store.failure = None
@@ -479,10 +486,10 @@ class TestGivenUp:
         site = Site(queue=attempts(1), deadletter=AddressPolicy(deadletter="deadletter/dead"))
         consumer = site.consumer("queue/a")
         site.send("queue/a", b"poison")
-        consumer.answer(Outcome.REJECTED)
+        consumer.answer(DeliveryOutcome.REJECTED)
         site.settle_down()
         dead = site.consumer("deadletter/dead")
-        dead.answer(Outcome.REJECTED)
+        dead.answer(DeliveryOutcome.REJECTED)
         (lost,) = site.lost
         assert lost.address == "deadletter/dead"
 
@@ -492,16 +499,16 @@ class TestGivenUp:
         site.send("queue/1", *(b"\x00\x53\x75\xa0\x01%d" % i for i in range(4)), flags=AMQP | 1)
         reader = site.consumer("queue/1")
         taker = site.consumer("anycast/dead", "taker")
-        reader.answer(Outcome.REJECTED, 4)
+        reader.answer(DeliveryOutcome.REJECTED, 4)
         site.settle_down()
         assert taker.last is not None
         assert len(taker.got) == 4
         subscription, first = taker.last
         taker.credit = 0
-        subscription.settle(taker, first + 1, first + 1, Outcome.ACCEPTED)
-        subscription.settle(taker, first, first, Outcome.REJECTED)
-        subscription.settle(taker, first + 2, first + 2, Outcome.REJECTED)
-        subscription.settle(taker, first + 3, first + 3, Outcome.ACCEPTED)
+        subscription.settle(taker, first + 1, first + 1, DeliveryOutcome.ACCEPTED)
+        subscription.settle(taker, first, first, DeliveryOutcome.REJECTED)
+        subscription.settle(taker, first + 2, first + 2, DeliveryOutcome.REJECTED)
+        subscription.settle(taker, first + 3, first + 3, DeliveryOutcome.ACCEPTED)
         assert site.buried == [("rejected", 1, 1), ("rejected", 3, 3)]
         assert site.kept("queue/1") == 2
         taker.credit = 10
@@ -565,7 +572,7 @@ class TestTimeToLive:
             site.router.queues["queue/a"].pump()
             site.settle_down()
         assert consumer.got == [("later", 0)]
-        consumer.answer(Outcome.ACCEPTED)
+        consumer.answer(DeliveryOutcome.ACCEPTED)
         late = site.consumer("deadletter/late")
         assert late.got == [("late", 0)]
         assert decode_run(late.runs[0].properties).message_expiry_interval_s is None
@@ -662,7 +669,7 @@ class TestConsumers:
         consumer = site.consumer("queue/a")
         site.router.reconfigure(site.table, {"queue/#": attempts(1)})
         site.send("queue/a", b"poison")
-        consumer.answer(Outcome.MODIFIED_FAILED)
+        consumer.answer(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down()
         assert site.router.queues["deadletter/dead"].backlog == 1
 

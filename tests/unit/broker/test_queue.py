@@ -19,7 +19,7 @@ from edge.broker.delivery.queue import QueueOrder
 from edge.broker.limits import GIVEN_BACK_WAITS_S, PATTERN_SLICE_S
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, Subscription
 from edge.broker.model.ranges import Ranges
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
@@ -54,7 +54,7 @@ class Picky(Consumer):
         super().take(subscription, stored)
         self.positions += [(subscription, stored.position + i) for i in range(len(stored.run.bodies))]
 
-    def settle_all(self, outcome: Outcome = Outcome.ACCEPTED) -> None:
+    def settle_all(self, outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED) -> None:
         for subscription, position in self.positions:
             subscription.settle(self, position, position, outcome)
         self.positions.clear()
@@ -89,14 +89,14 @@ class TestGivenBack:
         first = attach(site, Picky("a", name="first"))
         site.send("queue/a", b"a")
         second = attach(site, Picky("a", name="second", credit=0))
-        first.settle_all(Outcome.RELEASED)
+        first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
         assert names(first) == ["a"]
         second.credit = 1
         second.joined.pump()
         site.settle_down()
         assert names(second) == ["a"]
-        second.settle_all(Outcome.RELEASED)
+        second.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
         assert names(first) == ["a", "a"]
 
@@ -105,7 +105,7 @@ class TestGivenBack:
         first = attach(site, Picky("a", name="first"))
         attach(site, Picky("b", name="second"))
         site.send("queue/a", b"a")
-        first.settle_all(Outcome.RELEASED)
+        first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
         assert names(first) == ["a", "a"]
 
@@ -114,10 +114,10 @@ class TestGivenBack:
         first = attach(site, Picky("a", name="first"))
         second = attach(site, Picky("a", name="second", credit=0))
         site.send("queue/a", b"a")
-        first.settle_all(Outcome.RELEASED)
+        first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down(wait_s=GIVEN_BACK_WAITS_S + 0.1)
         assert names(first) == ["a", "a"]
-        first.settle_all(Outcome.RELEASED)
+        first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
         assert len(first.got) == 2
         detach(site, second)
@@ -128,7 +128,7 @@ class TestGivenBack:
         first = attach(site, Picky("m", name="first"))
         site.send("queue/a", body("m", "g"), flags=AMQP | GROUPED | 1)
         second = attach(site, Picky("m", name="second"))
-        first.settle_all(Outcome.RELEASED)
+        first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
         assert (len(first.got), len(second.got)) == (2, 0)
 
@@ -143,7 +143,7 @@ class TestSelectors:
         assert names(rest) == ["c1"]
         for consumer in (a, b):
             consumer.settle_all()
-        rest.answer(Outcome.ACCEPTED)
+        rest.answer(DeliveryOutcome.ACCEPTED)
         assert site.kept("queue/a") == 0
 
     def test_a_backlog_nobody_selects_is_in_nobodys_way_and_looked_at_once(self) -> None:
@@ -181,7 +181,7 @@ class TestSelectors:
         other = attach(site, Consumer())
         assert names(other) == ["x"]
         first.credit = 0
-        first.settle_all(Outcome.RELEASED)
+        first.settle_all(DeliveryOutcome.RELEASED)
         site.settle_down()
         assert names(other) == ["x", "a1", "a2"]
 
@@ -190,15 +190,15 @@ class TestSelectors:
         dead = site.consumer("deadletter/d")
         picky = attach(site, Picky("a"))
         site.send("queue/a", b"a1")
-        picky.settle_all(Outcome.MODIFIED_FAILED)
+        picky.settle_all(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down()
         assert picky.got == [("a1", 0), ("a1", 1)]
-        picky.settle_all(Outcome.MODIFIED_UNDELIVERABLE)
+        picky.settle_all(DeliveryOutcome.MODIFIED_UNDELIVERABLE)
         site.settle_down()
         assert len(picky.got) == 2
         other = attach(site, Picky("a"))
         assert other.got == [("a1", 2)]
-        other.settle_all(Outcome.MODIFIED_FAILED)
+        other.settle_all(DeliveryOutcome.MODIFIED_FAILED)
         site.settle_down()
         assert [run.flags & AMQP for run in dead.runs] == [0]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from edge.broker.configuration import AuthenticationMode
-from edge.broker.model.authorization import Ended, Operation, Rule
+from edge.broker.model.authorization import AccessRule, Ended, Operation
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import Snapshot, new_user
 from edge.broker.security.proof import Proven
 
-RULES = (Rule(("up/#",), frozenset({Operation.SEND, Operation.RECV})),)
+RULES = (AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV})),)
 
 
 @pytest.mark.parametrize("everybody", [False, True], ids=["users changed", "mode changed"])

@@ -16,7 +16,7 @@ from edge.broker.limits import (
 )
 from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
-from edge.broker.model.interfaces import Outcome, SubscribeOptions
+from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions
 from edge.broker.router.batch import Publication
 from edge.broker.store.errors import StoreFull
 from tests.support.memory_store import MemoryStore
@@ -129,7 +129,7 @@ class TestAbsent:
         fill(site, "queue/a", 10)
         site.settle_down(wait_s=3600)
         assert [(lost.first, lost.last) for lost in site.lost] == [(3, 9)], "with no credit they wait like any other"
-        consumer.answer(Outcome.ACCEPTED, 3)
+        consumer.answer(DeliveryOutcome.ACCEPTED, 3)
         assert site.kept("queue/a") == 0
 
     def test_with_selectors_too(self) -> None:
@@ -176,7 +176,7 @@ class TestOwnTimes:
         assert [(lost.first, lost.last) for lost in site.lost] == [(1, 2), (4, 4), (3, 3)]
         consumer = site.consumer("queue/a")
         assert consumer.got == [("first", 0)]
-        consumer.answer(Outcome.ACCEPTED)
+        consumer.answer(DeliveryOutcome.ACCEPTED)
         assert site.kept("queue/a") == 0
 
     def test_behind_many_that_live_longer_they_wait(self) -> None:
@@ -329,7 +329,7 @@ class TestRoom:
             consumer = site.consumer("deadletter/late")
             assert consumer.last is not None
             assert consumer.joined is not None
-            consumer.last[0].settle(consumer, 0, 100, Outcome.ACCEPTED)
+            consumer.last[0].settle(consumer, 0, 100, DeliveryOutcome.ACCEPTED)
             site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
             for _ in range(4):
                 site.settle_down(wait_s=1)

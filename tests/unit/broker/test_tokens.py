@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from edge.broker.configuration import TokenIssuer
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security import issuer as issuer_module
 from edge.broker.security.issuer import FILE, Issuer, IssuerError, fetch_keys
 from edge.broker.security.limits import (
@@ -55,7 +55,7 @@ class TestTaken:
     @pytest.mark.parametrize("algorithm", KEYS)
     def test_algorithms(self, algorithm: str) -> None:
         proven = checked(KEYS[algorithm].token(claims()))
-        assert proven == Proven("ann", (Rule(("up/#",), frozenset({Operation.SEND})),), NOW + 60)
+        assert proven == Proven("ann", (AccessRule(("up/#",), frozenset({Operation.SEND})),), NOW + 60)
 
     def test_several_audiences_and_no_key_id(self) -> None:
         token = jwt.encode(claims(aud=["other", AUDIENCE]), KEYS["ES256"].private, "ES256")
@@ -67,7 +67,7 @@ class TestTaken:
         )
         more = {"preferred_username": "bob", "realm_access": {"roles": ["recv:x", "admin", 7, "send:"]}}
         proven = checked(KEYS["ES256"].token(claims(**more)), configuration)
-        assert proven[:2] == ("bob", (Rule(("x",), frozenset({Operation.RECV})),))
+        assert proven[:2] == ("bob", (AccessRule(("x",), frozenset({Operation.RECV})),))
 
     def test_rights_are_bounded(self) -> None:
         assert len(rights([f"send:a/{i}" for i in range(RULES_PER_USER_MAX + 1)])) == RULES_PER_USER_MAX

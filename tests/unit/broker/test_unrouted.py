@@ -8,7 +8,7 @@ import pytest
 
 from bridge.message import RETAIN, Run
 from edge.broker.limits import UNROUTED_ADDRESSES_MAX, UNROUTED_S
-from edge.broker.model.interfaces import Acceptance, Figures, Origin, Refusal, SubscribeOptions
+from edge.broker.model.interfaces import Acceptance, MessageCounts, Origin, Refusal, SubscribeOptions
 from edge.broker.router.batch import Publication
 from edge.broker.router.unrouted import UnroutedMessages
 from tests.unit.broker.test_promises import Site
@@ -119,7 +119,7 @@ class TestAddresses:
 
     def test_an_address_is_reported_for_a_while_after_its_last_message(self) -> None:
         now = [0.0]
-        unrouted = UnroutedMessages(Figures(), lambda: now[0])
+        unrouted = UnroutedMessages(MessageCounts(), lambda: now[0])
         unrouted.note("a", 2)
         now[0] = UNROUTED_S - 1
         unrouted.note("b", 1)
@@ -129,7 +129,7 @@ class TestAddresses:
         assert list(unrouted) == []
 
     def test_the_address_of_longest_ago_gives_way_at_the_limit(self) -> None:
-        figures = Figures()
+        figures = MessageCounts()
         unrouted = UnroutedMessages(figures, lambda: 0.0)
         for number in range(UNROUTED_ADDRESSES_MAX + 1):
             unrouted.note(f"topic/{number}", 1)

@@ -19,7 +19,7 @@ from edge.broker.limits import (
     Limits,
 )
 from edge.broker.model.address_policy import AddressPolicy
-from edge.broker.model.interfaces import Outcome, SubscribeOptions
+from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions
 from edge.broker.retention.names import NameKind
 from edge.broker.router.durable_subscriptions import KIND
 from edge.broker.router.router import Router
@@ -117,7 +117,7 @@ class TestItsEnd:
         site = Site()
         consumer = site.join()
         site.send("topic/a", b"had")
-        consumer.answer(Outcome.ACCEPTED)
+        consumer.answer(DeliveryOutcome.ACCEPTED)
         site.leave(consumer)
         site.send("topic/b", b"another's")
         site.wait(UNUSED_S)
@@ -423,6 +423,6 @@ def settle_all(site: Site, consumer: Consumer) -> None:
     """It has answered everything it was given."""
     if consumer.last is not None:
         subscription, position = consumer.last
-        subscription.settle(consumer, 0, position, Outcome.ACCEPTED)
+        subscription.settle(consumer, 0, position, DeliveryOutcome.ACCEPTED)
         consumer.last = None
         site.settle_down(wait_s=1.0)

@@ -22,7 +22,7 @@ from edge.broker.configuration import (
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import AccessRule, Operation
 from edge.configuration.effective import development, effective, notices, with_hub
 from edge.configuration.kinds import KINDS
 
@@ -176,8 +176,8 @@ spec:
             "alice",
             "secret",
             (
-                Rule(("plant/%u/#", "jobs"), frozenset({Operation.SEND, Operation.RECV})),
-                Rule(("#",), frozenset({Operation.MANAGE})),
+                AccessRule(("plant/%u/#", "jobs"), frozenset({Operation.SEND, Operation.RECV})),
+                AccessRule(("#",), frozenset({Operation.MANAGE})),
             ),
         ),
     )

@@ -39,7 +39,7 @@ from edge.appliance.resource_commands import apply
 from edge.broker.hono.errors import DeviceError
 from edge.broker.model.address_policy import Durability
 from edge.broker.model.authorization import Operation
-from edge.broker.retention.quotas import Room
+from edge.broker.retention.quotas import QuotaUsage
 from edge.broker.router.uplinks import AnyConnector
 from edge.broker.security.issuer import Issuer
 from edge.broker.security.proof import Proven
@@ -470,7 +470,7 @@ def facts(gateway: Gateway) -> dict[str, object]:
     }
 
 
-def _room(room: Room) -> tuple[object, ...]:
+def _room(room: QuotaUsage) -> tuple[object, ...]:
     return room.address, room.quota, room.reserve, room.when_full, room.priority
 
 

@@ -25,9 +25,9 @@ from edge.broker.http.messages import CORRELATION_BYTES_MAX, BadRequest, batch, 
 from edge.broker.limits import ACCOUNT_SHARE_MAX, ADDRESS_BYTES_MAX, Limits
 from edge.broker.message.mqtt_properties import NONE, decode_run, encode_run
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.model.budget import Budget
-from edge.broker.model.interfaces import Outcome, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate, Work
@@ -89,7 +89,7 @@ class GivingBack(RunConsumer):
     name = "worker"
     credit = 10
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: DeliveryOutcome) -> None:
         self.outcome = outcome
         self.got = 0
 
@@ -98,8 +98,10 @@ class GivingBack(RunConsumer):
         subscription.settle(self, stored.position, stored.position, self.outcome)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.MODIFIED_FAILED, Outcome.MODIFIED_UNDELIVERABLE])
-def test_what_the_only_consumer_gives_back_nobody_has_taken(outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    "outcome", [DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED, DeliveryOutcome.MODIFIED_UNDELIVERABLE]
+)
+def test_what_the_only_consumer_gives_back_nobody_has_taken(outcome: DeliveryOutcome) -> None:
     async def test(rig: Rig) -> None:
         consumer = GivingBack(outcome)
         rig.router.subscriptions.subscribe(consumer, "anycast/a", SubscribeOptions())
@@ -329,8 +331,8 @@ def test_a_response_to_a_command() -> None:
 def gate() -> Gate:
     """Lets `alice` and `carol` in with `secret`: they may send to `plant/#` and receive from `queue/alice`."""
     rules = (
-        Rule(("plant/#",), frozenset((Operation.SEND,))),
-        Rule(("queue/alice",), frozenset((Operation.RECV,))),
+        AccessRule(("plant/#",), frozenset((Operation.SEND,))),
+        AccessRule(("queue/alice",), frozenset((Operation.RECV,))),
     )
     users = {name: with_secret(new_user(name, rules), "secret", at_s=0.0) for name in ("alice", "carol")}
     return Gate(

@@ -14,7 +14,7 @@ from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
@@ -31,7 +31,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.models.lanes import NoLanes
 from tests.unit.mqtt.client import split
 
-RULES = [Rule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))]
+RULES = [AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))]
 
 
 class PendingGate(Gate):
@@ -217,7 +217,7 @@ class TestSessions:
                 ),
             )
         )
-        narrow = [Rule(("up/a",), frozenset({Operation.RECV}))]
+        narrow = [AccessRule(("up/a",), frozenset({Operation.RECV}))]
         peer.sent()
         site.gate.update(Snapshot({"joe": new_user("joe", narrow)}))
         assert peer.sent()[0].reason == 0x87

@@ -9,7 +9,7 @@ from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import LocalError
 from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
-from edge.broker.model.interfaces import Outcome
+from edge.broker.model.interfaces import DeliveryOutcome
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import Acknowledged, Delivery
@@ -143,7 +143,7 @@ class TestAcknowledged:
         opened.connection.deliver(two)
         opened.sent()
         found = opened.send(p.PubAck(1, R.NOT_AUTHORIZED), p.PubRec(2, R.QUOTA_EXCEEDED))
-        rejected = Outcome.REJECTED
+        rejected = DeliveryOutcome.REJECTED
         assert found == [Acknowledged([(one, 0)], rejected), Acknowledged([(two, 0)], rejected)]
         assert opened.sent() == []
 
@@ -236,7 +236,7 @@ class TestSendingAgain:
         old.connection.receive_eof(old.now)
         block = Properties(maximum_packet_size=60)
         new = Opened(5, p.Connect("c", 5, properties=block), state=old.state)
-        assert new.events == [Acknowledged([(sent, 0)], Outcome.TOO_LARGE)]
+        assert new.events == [Acknowledged([(sent, 0)], DeliveryOutcome.TOO_LARGE)]
         assert new.first[1:] == [publish(b"y", 2, dup=True)]
 
     def test_delivered_after_the_connection_closed(self) -> None:

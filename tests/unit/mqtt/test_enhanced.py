@@ -8,7 +8,7 @@ from bridge.sasl import bearer, scram
 from edge.broker.configuration import AuthenticationMode
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.security.authenticator import Gate
@@ -26,7 +26,7 @@ from edge.broker.security.proof import Decided, Proven, Verdict
 from tests.unit.mqtt.test_authorization import Peer, Site
 
 NOW = 1_000_000.0
-RULE = Rule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))
+RULE = AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))
 
 
 @pytest.fixture(scope="module")

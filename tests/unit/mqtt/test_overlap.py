@@ -6,8 +6,8 @@ import pytest
 
 from bridge.message import Run, Stored
 from edge.broker.message.mqtt_translator import MqttTranslator
-from edge.broker.model.clock import Clock
-from edge.broker.model.interfaces import Figures
+from edge.broker.model.clock import MessageClock
+from edge.broker.model.interfaces import MessageCounts
 from edge.broker.mqtt import overlap
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
@@ -15,8 +15,8 @@ from edge.broker.mqtt.session import Common, Session, Subscriber
 
 
 def client() -> Session:
-    lifetime = Lifetime(Clock(lambda: 0, lambda: True, lambda: 0.0))
-    return Session("c", Common(MqttTranslator(), lifetime, Figures(), lambda _client: None))
+    lifetime = Lifetime(MessageClock(lambda: 0, lambda: True, lambda: 0.0))
+    return Session("c", Common(MqttTranslator(), lifetime, MessageCounts(), lambda _client: None))
 
 
 def subscribe(one: Session, pattern: str, qos: int = 1, **options: bool) -> Subscriber:

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from edge.broker.store.checkpointer import Checkpointer
-from edge.broker.store.limits import LOG_KEPT_TIMES_MAX, LOG_REST_SHARE, LOG_TIMES_MAX, NO_ROOM_PAUSE_S, Limits
+from edge.broker.store.limits import LOG_KEPT_TIMES_MAX, LOG_REST_SHARE, LOG_TIMES_MAX, NO_ROOM_PAUSE_S, StoreLimits
 from edge.broker.store.problems import Problems
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium
@@ -27,7 +27,7 @@ from tests.contract.store.rig import Rig, run_of, sqlite_rig
 from tests.support.medium import fast_folder
 from tests.support.processes import wait_until
 
-LIMITS = Limits(checkpoint_bytes=2_000_000, restart_wait_s=0.05)
+LIMITS = StoreLimits(checkpoint_bytes=2_000_000, restart_wait_s=0.05)
 BODY = b"x" * 3_000
 FRAME_BYTES = 4_120
 COMMIT_BYTES = 3 * FRAME_BYTES
@@ -332,7 +332,7 @@ def medium_of(rig: Rig) -> SqliteMedium:
 def test_a_store_that_keeps_its_log_moves_all_of_it_when_it_is_opened_again(
     tmp_path: Path, syncs: FailingSyncs
 ) -> None:
-    rig = sqlite_rig(tmp_path, Limits(checkpoint_bytes=100_000))
+    rig = sqlite_rig(tmp_path, StoreLimits(checkpoint_bytes=100_000))
     log = rig.store.logs.open("a")
     rig.store.cursors.open("c", log, 0)
     syncs.fail = True
@@ -345,7 +345,7 @@ def test_a_store_that_keeps_its_log_moves_all_of_it_when_it_is_opened_again(
     assert medium_of(rig).threads_live
     rig.store.close()
     assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size > 100_000
-    rig = sqlite_rig(tmp_path, Limits(checkpoint_bytes=100_000))
+    rig = sqlite_rig(tmp_path, StoreLimits(checkpoint_bytes=100_000))
     assert not medium_of(rig).problems
     assert len(rig.read_all(log)) == sent
     rig.store.close()

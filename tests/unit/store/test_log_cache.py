@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.log_cache import CALM_S
-from edge.broker.store.meter import Meter
+from edge.broker.store.meter import ByteMeter
 from tests.contract.store.rig import Rig, fail_commits, heal, memory_rig, run_of, sqlite_rig
 
-LIMITS = Limits(logs_in_use_max=10, counted_commits_max=2)
+LIMITS = StoreLimits(logs_in_use_max=10, counted_commits_max=2)
 QUEUES = 200
 
 
@@ -51,7 +51,9 @@ def test_few_are_in_use(tmp_path: Path) -> None:
 
 def test_fewer_are_in_use_once_nothing_comes(tmp_path: Path) -> None:
     """Those of them that wait to be counted are counted then."""
-    limits = Limits(logs_in_use_max=QUEUES, logs_in_use_calm_max=10, counted_logs_calm_max=20, counted_commits_max=1000)
+    limits = StoreLimits(
+        logs_in_use_max=QUEUES, logs_in_use_calm_max=10, counted_logs_calm_max=20, counted_commits_max=1000
+    )
     rig = sqlite_rig(tmp_path, limits)
     for log in made(rig):
         rig.store.logs.append(log, run_of(b"x", address=str(log)))
@@ -116,7 +118,7 @@ def test_a_freed_one_is_made_anew() -> None:
 def test_what_an_account_keeps_is_added_up() -> None:
     rig = memory_rig(LIMITS)
     logs = made(rig)
-    store, mine, other = rig.store, Meter(), Meter()
+    store, mine, other = rig.store, ByteMeter(), ByteMeter()
     assert all(store.retention.meter(log, mine) for log in logs)
     assert not store.retention.meter(logs[0], mine)
     assert store.retention.metered_bytes(mine) == sum(map(store.retention.log_bytes, logs)) > 0

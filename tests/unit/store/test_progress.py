@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.broker.store.progress import Progress, unpack
+from edge.broker.store.progress import CursorProgress, unpack
 
 ACKNOWLEDGEMENTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), max_size=30)
 
@@ -14,7 +14,7 @@ ACKNOWLEDGEMENTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), ma
 @given(st.integers(0, 20), ACKNOWLEDGEMENTS)
 @settings(max_examples=200, deadline=None)
 def test_against_a_set(start: int, acknowledgements: list[tuple[int, int]]) -> None:
-    progress, model = Progress(start), set(range(start))
+    progress, model = CursorProgress(start), set(range(start))
     for first, extra in acknowledgements:
         progress.add(first, first + extra)
         model |= set(range(first, first + extra + 1))
@@ -22,12 +22,12 @@ def test_against_a_set(start: int, acknowledgements: list[tuple[int, int]]) -> N
     assert progress.position == position
     assert {p for first, last in progress.above for p in range(first, last + 1)} == {p for p in model if p > position}
     assert progress.backlog(100) == 100 - len(model)
-    again = Progress(progress.position, progress.pack())
+    again = CursorProgress(progress.position, progress.pack())
     assert (again.position, again.above) == (progress.position, progress.above)
 
 
 def test_far_ranges_take_eight_bytes() -> None:
-    progress = Progress(7)
+    progress = CursorProgress(7)
     progress.add(9, 9)
     assert len(progress.pack()) == 1 + 2 * 4
     progress.add(2**40, 2**40 + 5)

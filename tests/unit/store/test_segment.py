@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from bridge.message import Run, Stored
 from edge.broker.store.limits import PACKED_BYTES_MIN
-from edge.broker.store.segment import Head, Row, SegmentDamaged, _checksum, decode, encode, heads, is_packed, split
+from edge.broker.store.segment import (
+    SegmentDamaged,
+    SegmentRow,
+    SegmentRunName,
+    _checksum,
+    decode,
+    encode,
+    heads,
+    is_packed,
+    split,
+)
 
 RUNS = st.lists(
     st.builds(
@@ -36,7 +46,7 @@ def stored_from(position: int, runs: list[Run]) -> list[Stored]:
     return stored
 
 
-def sample() -> Row:
+def sample() -> SegmentRow:
     runs = [Run("plant/7", "sensor", 1, b"\x01\x02", [b"21.5", b"", b"22"], 7), Run("é", "d", 2, b"", [b"z" * 300], 8)]
     return encode(5 << 44 | 3, 2, 99, stored_from(3, runs))
 
@@ -47,7 +57,7 @@ def test_round_trip(runs: list[Run], position: int, packed: bool) -> None:
     stored = stored_from(position, runs)
     row = encode(1 << 44 | position, 1, 2, stored, packed=packed)
     assert decode(row, position) == stored
-    assert heads(row) == [Head(s.run.address, s.sequence, len(s.run)) for s in stored]
+    assert heads(row) == [SegmentRunName(s.run.address, s.sequence, len(s.run)) for s in stored]
     assert row.messages == sum(map(len, runs))
     assert row.body_bytes == sum(len(body) for run in runs for body in run.bodies)
 
@@ -95,7 +105,7 @@ def test_a_structure_that_does_not_add_up_is_seen_even_with_a_right_checksum() -
 
 
 class TestPacked:
-    def row(self, *, span: int | None = None) -> Row:
+    def row(self, *, span: int | None = None) -> SegmentRow:
         runs = [Run(f"plant/{i}/temperature", f"sensor-{i}", 1, b"", [os.urandom(100)], i * 977) for i in range(100)]
         return encode(3, 1, 2, stored_from(3, runs), span=span, packed=True)
 
@@ -135,7 +145,7 @@ class TestPacked:
                 heads(_sealed_again(row._replace(data=rotten)))
 
 
-def _sealed_again(row: Row) -> Row:
+def _sealed_again(row: SegmentRow) -> SegmentRow:
     return row._replace(crc=_checksum(row))
 
 

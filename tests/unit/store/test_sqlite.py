@@ -17,9 +17,9 @@ from bridge.message import Stored
 from edge.broker.store import reader, schema, writer
 from edge.broker.store.counters import ADDRESS_AGE_S
 from edge.broker.store.errors import StoreBusy, StoreDamaged, StoreInaccessible, StoreTooNew
-from edge.broker.store.limits import Limits
-from edge.broker.store.reader import Request
-from edge.broker.store.segment import Row, decode
+from edge.broker.store.limits import StoreLimits
+from edge.broker.store.reader import ReadRequest
+from edge.broker.store.segment import SegmentRow, decode
 from edge.broker.store.sqlite import FILE_NAME, kept_copies
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of, sqlite_rig
@@ -141,7 +141,7 @@ class TestOpen:
         after.store.close()
 
     def test_what_is_not_counted_is_bounded(self, tmp_path: Path) -> None:
-        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1000, counted_addresses_max=10))
+        rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1000, counted_addresses_max=10))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.commit()
@@ -154,7 +154,7 @@ class TestOpen:
 
     def test_what_comes_with_a_new_log_is_counted_with_it(self, tmp_path: Path) -> None:
         """So that nothing is to be counted of thousands of queues that are made one after the other."""
-        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1000))
+        rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1000))
         for name in ("a", "b"):
             log = rig.store.logs.open(name)
             rig.store.logs.append(log, run_of(b"xy", b"z", address=f"plant/{name}"))
@@ -170,7 +170,7 @@ class TestOpen:
         assert [stored[:2] for _, stored in rig.commit().appended] == [(3, 3)]
         rig.store.close()
 
-    PARTS = Limits(
+    PARTS = StoreLimits(
         counted_commits_max=2, counted_commits_many_max=100, counted_addresses_max=8, counted_addresses_many_max=8,
         counted_at_once=3, counted_logs_few=1, counted_bytes_deleting_max=100,
     )  # fmt: skip
@@ -258,7 +258,7 @@ class TestOpen:
 
     def test_names_count_for_what_opening_reads_again(self, tmp_path: Path) -> None:
         """Or bodies of no bytes would let names of 64 KiB wait by the thousand."""
-        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1000, counted_bytes_max=1000))
+        rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1000, counted_bytes_max=1000))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         rig.commit()
@@ -274,7 +274,7 @@ class TestOpen:
         """Three quarters of the commits that may wait have gone with the 12th: no later one writes much, and what
         waited then is counted with the 16th at the latest. `parts`: counters on the medium from the 12th on, by `each`
         addresses a commit."""
-        limits = Limits(
+        limits = StoreLimits(
             counted_commits_max=1000, counted_commits_many_max=16, counted_addresses_max=50, counted_at_once=4
         )
         rig = sqlite_rig(tmp_path, limits)
@@ -342,7 +342,7 @@ class TestOpen:
     @pytest.mark.parametrize("commits", [1, 1_000])
     def test_addresses_that_come_no_more_leave_memory(self, tmp_path: Path, commits: int) -> None:
         """Whether or not the medium has been told of them."""
-        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=commits, addresses_kept=3))
+        rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=commits, addresses_kept=3))
         log = rig.store.logs.open("a")
         for turn in range(3):
             for i in range(10):
@@ -355,7 +355,7 @@ class TestOpen:
     @pytest.mark.parametrize("commits", [1, 1_000])
     def test_addresses_that_came_once_leave_memory_and_others_stay(self, tmp_path: Path, commits: int) -> None:
         """Whether or not the medium has been told of them."""
-        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=commits, addresses_new_max=4))
+        rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=commits, addresses_new_max=4))
         log, counters = rig.store.logs.open("a"), rig.store.lineage._counters
         for i in range(40):
             rig.store.logs.append(log, run_of(b"x", address=f"once/{i}"))
@@ -375,7 +375,7 @@ class TestOpen:
         rig.store.close()
 
     def test_addresses_that_come_again_are_kept_once(self, tmp_path: Path) -> None:
-        rig = sqlite_rig(tmp_path, Limits(addresses_kept=3))
+        rig = sqlite_rig(tmp_path, StoreLimits(addresses_kept=3))
         log = rig.store.logs.open("a")
         for turn in range(4):
             for i in range(10):
@@ -387,7 +387,7 @@ class TestOpen:
         rig.store.close()
 
     def test_address_counters_leave_memory_and_come_back(self, tmp_path: Path) -> None:
-        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1, addresses_cached_max=3))
+        rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1, addresses_cached_max=3))
         assert isinstance(rig.store.medium, SqliteMedium)
         log = rig.store.logs.open("a")
         for turn in range(3):
@@ -564,7 +564,7 @@ class TestDamage:
 
 class TestBoundedWork:
     def test_one_commit_deletes_so_much_and_the_next_goes_on(self, tmp_path: Path) -> None:
-        rig = sqlite_rig(tmp_path, Limits(reclaim_rows_max=10))
+        rig = sqlite_rig(tmp_path, StoreLimits(reclaim_rows_max=10))
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         for _ in range(35):
@@ -580,7 +580,7 @@ class TestBoundedWork:
         rig.store.close()
 
     def test_bytes_bound_it_as_well(self, tmp_path: Path) -> None:
-        rig = sqlite_rig(tmp_path, Limits(reclaim_bytes_max=1000))
+        rig = sqlite_rig(tmp_path, StoreLimits(reclaim_bytes_max=1000))
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         for _ in range(9):
@@ -595,7 +595,7 @@ class TestBoundedWork:
         rig.store.close()
 
     def test_a_busy_store_deletes_only_when_it_counts(self, tmp_path: Path) -> None:
-        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=5))
+        rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=5))
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         firsts = []
@@ -609,7 +609,7 @@ class TestBoundedWork:
 
     def test_what_is_counted_later_is_deleted_as_well(self, tmp_path: Path) -> None:
         """Also where nothing more comes to the log, and nobody acknowledges anything there: its quota may be full."""
-        rig = sqlite_rig(tmp_path, Limits(reclaim_rows_max=2))
+        rig = sqlite_rig(tmp_path, StoreLimits(reclaim_rows_max=2))
         log, other = rig.store.logs.open("a"), rig.store.logs.open("b")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.cursors.open("c", other, 0)
@@ -646,7 +646,7 @@ class TestBoundedWork:
         class Full:
             f_bavail, f_frsize = 0, 4096
 
-        rig = sqlite_rig(tmp_path, Limits(checkpoint_bytes=1_000_000))
+        rig = sqlite_rig(tmp_path, StoreLimits(checkpoint_bytes=1_000_000))
         log = rig.store.logs.open("a")
         cursor = rig.store.cursors.open("c", log, 0)
         rig.store.logs.append(log, run_of(b"x" * 100_000))
@@ -665,7 +665,7 @@ class TestBoundedWork:
         rig.store.close()
 
     def test_a_large_commit_is_packed_into_segments_of_bounded_size(self, tmp_path: Path) -> None:
-        rig = sqlite_rig(tmp_path, Limits(segment_bytes_max=1000))
+        rig = sqlite_rig(tmp_path, StoreLimits(segment_bytes_max=1000))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         runs = [run_of(*[b"%4d" % i] * 100) for i in range(10)] + [run_of(b"y" * 5000), run_of(b"z")]
@@ -681,7 +681,7 @@ class TestBoundedWork:
     def test_many_small_reads_decode_a_segment_once(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         decoded: list[int] = []
 
-        def watched(row: Row, position: int) -> list[Stored]:
+        def watched(row: SegmentRow, position: int) -> list[Stored]:
             decoded.append(position)
             return decode(row, position)
 
@@ -697,7 +697,7 @@ class TestBoundedWork:
         assert not rig.store.medium.reader._partly_read
 
     def test_the_write_ahead_log_is_moved_into_the_file(self, tmp_path: Path) -> None:
-        rig = sqlite_rig(tmp_path, Limits(checkpoint_bytes=100_000))
+        rig = sqlite_rig(tmp_path, StoreLimits(checkpoint_bytes=100_000))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         for _ in range(30):
@@ -755,5 +755,5 @@ def test_a_read_during_deletion_starts_at_what_is_kept(rig: Rig) -> None:
     rig.store.cursors.acknowledge(cursor, 0, 1)
     rig.settle()
     assert isinstance(rig.store.medium, SqliteMedium)
-    runs = rig.store.medium.reader.read(Request(log, "a", 0, 4, 1000, print))
+    runs = rig.store.medium.reader.read(ReadRequest(log, "a", 0, 4, 1000, print))
     assert [position for position, *_ in flat(runs)] == [2, 3]

@@ -8,7 +8,7 @@ import pytest
 
 from edge.appliance.store.recovery.verification import Depth, StoreFinding, VerificationReport, verify
 from edge.broker.store.errors import StoreDamaged, StoreInaccessible
-from edge.broker.store.limits import FINDINGS_MAX, Limits
+from edge.broker.store.limits import FINDINGS_MAX, StoreLimits
 from edge.broker.store.sqlite import open_store
 from tests.contract.store.rig import run_of, sqlite_rig
 from tests.support.stores import Made, change, key, make, rot
@@ -163,7 +163,7 @@ class TestDamage:
             assert codes(verify(path)) == ["not-a-store"]
 
     def test_findings_are_bounded(self, tmp_path: Path) -> None:
-        made = make(tmp_path / "data", 600, limits=Limits(counted_commits_max=1))
+        made = make(tmp_path / "data", 600, limits=StoreLimits(counted_commits_max=1))
         change(made.path, "UPDATE segment SET crc = crc + 1")
         report = verify(made.path, Depth.FULL)
         assert len(report.findings) == FINDINGS_MAX

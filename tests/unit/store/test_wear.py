@@ -11,10 +11,10 @@ import pytest
 
 from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store import wear
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import StoreLimits
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium
-from edge.broker.store.wear import HOUR_S, HOURS_KEPT, PERSIST_S, Counters, Device, Meter, Totals
+from edge.broker.store.wear import HOUR_S, HOURS_KEPT, PERSIST_S, BlockDevice, WearMeter, WearTotals, WrittenBytes
 from tests.contract.store.rig import Rig, fail_commits, run_of, sqlite_rig
 
 
@@ -23,10 +23,10 @@ class Kernel:
 
     def __init__(self) -> None:
         self.now = 50.0
-        self.counters = Counters(1_000, 1_000_000)
+        self.counters = WrittenBytes(1_000, 1_000_000)
 
-    def meter(self, *rows: Totals) -> Meter:
-        return Meter(rows, lambda: self.counters, lambda: self.now)
+    def meter(self, *rows: WearTotals) -> WearMeter:
+        return WearMeter(rows, lambda: self.counters, lambda: self.now)
 
 
 @pytest.fixture
@@ -37,25 +37,25 @@ def kernel() -> Kernel:
 class TestMeter:
     def test_counts_from_its_beginning(self, kernel: Kernel) -> None:
         meter = kernel.meter()
-        assert meter.totals() == Totals(0, 0, 0, 0)
-        kernel.now, kernel.counters = 60.0, Counters(1_500, 1_000_700)
+        assert meter.totals() == WearTotals(0, 0, 0, 0)
+        kernel.now, kernel.counters = 60.0, WrittenBytes(1_500, 1_000_700)
         meter.payload_bytes += 100
-        assert meter.totals() == Totals(10, 100, 500, 700)
+        assert meter.totals() == WearTotals(10, 100, 500, 700)
 
     def test_goes_on_where_the_store_stopped_though_the_kernel_begins_anew(self, kernel: Kernel) -> None:
-        kernel.counters = Counters(0, 0)  # another process, another boot
-        meter = kernel.meter(Totals(10, 1, 2, 3), Totals(5_000, 100, 500, 700))
-        kernel.now, kernel.counters = 51.0, Counters(7, 9)
-        assert meter.totals() == Totals(5_001, 100, 507, 709)
+        kernel.counters = WrittenBytes(0, 0)  # another process, another boot
+        meter = kernel.meter(WearTotals(10, 1, 2, 3), WearTotals(5_000, 100, 500, 700))
+        kernel.now, kernel.counters = 51.0, WrittenBytes(7, 9)
+        assert meter.totals() == WearTotals(5_001, 100, 507, 709)
 
     def test_a_counter_that_falls_takes_nothing_back(self, kernel: Kernel) -> None:
-        meter = kernel.meter(Totals(5, 100, 500, 700))
-        kernel.now, kernel.counters = 40.0, Counters(0, 5)
-        assert meter.totals() == Totals(5, 100, 500, 700)
+        meter = kernel.meter(WearTotals(5, 100, 500, 700))
+        kernel.now, kernel.counters = 40.0, WrittenBytes(0, 5)
+        assert meter.totals() == WearTotals(5, 100, 500, 700)
 
-    @pytest.mark.parametrize("later", [Counters(None, None), Counters(5, None), Counters(None, 5)])
-    def test_what_the_kernel_does_not_say_stays_zero(self, kernel: Kernel, later: Counters) -> None:
-        kernel.counters = Counters(None, None)
+    @pytest.mark.parametrize("later", [WrittenBytes(None, None), WrittenBytes(5, None), WrittenBytes(None, 5)])
+    def test_what_the_kernel_does_not_say_stays_zero(self, kernel: Kernel, later: WrittenBytes) -> None:
+        kernel.counters = WrittenBytes(None, None)
         meter = kernel.meter()
         kernel.counters = later
         assert meter.totals()[2:] == (0, 0)
@@ -72,10 +72,10 @@ class TestMeter:
     def test_keeps_the_last_of_each_hour_and_a_bounded_number(self, kernel: Kernel) -> None:
         meter = kernel.meter()
         for seconds in (10.0, HOUR_S - 1, HOUR_S, HOUR_S + 5):
-            meter.committed(Totals(seconds))
+            meter.committed(WearTotals(seconds))
         assert [row.seconds for row in meter.rows] == [HOUR_S - 1, HOUR_S + 5]
         for hour in range(2, 3 * HOURS_KEPT):
-            meter.committed(Totals(hour * HOUR_S))
+            meter.committed(WearTotals(hour * HOUR_S))
         assert len(meter.rows) == HOURS_KEPT + 1
 
 
@@ -101,7 +101,7 @@ class TestDevice:
 
     @pytest.mark.parametrize("partition", [False, True])
     def test_is_the_whole_one(self, tmp_path: Path, partition: bool) -> None:
-        device = Device.of(tmp_path, self.make(tmp_path, partition=partition))
+        device = BlockDevice.of(tmp_path, self.make(tmp_path, partition=partition))
         assert device is not None
         assert (device.name, device.written_bytes()) == ("mmcblk0", 900 * 512)
         assert device.life_used() is None
@@ -118,17 +118,17 @@ class TestDevice:
         ],
     )
     def test_an_emmc_tells_its_age(self, tmp_path: Path, life: str, used: float | None) -> None:
-        device = Device.of(tmp_path, self.make(tmp_path, life=life))
+        device = BlockDevice.of(tmp_path, self.make(tmp_path, life=life))
         assert device is not None
         assert device.life_used() == (None if used is None else pytest.approx(used))
 
     def test_where_the_system_shows_none(self, tmp_path: Path) -> None:
-        assert Device.of(tmp_path, tmp_path) is None
-        assert Device.of(tmp_path / "nowhere") is None
+        assert BlockDevice.of(tmp_path, tmp_path) is None
+        assert BlockDevice.of(tmp_path / "nowhere") is None
         assert wear.counters(None).device_bytes is None
 
     def test_what_cannot_be_read_is_not_known(self, tmp_path: Path) -> None:
-        device = Device.of(tmp_path, self.make(tmp_path))
+        device = BlockDevice.of(tmp_path, self.make(tmp_path))
         assert device is not None
         (device.folder / "stat").write_text("1 2 3")
         assert device.written_bytes() is None
@@ -144,9 +144,9 @@ class TestDevice:
 class TestStore:
     """What the store keeps of it."""
 
-    LIMITS = Limits(counted_commits_max=4)
+    LIMITS = StoreLimits(counted_commits_max=4)
 
-    def rows(self, folder: Path) -> list[Totals]:
+    def rows(self, folder: Path) -> list[WearTotals]:
         with Inspection.open(folder / FILE_NAME) as inspection:
             return inspection.wear()
 
@@ -190,7 +190,7 @@ class TestStore:
         rig.store.close()
 
     def test_closing_tells_it_also_when_all_else_was_told(self, tmp_path: Path) -> None:
-        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1))
+        rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1))
         log = rig.store.logs.open("a")
         rig.store.cursors.open("c", log, 0)
         self.publish(rig, log, 2)
@@ -234,6 +234,6 @@ class TestStore:
 def test_a_rotten_row_is_passed_over(seconds: object) -> None:
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE wear (hour, seconds, payload_bytes, process_bytes, device_bytes)")
-        sound = Totals(3_700.5, 10, 20, 30)
+        sound = WearTotals(3_700.5, 10, 20, 30)
         connection.executemany("INSERT INTO wear VALUES (?, ?, ?, ?, ?)", [(0, seconds, 1, 2, 3), (1, *sound)])
         assert wear.load(connection) == [sound]

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.message import Run
 from edge.appliance.store.recovery.inspection import Inspection
-from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
+from edge.broker.store.limits import PAGE_BYTES_WAITING, StoreLimits
 from edge.broker.store.segment import is_packed
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium
@@ -21,7 +21,7 @@ from tests.contract.store.rig import Rig, sqlite_rig
 DEVICES = 100
 BODY_BYTES = 100
 COMMITS = 70
-"""Enough for one that counts and deletes (`Limits.counted_commits_max`)."""
+"""Enough for one that counts and deletes (`StoreLimits.counted_commits_max`)."""
 BLOCK_BYTES = 4096
 """What a file system writes at least: the last block of a commit is written again with the next."""
 
@@ -59,7 +59,7 @@ def written_per_payload_byte(rig: Rig, path: Path, log: int) -> float:
 
 @pytest.mark.parametrize(("page", "delay_s", "most"), [(PAGE_BYTES_WAITING, 0.1, 2.2), (4096, 0.1, 3.4)])
 def test_a_thousand_messages_a_second_in_ten_commits(tmp_path: Path, page: int, delay_s: float, most: float) -> None:
-    rig = sqlite_rig(tmp_path, Limits(page_bytes=page))
+    rig = sqlite_rig(tmp_path, StoreLimits(page_bytes=page))
     log = rig.store.logs.open("a")
     rig.store.logs.delay(log, delay_s)
     factor = written_per_payload_byte(rig, tmp_path / FILE_NAME, log)
@@ -107,7 +107,7 @@ def test_a_crash_before_counting_loses_no_count(tmp_path: Path) -> None:
 
 def test_a_store_keeps_its_page_size(tmp_path: Path) -> None:
     for wanted in (PAGE_BYTES_WAITING, 4096):
-        rig = sqlite_rig(tmp_path, Limits(page_bytes=wanted))
+        rig = sqlite_rig(tmp_path, StoreLimits(page_bytes=wanted))
         rig.store.logs.open(f"made with {wanted}")
         rig.commit()
         assert isinstance(rig.store.medium, SqliteMedium)

@@ -12,7 +12,7 @@ from bridge.message import Run, Stored
 from bridge.transport.driver import Driver
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.model.isolation import Listeners
+from edge.broker.model.isolation import EventListeners
 from edge.broker.model.tracing import Destination, HttpRequest
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.connection import Connection
@@ -240,7 +240,7 @@ class Router:
     """Stores everything, or nothing."""
 
     def __init__(self, destination: Destination) -> None:
-        self.commit_listeners: Listeners[[Any]] = Listeners("commits")
+        self.commit_listeners: EventListeners[[Any]] = EventListeners("commits")
         self.goes = destination
 
     def publish(self, *_: Any) -> None:

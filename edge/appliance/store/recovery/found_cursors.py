@@ -17,7 +17,7 @@ from edge.appliance.store.recovery.salvage import Salvage
 from edge.broker.model.topics import overlaps
 from edge.broker.store.group import CursorRow
 from edge.broker.store.losses import Claim
-from edge.broker.store.progress import Progress
+from edge.broker.store.progress import CursorProgress
 
 SUBSCRIPTION: Final = "subscription"
 """Kind of small state: a durable subscription (`edge.broker.delivery.durable.Declaration`)."""
@@ -56,7 +56,7 @@ class CursorSearch:
             mine = [Claim(row[1], progress_of(row), None) for row in kept if row[2] == log.number]
             if not mine and (not complete or log.name.startswith(RECOVERED)):
                 log.without_cursors = True
-                mine = [Claim(RECOVERED, Progress(log.first or 0), None)]
+                mine = [Claim(RECOVERED, CursorProgress(log.first or 0), None)]
             log.missing = MissingMessages(log.name, mine)
         return kept
 
@@ -99,7 +99,7 @@ class CursorSearch:
             if above and not progress.above:
                 self._report.note(f"cursor {name!r}: what it acknowledged out of order is lost, and delivered again")
             if progress.position > end or any(last >= end for _, last in progress.above):
-                progress = Progress(min(progress.position, end))
+                progress = CursorProgress(min(progress.position, end))
                 self._report.note(f"cursor {name!r} was beyond the end of its log: it is at {progress.position}")
             kept.append((cursor, name, log, progress.position, progress.pack()))
         number = max((row[0] for row in kept), default=0)
@@ -111,9 +111,9 @@ class CursorSearch:
         insert(out, "cursor", tuple(CURSOR), kept)
 
 
-def progress_of(row: CursorRow) -> Progress:
+def progress_of(row: CursorRow) -> CursorProgress:
     """Of a row of table ``cursor``; without the ranges above its position when they are rotten."""
     try:
-        return Progress(row.position, row.acknowledged)
+        return CursorProgress(row.position, row.acknowledged)
     except ValueError:
-        return Progress(row.position)
+        return CursorProgress(row.position)

@@ -13,7 +13,7 @@ from edge.appliance.store.recovery.salvage import Salvage
 from edge.broker.model.topics import matches
 from edge.broker.store import segment
 from edge.broker.store.limits import POSITION_BITS
-from edge.broker.store.segment import Row
+from edge.broker.store.segment import SegmentRow
 
 QUEUE: Final = "queue"
 """Cursor of every queue, and what the name of its log begins with."""
@@ -95,5 +95,5 @@ def _fits(out: sqlite3.Connection, log: int, name: str) -> bool:
     row = out.execute(f"{segment.SELECT} {OF_LOG} LIMIT 1", bounds(log)).fetchone()
     if row is None or kind not in (QUEUE, TOPIC):
         return kind in (QUEUE, TOPIC)
-    addresses = [head.address for head in segment.heads(Row._make(row))]
+    addresses = [head.address for head in segment.heads(SegmentRow._make(row))]
     return all(address == pattern if kind == QUEUE else matches(pattern, address) for address in addresses)

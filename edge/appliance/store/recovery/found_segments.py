@@ -15,7 +15,7 @@ from edge.appliance.store.recovery.salvage import Salvage
 from edge.appliance.store.recovery.snapshot import StoreSnapshot
 from edge.broker.store import segment
 from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX
-from edge.broker.store.segment import Row
+from edge.broker.store.segment import SegmentRow
 
 UNSOUND_BYTES_MAX: Final = 64 << 20
 """Rows that fail their checks and are kept in memory for what they still say; of others only the place counts."""
@@ -29,7 +29,7 @@ class SegmentSearch:
         self._copy = copy
         self._report = report
         self._on_progress = on_progress
-        self.unsound: list[Row] = []
+        self.unsound: list[SegmentRow] = []
         """Rows that the tree leads to and that fail their checks."""
 
     def keep(self, out: sqlite3.Connection, taken: StoreSnapshot, bounds: Mapping[int, tuple[int, int]]) -> None:
@@ -44,7 +44,7 @@ class SegmentSearch:
         if not taken.treeless and not self._salvage.whole:
             self._report.note("the tree of the messages is damaged: the newest may be missing", unknown=True)
 
-    def _sound(self, rows: Iterator[Row]) -> Iterator[Row]:
+    def _sound(self, rows: Iterator[SegmentRow]) -> Iterator[SegmentRow]:
         size = 0
         for row in rows:
             try:
@@ -57,20 +57,20 @@ class SegmentSearch:
                 yield row
 
     def _is_live(
-        self, out: sqlite3.Connection, row: Row, bounds: Mapping[int, tuple[int, int]], *, anywhere: bool
+        self, out: sqlite3.Connection, row: SegmentRow, bounds: Mapping[int, tuple[int, int]], *, anywhere: bool
     ) -> bool:
         """False for what was deleted, or refused, and is in a free page. Two that overlap are judged later."""
         log, start = log_of(row.key)
         first, end = bounds.get(log, (0, POSITION_MAX))
         return start >= first and (anywhere or start + row.messages <= max(end, end_of(out, log)))
 
-    def _keep(self, out: sqlite3.Connection, rows: Iterator[Row]) -> None:
-        pending: list[Row] = []
+    def _keep(self, out: sqlite3.Connection, rows: Iterator[SegmentRow]) -> None:
+        pending: list[SegmentRow] = []
         size = 0
         for row in rows:
             pending.append(row)
             size += len(row.data)
             if size >= CHUNK_BYTES:
-                insert(out, "segment", Row._fields, pending)
+                insert(out, "segment", SegmentRow._fields, pending)
                 pending, size = [], 0
-        insert(out, "segment", Row._fields, pending)
+        insert(out, "segment", SegmentRow._fields, pending)

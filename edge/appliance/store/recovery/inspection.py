@@ -19,8 +19,8 @@ from edge.broker.store.faults import meaning
 from edge.broker.store.limits import CHUNK_BYTES, CHUNK_ROWS, POSITION_BITS, POSITION_MAX
 from edge.broker.store.reservation import MEMORY, ReservedRange, unpack_range
 from edge.broker.store.schema import APPLICATION_ID
-from edge.broker.store.segment import Row
-from edge.broker.store.wear import Totals, load
+from edge.broker.store.segment import SegmentRow
+from edge.broker.store.wear import WearTotals, load
 
 BUSY_S: Final = 10.0
 """How long a tool waits for the gateway's lock on the file."""
@@ -168,7 +168,7 @@ class Inspection:
             )
             return [CursorFacts._make(row) for row in rows]
 
-    def wear(self) -> list[Totals]:
+    def wear(self) -> list[WearTotals]:
         """What was written until the end of each hour of running; nothing in a store of an older schema."""
         if "wear" not in self.tables():
             return []
@@ -185,7 +185,7 @@ class Inspection:
         )
         return [LedgerFacts._make(row) for row in rows]
 
-    def segments(self, log: int, position: int = 0) -> Iterator[Row]:
+    def segments(self, log: int, position: int = 0) -> Iterator[SegmentRow]:
         """The rows of a log from the one that holds `position` on, whatever is written or deleted meanwhile.
 
         A few MiB are read at a time, each in a transaction of its own.
@@ -198,12 +198,12 @@ class Inspection:
                 return
             start = rows[-1].key + 1
 
-    def segments_inside(self, log: int, position: int = 0) -> Iterator[Row]:
+    def segments_inside(self, log: int, position: int = 0) -> Iterator[SegmentRow]:
         """As `segments`, one row after the other, within a snapshot."""
         with self._meaning("reading segments"):
             found = self.connection.execute(_SCAN, (self._holding(log, position), key_of(log, POSITION_MAX), -1))
             try:
-                yield from map(Row._make, found)
+                yield from map(SegmentRow._make, found)
             finally:
                 found.close()
 
@@ -215,13 +215,13 @@ class Inspection:
         before = self.query("SELECT max(key) FROM segment WHERE key >= ? AND key <= ?", (key_of(log, 0), start))
         return start if before[0][0] is None else int(str(before[0][0]))
 
-    def _chunk(self, start: int, end: int) -> list[Row]:
-        rows: list[Row] = []
+    def _chunk(self, start: int, end: int) -> list[SegmentRow]:
+        rows: list[SegmentRow] = []
         with self._meaning("reading segments"):
             found = self.connection.execute(_SCAN, (start, end, CHUNK_ROWS))
             try:
                 size = 0
-                for row in map(Row._make, found):
+                for row in map(SegmentRow._make, found):
                     if row.key < start:
                         raise StoreDamaged(f"segments are out of order at key {row.key}")
                     start = row.key + 1
@@ -251,7 +251,7 @@ def log_of(key: int) -> tuple[int, int]:
     return key >> POSITION_BITS, key & POSITION_MAX
 
 
-def received_at(row: Row) -> int | None:
+def received_at(row: SegmentRow) -> int | None:
     """UTC nanoseconds of a segment's first message; None when the segment is damaged or empty."""
     try:
         stored = segment.decode(row, row.key & POSITION_MAX)

@@ -27,10 +27,10 @@ from edge.broker.store import epochs, schema, segment
 from edge.broker.store.damage import DAMAGED
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.gaps import GAPS, gaps_in
-from edge.broker.store.limits import POSITIONS_LOST_MAX, Limits
+from edge.broker.store.limits import POSITIONS_LOST_MAX, StoreLimits
 from edge.broker.store.records import LedgerEntry
 from edge.broker.store.reservation import MEMORY, unpack_range
-from edge.broker.store.segment import Row
+from edge.broker.store.segment import SegmentRow
 
 SMALL: Final[Mapping[str, Mapping[str, type]]] = {
     "boot": {"boot": int, "boot_id": str, "opened_at": int},
@@ -70,7 +70,7 @@ class Rebuilding:
         """Write the fresh file. Raises sqlite3.Error."""
         os.close(os.open(self._target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         with contextlib.closing(sqlite3.connect(self._target, isolation_level=None)) as out:
-            schema.configure(out, Limits(page_bytes=self._salvage.page_bytes))
+            schema.configure(out, StoreLimits(page_bytes=self._salvage.page_bytes))
             out.execute("PRAGMA synchronous = OFF")  # synced as a whole before it takes its place
             schema.prepare(out)
             out.execute("BEGIN")
@@ -106,7 +106,7 @@ class Rebuilding:
         """What is there of a log and what is missing."""
         expected = log.first
         overlapping: list[int] = []
-        for row in map(Row._make, out.execute(f"{segment.SELECT} {OF_LOG}", bounds(log.number))):
+        for row in map(SegmentRow._make, out.execute(f"{segment.SELECT} {OF_LOG}", bounds(log.number))):
             start = log_of(row.key)[1]
             if log.first is None or (not log.bytes and start < log.first):
                 log.first = expected = start  # rows go in the commit that moves `first`: what is there was not deleted

@@ -11,8 +11,8 @@ from typing import Any, Final
 from edge.broker.store import schema, segment
 from edge.broker.store.damage import Damage, examine
 from edge.broker.store.errors import StoreDamaged
-from edge.broker.store.limits import POSITION_MAX, Limits
-from edge.broker.store.segment import SELECT, Row
+from edge.broker.store.limits import POSITION_MAX, StoreLimits
+from edge.broker.store.segment import SELECT, SegmentRow
 
 ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What reading a damaged file raises; the second when SQLite's own message quotes a rotten name."""
@@ -40,7 +40,7 @@ class Salvage:
         """Of the database; of one whose head is lost, SQLite's default."""
         with contextlib.suppress(*ERRORS):
             return schema.page_bytes(self._connection)
-        return Limits().page_bytes
+        return StoreLimits().page_bytes
 
     def rows(self, table: str, columns: Mapping[str, type]) -> tuple[list[tuple[Any, ...]], bool]:
         """(rows of a small table, all of them): read from its beginning, and from its end where that breaks off."""
@@ -65,14 +65,14 @@ class Salvage:
             return any(f"no such table: {table}" in str(error) for table in _LATER)  # of a schema before it
         return True
 
-    def segments(self) -> Iterator[Row]:
+    def segments(self) -> Iterator[SegmentRow]:
         """Every row that the tree leads to, in the order of the tree; not checked itself, and some maybe twice.
 
         From its beginning, and from its end where that breaks off. What neither reaches is found by `search`.
         """
         for order in ("ASC", "DESC"):
             try:
-                yield from map(Row._make, self._connection.execute(f"{SELECT} ORDER BY key {order}"))
+                yield from map(SegmentRow._make, self._connection.execute(f"{SELECT} ORDER BY key {order}"))
             except ERRORS:
                 self._whole = False
             else:
@@ -83,7 +83,7 @@ class Salvage:
         """The tree of the segments could be walked to its end."""
         return self._whole
 
-    def remains(self, row: Row, end: int) -> Damage | None:
+    def remains(self, row: SegmentRow, end: int) -> Damage | None:
         """What a row held that fails its checks; `end`: of its log, as last counted. None when nobody can tell."""
         position = row.key & POSITION_MAX
         with contextlib.suppress(StoreDamaged, *ERRORS):

@@ -27,9 +27,9 @@ from edge.appliance.store.recovery.pages import (
     values,
 )
 from edge.broker.store import schema, segment
-from edge.broker.store.limits import CHUNK_BYTES, PAGE_BYTES_WAITING, Limits
-from edge.broker.store.segment import Row, SegmentDamaged
-from edge.broker.store.wal_frames import PAGE_SIZES, Log
+from edge.broker.store.limits import CHUNK_BYTES, PAGE_BYTES_WAITING, StoreLimits
+from edge.broker.store.segment import SegmentDamaged, SegmentRow
+from edge.broker.store.wal_frames import PAGE_SIZES, WalLog
 
 SEGMENT: Final = "segment"
 SCRATCH: Final = ("page1",)
@@ -37,7 +37,7 @@ SCRATCH: Final = ("page1",)
 _MAGIC: Final = b"SQLite format 3\0"
 _FIXED: Final = b"\x02\x02\x00\x40\x20\x20"
 """Behind the page size: the versions of a database with a write-ahead log, no bytes reserved, three constants."""
-_SIZES: Final = tuple(dict.fromkeys((Limits().page_bytes, PAGE_BYTES_WAITING)))
+_SIZES: Final = tuple(dict.fromkeys((StoreLimits().page_bytes, PAGE_BYTES_WAITING)))
 """Pages that stores are made with."""
 _FIRST_TABLES: Final = frozenset(("meta", "boot", "log", SEGMENT, "cursor", "address", "state"))
 """Those that a store of any schema has."""
@@ -72,7 +72,7 @@ def take(path: Path, copy: Path, on_progress: OnProgress) -> StoreSnapshot:
     shutil.copyfile(path, copy)
     os.chmod(copy, 0o600)
     log_path = path.with_name(path.name + "-wal")
-    log = Log.of(log_path) if log_path.exists() else None
+    log = WalLog.of(log_path) if log_path.exists() else None
     damaged = 0 if log is None else _apply(log, copy)
     logged_size, size = None if log is None else log.page_bytes, _page_bytes(copy)
     if size is None and not _has_schema(copy, logged_size):
@@ -85,7 +85,7 @@ def take(path: Path, copy: Path, on_progress: OnProgress) -> StoreSnapshot:
     return readable._replace(notes=[*notes, *readable.notes])
 
 
-def _apply(log: Log, copy: Path) -> int:
+def _apply(log: WalLog, copy: Path) -> int:
     """Write the pages of a log into the copy, up to its last durable commit. Return how many of them were damaged.
 
     SQLite reads a log only up to its first damaged frame. The commits behind it were acknowledged all the same. A
@@ -308,7 +308,7 @@ def _schema_pages(
         return _beside(copy, "page1").read_bytes()
 
 
-def search(copy: Path, size: int, on_progress: OnProgress) -> Iterator[Row]:
+def search(copy: Path, size: int, on_progress: OnProgress) -> Iterator[SegmentRow]:
     """Every segment in the pages of a copy that passes its CRC, whether a tree leads to it or not, some maybe twice.
 
     Pages that are free may hold what was deleted. Raises OSError, sqlite3.Error.
@@ -320,7 +320,7 @@ def search(copy: Path, size: int, on_progress: OnProgress) -> Iterator[Row]:
                 content = pages.content(cell)
                 if content is None:
                     continue
-                row = Row._make([cell.rowid, *values(content)[1:]])
+                row = SegmentRow._make([cell.rowid, *values(content)[1:]])
                 with contextlib.suppress(SegmentDamaged):
                     segment.verify(row)
                     yield row

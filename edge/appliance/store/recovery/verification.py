@@ -20,7 +20,7 @@ from edge.broker.store import schema, segment
 from edge.broker.store.errors import StoreDamaged, StoreError
 from edge.broker.store.gaps import GAPS, gaps_in
 from edge.broker.store.limits import CHECK_LINES_MAX, FINDINGS_MAX, POSITION_BITS
-from edge.broker.store.progress import Progress
+from edge.broker.store.progress import CursorProgress
 from edge.broker.store.soundness import SMALL_TABLES
 
 _OPENING: Final = [f"integrity_check({table})" for table in SMALL_TABLES]
@@ -220,7 +220,7 @@ class _Verification:
                 yield StoreFinding("cursor-lost", where, "its log is not there", log=cursor.log)
                 continue
             try:
-                progress = Progress(cursor.position, cursor.acknowledged)
+                progress = CursorProgress(cursor.position, cursor.acknowledged)
             except ValueError as error:
                 yield StoreFinding("cursor-damaged", where, str(error), log=cursor.log)
                 continue
@@ -291,7 +291,7 @@ class _Verification:
                 "bytes-miscounted", where, f"table log says {counted} bytes, its segments have {counted_bytes}"
             )
 
-    def _segment(self, log: LogFacts, row: segment.Row, start: int) -> Iterator[StoreFinding]:
+    def _segment(self, log: LogFacts, row: segment.SegmentRow, start: int) -> Iterator[StoreFinding]:
         messages = segment.extent(row)
         where = f"log {log.name!r}"
         try:
