@@ -19,7 +19,7 @@ from bridge.transport.driver import Driver, Owner
 from cloud.hub.peers import DEFAULT_TENANT, Certified, Kind, NotAPeer, Peer, certified, gateway_fault, user
 from cloud.hub.tenants import Tenants
 from edge.broker.listeners.tls import subject_name
-from edge.broker.security.authenticator import Gate
+from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.sasl_credentials import SaslCredentials
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Acceptor:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: Authenticator,
         serve: Mapping[Kind, Serve],
         *,
         dev: bool,

@@ -26,10 +26,10 @@ from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.registry import Registry
 from cloud.hub.scope import Scope, require_fleet, scope_of
 from cloud.lake.faults import RegistryError
-from edge.broker.http.access import Access, is_local
+from edge.broker.http.access import HttpAccess, is_local
 from edge.broker.http.application import Answer, needing
 from edge.broker.http.application import application as web_application
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.health.problems import serving
 from edge.output import logs
@@ -48,7 +48,7 @@ def application(
     fleet: Fleet,
     committer: Committer,
     metrics: Metrics,
-    access: Access,
+    access: HttpAccess,
     health: HubHealth,
     *,
     dev: bool,
@@ -86,7 +86,7 @@ class NoNul:
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
-            await Refused(400, "a NUL is in no name").response()(scope, receive, send)
+            await RequestRefused(400, "a NUL is in no name").response()(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -104,7 +104,7 @@ class Api:
         committer: Committer,
         metrics: Metrics,
         health: HubHealth,
-        access: Access,
+        access: HttpAccess,
         dev: bool,
         now_us: Callable[[], int],
         clock: Callable[[], float],
@@ -125,7 +125,7 @@ class Api:
         async def behind(request: Request) -> Response:
             try:
                 scope = await scope_of(self._access, request)
-            except Refused as refused:
+            except RequestRefused as refused:
                 return refused.response()
             return await answer(request, scope)
 
@@ -152,7 +152,7 @@ class Api:
             return True
         try:
             await require_fleet(self._access, request)
-        except Refused:
+        except RequestRefused:
             return False
         return True
 

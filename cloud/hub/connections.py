@@ -34,7 +34,7 @@ from edge.broker.limits import (
     WEBSOCKET_CONNECTION_BYTES,
     Limits,
 )
-from edge.broker.listeners.admission import Admission, Counted
+from edge.broker.listeners.admission import Admission, ConnectionMeter
 from edge.broker.listeners.resident import resident_bytes
 from edge.broker.listeners.secure import Admit
 from edge.broker.listeners.tcp import TcpListener
@@ -101,8 +101,8 @@ class Connections:
         self._accepting = True
         self._acceptor = acceptor
         self._limits = limits
-        self._meter = Counted(self.admission, AMQP_CONNECTION_BYTES)
-        self._framed_meter = Counted(self.admission, AMQP_CONNECTION_BYTES + WEBSOCKET_CONNECTION_BYTES)
+        self._meter = ConnectionMeter(self.admission, AMQP_CONNECTION_BYTES)
+        self._framed_meter = ConnectionMeter(self.admission, AMQP_CONNECTION_BYTES + WEBSOCKET_CONNECTION_BYTES)
         self._ticker: asyncio.TimerHandle | None = None
 
     async def start(
@@ -112,8 +112,8 @@ class Connections:
         self.tracer.follow_log()
         if certificates is not None:
             cost = AMQP_CONNECTION_BYTES + TLS_CONNECTION_BYTES
-            self._meter = Counted(self.admission, cost)
-            self._framed_meter = Counted(self.admission, cost + WEBSOCKET_CONNECTION_BYTES)
+            self._meter = ConnectionMeter(self.admission, cost)
+            self._framed_meter = ConnectionMeter(self.admission, cost + WEBSOCKET_CONNECTION_BYTES)
         bound = await self.listener.start(host, port, certificates, handshake_s=self._limits.handshake_s, others=others)
         self.wrong_port.add_listener("amqp", bound[1], protocol="AMQP", tls=certificates is not None)
         self._tick()

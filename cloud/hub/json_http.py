@@ -11,23 +11,26 @@ from starlette.responses import Response
 from edge.broker.http.content_encoding import decompressed, is_compressed
 from edge.broker.http.limits import HTTP_BODY_S_MAX
 from edge.broker.http.message_headers import message_headers
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 from edge.output.document import json
 
 NOT_KEPT: Final = {"cache-control": "no-store"}
 
 
 async def body_of(request: Request, bytes_max: int, what: str) -> bytes:
-    """The body of a request, which is `what`. Raises Refused when it is larger than that, or does not come in time."""
+    """Return the body of a request, named `what` in errors.
+
+    Raises RequestRefused when it is too large or does not arrive in time.
+    """
     compressed, body = is_compressed(request), b""
     try:
         async with asyncio.timeout(HTTP_BODY_S_MAX):
             async for part in request.stream():
                 body += part
                 if len(body) > bytes_max:
-                    raise Refused(413, f"{what} has {bytes_max} bytes at most")
+                    raise RequestRefused(413, f"{what} has {bytes_max} bytes at most")
     except (TimeoutError, ClientDisconnect):
-        raise Refused(408, "the request did not come in time") from None
+        raise RequestRefused(408, "the request did not come in time") from None
     return decompressed(body, bytes_max) if compressed else body
 
 

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from starlette.requests import Request
 
 from cloud.hub.peers import Kind, NotAPeer, user
-from edge.broker.http.access import Access
-from edge.broker.http.refusal import Refused
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.model.authorization import Grant, Operation
 
 FLEET: Final = "$fleet"
@@ -30,27 +30,27 @@ class Scope(NamedTuple):
         return self.tenant is None or self.tenant == tenant
 
 
-async def scope_of(access: Access, request: Request, operation: Operation = Operation.VIEW) -> Scope:
-    """Of who sent the request, for viewing or managing. Raises Refused."""
+async def scope_of(access: HttpAccess, request: Request, operation: Operation = Operation.VIEW) -> Scope:
+    """Of who sent the request, for viewing or managing. Raises RequestRefused."""
     async with access.admitted(request) as (grant, _):
         return Scope(None) if grant is None else _granted(grant, operation)
 
 
-async def require_fleet(access: Access, request: Request) -> None:
+async def require_fleet(access: HttpAccess, request: Request) -> None:
     """Raise Refused unless who sent the request may view what is of no tenant."""
     if (await scope_of(access, request)).tenant is not None:
-        raise Refused(403, f"this is not one tenant's alone: it needs the right view:{FLEET}")
+        raise RequestRefused(403, f"this is not one tenant's alone: it needs the right view:{FLEET}")
 
 
 def _granted(grant: Grant, operation: Operation) -> Scope:
-    """Who may manage may view. Raises Refused."""
+    """Who may manage may view. Raises RequestRefused."""
     viewing = operation is Operation.VIEW
     if grant.may(operation, FLEET) or (viewing and grant.may(Operation.MANAGE, FLEET)):
         return Scope(None)
     if not (grant.may_view if viewing else grant.may_manage):
         words = f"{grant.user} has no right to {operation.value}"
-        raise Refused(403, f"{words}: add it anew with --allow {operation.value}:# (waypost hub user add)")
+        raise RequestRefused(403, f"{words}: add it anew with --allow {operation.value}:# (waypost hub user add)")
     try:
         return Scope(user(grant.user, Kind.PERSON).tenant)
     except NotAPeer as why:
-        raise Refused(403, str(why)) from None
+        raise RequestRefused(403, str(why)) from None

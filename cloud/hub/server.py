@@ -76,9 +76,9 @@ from cloud.lake.limits import GATHER_MS_DEFAULT
 from cloud.place.place import Place
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import AuthenticationMode, TlsListener, TokenIssuer
-from edge.broker.http.access import Access
+from edge.broker.http.access import HttpAccess
 from edge.broker.http.guard import Guard
-from edge.broker.http.peer import Peer as HttpPeer
+from edge.broker.http.peer import HttpPeer
 from edge.broker.http.traced import TracedRequests
 from edge.broker.limits import CERTIFICATES_CHECK_S
 from edge.broker.listeners.frames import Frames
@@ -90,8 +90,8 @@ from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.connection import Upgrade
 from edge.broker.listeners.web.server import ServeError, WebServer
 from edge.broker.listeners.wrong_port import WrongPortReporter
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.credentials import CredentialsError, Snapshot
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.credentials import CredentialsError, CredentialSnapshot
 from edge.broker.security.followed_users import FollowedUsers
 from edge.broker.security.issuer import Issuer
 from edge.broker.security.sasl_credentials import SaslCredentials
@@ -262,14 +262,14 @@ class Hub:
         self.acceptor.ask_authority(enrolment)
         return enrolment
 
-    def _make_gate(self) -> Gate:
+    def _make_gate(self) -> Authenticator:
         """Which knows users by their passwords, or by the tokens of an issuer."""
         configuration, mode = self._configuration, AuthenticationMode.STANDARD
         if configuration.dev:
             mode = AuthenticationMode.NONE
         elif configuration.oidc is not None:
             mode, self._issuer = AuthenticationMode.EXTERNAL, Issuer(configuration.oidc, configuration.data)
-        return Gate(mode, worker=self._threads, clock=asyncio.get_running_loop().time, bearer=self._issuer)
+        return Authenticator(mode, worker=self._threads, clock=asyncio.get_running_loop().time, bearer=self._issuer)
 
     def _watched(self) -> HubHealth:
         """Who tells of problems."""
@@ -315,7 +315,7 @@ class Hub:
         except CredentialsError as error:
             raise HubError(str(error)) from error
 
-    def _take_users(self, snapshot: Snapshot) -> None:
+    def _take_users(self, snapshot: CredentialSnapshot) -> None:
         """These are the users now; their tenants have spaces."""
         self._gate.update(snapshot)
         self._spaces.follow(tenants_of(snapshot.users))
@@ -338,7 +338,7 @@ class Hub:
         """Serve until `stop` is set; `ready` gets the addresses bound (AMQP, HTTP). Raises `HubError`."""
         configuration = self._configuration
         clock = asyncio.get_running_loop().time
-        access = Access(self._gate)
+        access = HttpAccess(self._gate)
         app = application(
             self._fleet,
             self._committer,

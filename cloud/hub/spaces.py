@@ -16,7 +16,7 @@ from typing import Final
 from bridge.transport.driver import Driver
 from cloud.hub.limits import LIVE_WAITING_BYTES_MAX, LIVE_WAITING_BYTES_MIN, SPACES_MAX
 from cloud.hub.tenants import Tenants
-from edge.broker.amqp.containers import Containers
+from edge.broker.amqp.containers import ContainerRegistry
 from edge.broker.limits import TICK_S
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.router.router import Router
@@ -51,7 +51,7 @@ class TenantSpace:
         """`stored_bytes`: of bodies it keeps at most."""
         rules, default = TABLE
         self.tenant: Final = tenant
-        self.containers = Containers()
+        self.containers = ContainerRegistry()
         self._store = store
         self._space = Space(store, AddressTable(rules, default), drivers, quota_bytes=stored_bytes)
         self.router: Final[Router] = self._space.router

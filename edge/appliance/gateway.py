@@ -56,7 +56,7 @@ from edge.output import logs
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from edge.broker.http.api import DeviceApi
+    from edge.broker.http.api import HttpDeviceApi
     from edge.broker.router.connector_uplink import ConnectorUplink
     from edge.broker.security.issuer import Issuer
     from edge.configuration.trials import Trials
@@ -136,7 +136,7 @@ class Gateway:
         )
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
-        self._devices: DeviceApi | None = None
+        self._devices: HttpDeviceApi | None = None
         """Devices over HTTP, from the first request on."""
         self._history = StatusHistory(self.status)
         self._sampling: asyncio.Task[None] | None = None
@@ -427,15 +427,15 @@ class Gateway:
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
         from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
-        from edge.broker.http.access import Access  # noqa: PLC0415
-        from edge.broker.http.api import DeviceApi  # noqa: PLC0415
+        from edge.broker.http.access import HttpAccess  # noqa: PLC0415
+        from edge.broker.http.api import HttpDeviceApi  # noqa: PLC0415
         from edge.broker.http.guard import Guard  # noqa: PLC0415
         from edge.broker.http.traced import TracedRequests  # noqa: PLC0415
 
         limits, broker = self.configuration.limits, self.broker
-        access = Access(broker.gate, self._operator_token)
+        access = HttpAccess(broker.gate, self._operator_token)
         if broker.devices is None:
-            self._devices = DeviceApi(broker.router, limits, access, broker.admission.budget)
+            self._devices = HttpDeviceApi(broker.router, limits, access, broker.admission.budget)
         else:
             from edge.broker.hono.http import HonoApi  # noqa: PLC0415
 

@@ -14,13 +14,13 @@ from bridge.engine.loops import LOOPS
 from bridge.transport.driver import Driver
 from bridge.transport.ready import sockets_of
 from edge.broker.amqp.administration import Administration
-from edge.broker.amqp.arrivals import Arrivals as AmqpArrivals
+from edge.broker.amqp.arrivals import AmqpLanes
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
 from edge.broker.configuration import BrokerConfiguration, DeviceApiConfiguration, Protocol
 from edge.broker.limits import TICK_S
 from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.amqp import AmqpDrivers
-from edge.broker.listeners.listeners import Listeners
+from edge.broker.listeners.listeners import BrokerListeners
 from edge.broker.listeners.mqtt import MqttDrivers
 from edge.broker.listeners.resident import resident_bytes
 from edge.broker.message.mqtt_reason_codes import ReasonCode
@@ -29,12 +29,12 @@ from edge.broker.model.addresses import AddressTable
 from edge.broker.model.budget import Budget
 from edge.broker.model.housekeeping import Housekeeping
 from edge.broker.mqtt import interception as mqtt_interception
-from edge.broker.mqtt.arrivals import Arrivals
+from edge.broker.mqtt.arrivals import MqttLanes
 from edge.broker.mqtt.figures import NetworkFigures
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate
+from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
 from edge.broker.space import Space
@@ -86,12 +86,12 @@ class Broker:
         )
         self._carried = sockets_of(self._loop).carried
         self._threads = VerificationThreads()
-        self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
+        self.gate = Authenticator(configuration.authentication, worker=self._threads, clock=self._loop.time)
         self.site = _site(configuration)
         """The names we are reached under over HTTP and WebSocket."""
         limits = configuration.limits
         self.admission = Admission(limits, Budget(limits.memory_bytes_max, configuration.space), resident)
-        self._arrivals = Arrivals(self.router, self._loop)
+        self._arrivals = MqttLanes(self.router, self._loop)
         self.tracer = PacketTracer(self._drivers, self.gate, loop=self._loop)
         """Shows packets of connections to operators who trace them."""
         self.listeners = self._make_listeners(administration)
@@ -165,7 +165,7 @@ class Broker:
 
     # --- connections ------------------------------------------------------------------------------------------
 
-    def _make_listeners(self, administration: Administration | None) -> Listeners:
+    def _make_listeners(self, administration: Administration | None) -> BrokerListeners:
         limits, gate, clock = self.configuration.limits, self.gate, self._loop.time
         for_mqtt = _mqtt_interception(self.devices)
         self._amqp = AmqpDrivers(
@@ -176,10 +176,10 @@ class Broker:
             _amqp_interception(self.devices),
             administration,
             clock,
-            AmqpArrivals(LOOPS, self.router),
+            AmqpLanes(LOOPS, self.router),
             self.tracer,
         )
-        return Listeners(
+        return BrokerListeners(
             self.configuration,
             {
                 Protocol.MQTT: MqttDrivers(

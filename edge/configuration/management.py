@@ -15,7 +15,7 @@ from zlib import crc32
 from bridge.resources import schema
 from bridge.resources.errors import ConfigurationRejected, Origin
 from bridge.resources.resource import OWN_VERSION, Resource
-from edge.broker.amqp.administration import Answer
+from edge.broker.amqp.administration import ManagementResponse
 from edge.configuration.file import RepositoryError
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
@@ -39,13 +39,15 @@ class AddressAdministration:
         self._reload = reload
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def change(self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[Answer], None]) -> None:
+    def change(
+        self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[ManagementResponse], None]
+    ) -> None:
         task = asyncio.get_running_loop().create_task(self._change(operation, name, attributes, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _change(
-        self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[Answer], None]
+        self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[ManagementResponse], None]
     ) -> None:
         answer = await asyncio.to_thread(self.changed, operation, name, attributes)
         if answer.status < 300:
@@ -53,32 +55,32 @@ class AddressAdministration:
                 await self._reload()
             except (ConfigurationRejected, RepositoryError) as error:
                 log.warning("the configuration is unchanged: %s", error)
-                answer = Answer(500, f"written, but not in force: {error}")
+                answer = ManagementResponse(500, f"written, but not in force: {error}")
         done(answer)
 
-    def changed(self, operation: str, name: str, attributes: Mapping[str, Any]) -> Answer:
+    def changed(self, operation: str, name: str, attributes: Mapping[str, Any]) -> ManagementResponse:
         """Change the repository; what to answer. Blocks for the disk."""
         try:
             found = self._resource(name)
             if operation == "CREATE":
                 return self._created(name, attributes, found)
             if found is None:
-                return Answer(404, f"there is no address {name!r} among the applied resources")
+                return ManagementResponse(404, f"there is no address {name!r} among the applied resources")
             if operation == "DELETE":
                 self._repository.delete([found.key])
-                return Answer(204, "No Content", {})
+                return ManagementResponse(204, "No Content", {})
             return self._applied(found.name, {**found.document["spec"], **_spec(attributes)}, 200)
         except ConfigurationRejected as rejected:
-            return Answer(400, "; ".join(f"{error.path}: {error.message}" for error in rejected.errors))
+            return ManagementResponse(400, "; ".join(f"{error.path}: {error.message}" for error in rejected.errors))
         except RepositoryError as error:
-            return Answer(500, str(error))
+            return ManagementResponse(500, str(error))
 
-    def _created(self, name: str, attributes: Mapping[str, Any], found: Resource | None) -> Answer:
+    def _created(self, name: str, attributes: Mapping[str, Any], found: Resource | None) -> ManagementResponse:
         if found is not None:
-            return Answer(409, f"there is an address {name!r} already")
+            return ManagementResponse(409, f"there is an address {name!r} already")
         return self._applied(self._free_name(name), {**_spec(attributes), "address": name}, 201)
 
-    def _applied(self, resource_name: str, spec: Mapping[str, Any], status: int) -> Answer:
+    def _applied(self, resource_name: str, spec: Mapping[str, Any], status: int) -> ManagementResponse:
         document = {
             "apiVersion": OWN_VERSION,
             "kind": _ADDRESS,
@@ -89,7 +91,7 @@ class AddressAdministration:
         if not isinstance(resource, Resource):
             raise ConfigurationRejected(resource)
         self._repository.apply([resource])
-        return Answer(status, "Created" if status == 201 else "OK", document["spec"])
+        return ManagementResponse(status, "Created" if status == 201 else "OK", document["spec"])
 
     def _resource(self, address: str) -> Resource | None:
         for resource in self._repository.load().resources:

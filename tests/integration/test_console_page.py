@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edge.appliance.console.app import make_app
 from edge.appliance.console.history import StatusHistory
-from edge.broker.http.access import Access
+from edge.broker.http.access import HttpAccess
 from tests.support.processes import edge, wait_until
 from tests.unit.console.test_app import FULL, STATUS, Control
 
@@ -125,7 +125,9 @@ def gateway_page(more: str = "", *, path: str = "/") -> Route:
 def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -> None:
     control = Control()
     refused = {"received": 5, "stored": 3, "acknowledged": 3, "refused": 1}
-    console = make_app(StatusHistory(lambda: {**STATUS, "problems": [FULL], "messages": refused}), Access(), control)
+    console = make_app(
+        StatusHistory(lambda: {**STATUS, "problems": [FULL], "messages": refused}), HttpAccess(), control
+    )
     app = FromElsewhere(Starlette(routes=[gateway_page(CLICKS), Mount("/", console)]))
     with served(app) as port:
         page = shown(port, tmp_path / "profile")
@@ -143,7 +145,7 @@ def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -
 def test_the_gateway_s_page_fits_a_phone_and_shows_a_notice_as_a_note(tmp_path: Path) -> None:
     """The two pills of `--dev` and a notice are wider than a phone."""
     notice = {**FULL, "name": "no subscriber", "what": "messages reach no subscriber", "severity": "notice"}
-    console = make_app(StatusHistory(lambda: {**STATUS, "dev": True, "problems": [notice]}), Access(), Control())
+    console = make_app(StatusHistory(lambda: {**STATUS, "dev": True, "problems": [notice]}), HttpAccess(), Control())
     routes = [Route("/", phone), gateway_page(path="/page"), Mount("/", console)]
     with served(Starlette(routes=routes)) as port:
         page = shown(port, tmp_path / "profile")
@@ -153,7 +155,7 @@ def test_the_gateway_s_page_fits_a_phone_and_shows_a_notice_as_a_note(tmp_path: 
 
 
 def test_a_name_and_a_password_in_the_address_do_not_silence_the_page(tmp_path: Path) -> None:
-    console = make_app(StatusHistory(lambda: {**STATUS, "problems": [FULL]}), Access(), Control())
+    console = make_app(StatusHistory(lambda: {**STATUS, "problems": [FULL]}), HttpAccess(), Control())
     with served(console) as port:
         page = shown(port, tmp_path / "profile", "anna:secret@")
     assert "1 problem" in element(page, "live")

@@ -32,7 +32,7 @@ from cloud.lake.faults import RegistryError
 from cloud.lake.lake import Lake
 from cloud.lake.landing import Landing
 from edge.broker.listeners.tcp import TcpListener
-from edge.broker.security.authenticator import Gate
+from edge.broker.security.authenticator import Authenticator
 from tests.simulation.commands import CommandTable, commands_of_a_hub
 from tests.simulation.desired import desired_of_a_hub
 from tests.simulation.environment import wall_ns
@@ -134,7 +134,7 @@ class Hub:
             service.introduce(made, peer.tenant, driver.peername)
             return made
 
-        gate = cast(Gate, SimpleNamespace(passwords=False, tokens=False))
+        gate = cast(Authenticator, SimpleNamespace(passwords=False, tokens=False))
         self._acceptor = acceptor = Acceptor(gate, {Kind.GATEWAY: serve}, dev=False)
         acceptor.authority = enrolment = Enrolment(
             cast(Authority, None),

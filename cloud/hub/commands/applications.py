@@ -31,8 +31,8 @@ from cloud.hub.peers import DEFAULT_TENANT, Kind, NotAPeer, user
 from cloud.hub.registry.commands import CommandRecord, CommandRefused, News
 from cloud.hub.spaces import COMMANDS, Spaces, TenantSpace
 from cloud.lake.faults import RegistryError
-from edge.broker.amqp.addressing import Unacceptable
-from edge.broker.amqp.incoming import Translated
+from edge.broker.amqp.addressing import AttachRefused
+from edge.broker.amqp.incoming import TranslatedMessage
 from edge.broker.amqp.interception import LinkInterception, LinkInterceptor
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.scheduler import Scheduler
@@ -91,16 +91,16 @@ class _Relay:
         self._address = address
         self._knows = knows
 
-    def translated(self, header: bytes, body: bytes, *, settled: bool) -> Translated | None:
-        """Raises `Unacceptable`."""
+    def translated(self, header: bytes, body: bytes, *, settled: bool) -> TranslatedMessage | None:
+        """Raises `AttachRefused`."""
         try:
             made = command_of(self._tenant, self._address, header, body)
         except NoCommand as error:
-            raise Unacceptable("amqp:invalid-field", str(error)) from None
+            raise AttachRefused("amqp:invalid-field", str(error)) from None
         if not self._knows((made.tenant, made.gateway)):
             words = f"tenant {made.tenant} has no gateway {made.gateway} that has connected"
-            raise Unacceptable("amqp:not-found", words)
-        return Translated(self._address, "", header, body)
+            raise AttachRefused("amqp:not-found", words)
+        return TranslatedMessage(self._address, "", header, body)
 
 
 class _Links(LinkInterceptor):
@@ -118,9 +118,9 @@ class _Links(LinkInterceptor):
     def receiver(
         self, engine: Engine, link: Link, driver: Scheduler, name: str, clock_ns: Callable[[], int]
     ) -> OutgoingLink | None:
-        """Raises `Unacceptable`."""
+        """Raises `AttachRefused`."""
         if (link.source.address or "").split("/")[0] == COMMANDS:
-            raise Unacceptable("amqp:not-allowed", f"commands go to devices; what became of them is at {RECEIPTS}/#")
+            raise AttachRefused("amqp:not-allowed", f"commands go to devices; what became of them is at {RECEIPTS}/#")
         return None
 
 

@@ -29,8 +29,8 @@ from cloud.hub.registry.commands import CommandRefused, CommandState, TooLate, W
 from cloud.hub.registry.commands import Refused as Why
 from cloud.hub.scope import FLEET, scope_of
 from cloud.lake.faults import RegistryError
-from edge.broker.http.access import Access
-from edge.broker.http.refusal import Refused
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Grant, Operation
 
@@ -45,7 +45,7 @@ def address_of(gateway: str, device: str) -> str:
     return f"command/{gateway}/{device}"
 
 
-def routes(commands: HubCommands, access: Access) -> list[HttpRoute]:
+def routes(commands: HubCommands, access: HttpAccess) -> list[HttpRoute]:
     """Those of the module."""
     api = _CommandApi(commands, access)
     return [
@@ -60,23 +60,23 @@ def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
     async def behind(request: Request) -> Response:
         try:
             return await answer(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             return refused.response()
         except CommandRefused as refused:
-            return Refused(_STATUS[refused.why], str(refused)).response()
+            return RequestRefused(_STATUS[refused.why], str(refused)).response()
         except (TooBusy, RegistryError) as error:
-            return Refused(503, str(error)).response()
+            return RequestRefused(503, str(error)).response()
 
     return behind
 
 
 class _CommandApi:
-    def __init__(self, commands: HubCommands, access: Access) -> None:
+    def __init__(self, commands: HubCommands, access: HttpAccess) -> None:
         self._commands = commands
         self._access = access
 
     async def send(self, request: Request) -> Response:
-        """Raises Refused, `CommandRefused`, `TooBusy`, `RegistryError`."""
+        """Raises RequestRefused, `CommandRefused`, `TooBusy`, `RegistryError`."""
         async with self._access.admitted(request) as (grant, _):
             document = await _document(request)
             tenant = _tenant_of(grant, request, address_of(document.gateway, document.device))
@@ -85,18 +85,18 @@ class _CommandApi:
                 made = draft(document, tenant, grant.user if grant is not None else "", key=key)
                 sent = await self._commands.send(made)
             except NoCommand as error:
-                raise Refused(400, str(error)) from None
+                raise RequestRefused(400, str(error)) from None
         return message_answer(shown(sent), 202)
 
     async def cancel(self, request: Request) -> Response:
-        """Raises Refused, `TooBusy`, `RegistryError`."""
+        """Raises RequestRefused, `TooBusy`, `RegistryError`."""
         scope, identifier = await scope_of(self._access, request), request.path_params["id"]
         found = await self._commands.get(identifier)
         if found is None or not scope.covers(found.tenant):
-            raise Refused(404, f"there is no command {identifier[:64]}")
+            raise RequestRefused(404, f"there is no command {identifier[:64]}")
         async with self._access.admitted(request) as (grant, _):
             if found.tenant != _tenant_of(grant, request, address_of(found.gateway, found.device), found.tenant):
-                raise Refused(403, "it is a command of another tenant")
+                raise RequestRefused(403, "it is a command of another tenant")
             try:
                 cancelled = await self._commands.cancel(identifier, grant.user if grant is not None else "")
             except TooLate as late:
@@ -104,11 +104,11 @@ class _CommandApi:
         return message_answer(shown(cancelled or found))
 
     async def page(self, request: Request) -> Response:
-        """Raises Refused, `TooBusy`, `RegistryError`."""
+        """Raises RequestRefused, `TooBusy`, `RegistryError`."""
         scope = await scope_of(self._access, request)
         query = request.query_params
         if "state" in query and query["state"] not in _STATES:
-            raise Refused(400, f"state is one of {', '.join(_STATES)}")
+            raise RequestRefused(400, f"state is one of {', '.join(_STATES)}")
         limit = _number(query.get("limit", "200"), 1, PAGE_MAX, "limit")
         before = _number(query["before"], 1, (1 << 63) - 1, "before") if "before" in query else None
         tenant = scope.tenant or query.get("tenant")
@@ -118,11 +118,11 @@ class _CommandApi:
         return message_answer({"commands": [shown(each) for each in found], "next": following})
 
     async def one(self, request: Request) -> Response:
-        """Raises Refused, `TooBusy`, `RegistryError`."""
+        """Raises RequestRefused, `TooBusy`, `RegistryError`."""
         scope, identifier = await scope_of(self._access, request), request.path_params["id"]
         found = await self._commands.get(identifier)
         if found is None or not scope.covers(found.tenant):
-            raise Refused(404, f"there is no command {identifier[:64]}")
+            raise RequestRefused(404, f"there is no command {identifier[:64]}")
         if "wait" in request.query_params:
             seconds = _number(request.query_params["wait"], 0, int(WAIT_S_MAX), "wait")
             found = await self._commands.wait(identifier, seconds) or found
@@ -130,7 +130,7 @@ class _CommandApi:
 
 
 def _tenant_of(grant: Grant | None, request: Request, address: str, whose: str | None = None) -> str:
-    """For whose gateways somebody may send this, which is `whose` where that is known. Raises Refused."""
+    """For whose gateways somebody may send this, which is `whose` where that is known. Raises RequestRefused."""
     wanted = whose or request.query_params.get("tenant")
     if grant is None:
         return wanted or DEFAULT_TENANT
@@ -139,27 +139,27 @@ def _tenant_of(grant: Grant | None, request: Request, address: str, whose: str |
             return wanted
     elif not grant.may_send(address):
         words = f"{grant.user} must not send to {address}"
-        raise Refused(403, f"{words}: it needs the right send:{address} (waypost hub user add --allow)")
+        raise RequestRefused(403, f"{words}: it needs the right send:{address} (waypost hub user add --allow)")
     try:
         own = user(grant.user, Kind.PERSON).tenant
     except NotAPeer as why:
-        raise Refused(403, str(why)) from None
+        raise RequestRefused(403, str(why)) from None
     if wanted not in (None, own):
-        raise Refused(403, f"{grant.user} sends to gateways of its own tenant")
+        raise RequestRefused(403, f"{grant.user} sends to gateways of its own tenant")
     return own
 
 
 async def _document(request: Request) -> CommandDocument:
-    """The body of a request. Raises Refused."""
+    """The body of a request. Raises RequestRefused."""
     body = await body_of(request, DOCUMENT_BYTES_MAX, "a command")
     try:
         return msgspec.json.decode(body, type=CommandDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, f"this is no command: {error}") from None
+        raise RequestRefused(400, f"this is no command: {error}") from None
 
 
 def _number(text: str, least: int, most: int, name: str) -> int:
-    """Raises Refused."""
+    """Raises RequestRefused."""
     if text.isascii() and text.isdigit() and least <= int(text[:19]) <= most:
         return int(text[:19])
-    raise Refused(400, f"{name} is a number from {least} to {most}")
+    raise RequestRefused(400, f"{name} is a number from {least} to {most}")

@@ -55,8 +55,8 @@ from cloud.hub.registry.rollouts import RolloutError, Rollouts
 from cloud.hub.rollout import Pace, WavesError
 from cloud.hub.scope import scope_of
 from cloud.lake.faults import RegistryError
-from edge.broker.http.access import Access
-from edge.broker.http.refusal import Refused
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Operation
 from edge.configuration.kinds import KINDS
@@ -74,7 +74,7 @@ _STATUS: Final[dict[type[Exception], int]] = {
 }
 
 
-def routes(desired: DesiredConfigurations, access: Access) -> list[HttpRoute]:
+def routes(desired: DesiredConfigurations, access: HttpAccess) -> list[HttpRoute]:
     """Those of the module."""
     api = _DesiredApi(desired, access)
     return [
@@ -97,15 +97,15 @@ def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
     async def behind(request: Request) -> Response:
         try:
             return await answer(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             return refused.response()
         except ConfigurationRejected as rejected:
             errors = [str(error) for error in rejected.errors]
             return json_answer({"error": "; ".join(errors), "errors": errors}, 400)
         except tuple(_STATUS) as error:
-            return Refused(_STATUS[type(error)], str(error)).response()
+            return RequestRefused(_STATUS[type(error)], str(error)).response()
         except RegistryError as error:
-            return Refused(503, str(error)).response()
+            return RequestRefused(503, str(error)).response()
 
     return behind
 
@@ -113,7 +113,7 @@ def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
 class _DesiredApi:
     """Every method raises what `_answered` takes."""
 
-    def __init__(self, desired: DesiredConfigurations, access: Access) -> None:
+    def __init__(self, desired: DesiredConfigurations, access: HttpAccess) -> None:
         self._desired = desired
         self._access = access
 
@@ -132,7 +132,7 @@ class _DesiredApi:
         found = await self._desired.ask(lambda tables: tables.configurations.gateways(tenant))
         state = next((each for each in found if each.gateway == name), None)
         if state is None:
-            raise Refused(404, f"nothing is wanted of a gateway {name} of tenant {tenant}")
+            raise RequestRefused(404, f"nothing is wanted of a gateway {name} of tenant {tenant}")
         shown = [masked(KINDS, each) for each in versions[0].desired.resources] if versions else []
         return json_answer(
             {**gateway_row(state), "resources": shown, "versions": [version_row(each) for each in versions]}
@@ -206,7 +206,7 @@ class _DesiredApi:
         wanted, query = await self._wanted(request, ""), request.query_params
         patterns = [each for each in query.get("gateways", "").split(",") if each]
         if bool(patterns) is ("selector" in query):
-            raise Refused(400, "gateways=PATTERN,… or selector=SELECTOR says which gateways it is for")
+            raise RequestRefused(400, "gateways=PATTERN,… or selector=SELECTOR says which gateways it is for")
         whom = Whom(patterns, None if patterns else _selector(request))
         seconds = [_number(query.get(name, default), name) for name, default in (("soak", "600"), ("away", "3600"))]
         pace = Pace(seconds[0], seconds[1], int(_number(query.get("failures", "0"), "failures")))
@@ -224,7 +224,7 @@ class _DesiredApi:
             "abort": lambda rollouts: rollouts.abort(identifier),
         }
         if step not in steps:
-            raise Refused(404, f"a roll-out can be told to {', '.join(steps)}")
+            raise RequestRefused(404, f"a roll-out can be told to {', '.join(steps)}")
         await self._desired.ask(lambda tables: steps[step](tables.rollouts))
         return await self._shown(scope.tenant, identifier, 200)
 
@@ -241,7 +241,7 @@ class _DesiredApi:
 
         found = await self._desired.ask(work)
         if found is None:
-            raise Refused(404, f"there is no roll-out {identifier[:64]}")
+            raise RequestRefused(404, f"there is no roll-out {identifier[:64]}")
         return json_answer(found, status)
 
     async def _whose(self, request: Request, operation: Operation) -> tuple[str, str]:
@@ -251,7 +251,7 @@ class _DesiredApi:
             by = grant.user if grant is not None else ""
         tenant = request.query_params.get("tenant", scope.tenant or DEFAULT_TENANT)
         if not scope.covers(tenant):
-            raise Refused(403, f"tenant {tenant} is another one")
+            raise RequestRefused(403, f"tenant {tenant} is another one")
         return tenant, by
 
     async def _wanted(self, request: Request, gateway: str) -> Wanted:
@@ -259,7 +259,7 @@ class _DesiredApi:
         query = request.query_params
         confirm_s = _number(query.get("confirm", str(int(CONFIRM_S))), "confirm")
         if fault := confirm_fault(confirm_s):
-            raise Refused(400, fault)
+            raise RequestRefused(400, fault)
         documents = checked(parse(KINDS, await body_of(request, SOURCE_BYTES_MAX, "a configuration"), "the request"))
         return Wanted(tenant, gateway, documents, confirm_s, query.get("restart") == "1", by, query.get("why", ""))
 
@@ -270,17 +270,17 @@ def _selector(request: Request) -> Selector:
 
 
 def _changes(body: bytes) -> Changes:
-    """Of a JSON merge patch (RFC 7396). Raises Refused, `LabelError`."""
+    """Of a JSON merge patch (RFC 7396). Raises RequestRefused, `LabelError`."""
     try:
         found = msgspec.json.decode(body, type=dict[str, str | None])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise Refused(400, f'expected labels, as in {{"site": "berlin", "ring": null}}: {error}') from None
+        raise RequestRefused(400, f'expected labels, as in {{"site": "berlin", "ring": null}}: {error}') from None
     require_sound(found)
     return found
 
 
 def _number(text: str, name: str) -> float:
-    """Raises Refused."""
+    """Raises RequestRefused."""
     if text.isascii() and text.isdigit() and len(text) <= 9:
         return float(text)
-    raise Refused(400, f"{name} is a number")
+    raise RequestRefused(400, f"{name} is a number")

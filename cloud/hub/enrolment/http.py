@@ -31,7 +31,7 @@ from cloud.hub.json_http import NOT_KEPT, body_of, json_answer
 from cloud.hub.registry.enrolments import EnrolmentRefused, Nameless
 from cloud.lake.faults import RegistryError
 from edge.broker.http.peer import peer_of
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 
 Document = TypeVar("Document", EnrolmentRequest, RenewalRequest, Attestation)
@@ -68,7 +68,7 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
     async def status(request: Request) -> Response:
         try:
             asked = await _asked_about(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             return Response(str(refused), refused.status, media_type="text/plain")
         kept = NOT_KEPT if request.method == "POST" else {"cache-control": f"public, max-age={int(OCSP_VALID_S / 2)}"}
         return Response(await enrolment.status_of(asked), media_type=ocsp.MEDIA_TYPE, headers=kept)
@@ -104,12 +104,12 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
 
 
 async def _asked_about(request: Request) -> bytes:
-    """A question about a certificate, DER, as RFC 6960 appendix A.1 has it in HTTP. Raises `Refused`."""
+    """A question about a certificate, DER, as RFC 6960 appendix A.1 has it in HTTP. Raises `RequestRefused`."""
     if request.method == "POST":
         return await body_of(request, OCSP_REQUEST_BYTES_MAX, "a question about a certificate")
     text: str = request.path_params["question"]
     if len(text) > 2 * OCSP_REQUEST_BYTES_MAX:
-        raise Refused(414, f"a question about a certificate has {OCSP_REQUEST_BYTES_MAX} bytes at most")
+        raise RequestRefused(414, f"a question about a certificate has {OCSP_REQUEST_BYTES_MAX} bytes at most")
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
@@ -133,7 +133,7 @@ async def _document(request: Request, kind: type[Document]) -> Document:
     """The body of a request. Raises `EnrolmentRefused`."""
     try:
         return msgspec.json.decode(await body_of(request, DOCUMENT_BYTES_MAX, "a request"), type=kind)
-    except Refused as refused:
+    except RequestRefused as refused:
         raise EnrolmentRefused(Reason.MALFORMED, str(refused)) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise EnrolmentRefused(Reason.MALFORMED, "the request is not the document that is wanted") from None

@@ -26,7 +26,7 @@ from edge.broker.security.credentials import (
     CredentialFile,
     CredentialsDamaged,
     CredentialsError,
-    User,
+    CredentialUser,
     ending,
     generated_password,
     new_user,
@@ -231,7 +231,7 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
         raise CommandError(str(error)) from None
 
 
-def _mine(file: CredentialFile, name: str) -> User:
+def _mine(file: CredentialFile, name: str) -> CredentialUser:
     """The user, if these commands may change it."""
     user = file.load().users.get(name)
     if user is None:
@@ -266,7 +266,7 @@ def _rules(allowed: Sequence[str]) -> tuple[AccessRule, ...]:
         raise click.UsageError(f"--allow {why}") from None
 
 
-def _described(user: User) -> dict[str, Any]:
+def _described(user: CredentialUser) -> dict[str, Any]:
     return {
         "name": user.name,
         "origin": user.origin,

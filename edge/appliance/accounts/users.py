@@ -13,8 +13,8 @@ from edge.broker.configuration import ConfiguredUser
 from edge.broker.security.credentials import (
     BY_RESOURCE,
     CredentialFile,
-    Snapshot,
-    User,
+    CredentialSnapshot,
+    CredentialUser,
     new_user,
     with_rules,
     with_secret,
@@ -23,14 +23,14 @@ from edge.broker.security.credentials import (
 log = logging.getLogger(__name__)
 
 
-def apply_resources(file: CredentialFile, configured: Sequence[ConfiguredUser]) -> Snapshot:
+def apply_resources(file: CredentialFile, configured: Sequence[ConfiguredUser]) -> CredentialSnapshot:
     """Write the users of resources into the file and take those away that have no resource any more.
 
     A user made by hand is not touched: its resource is not in force, which is said. Raises CredentialsError.
     """
     found = file.load().users
     wanted = {user.name: user for user in configured}
-    changed: list[User] = []
+    changed: list[CredentialUser] = []
     for name, described in wanted.items():
         existing = found.get(name)
         if existing is not None and existing.origin != BY_RESOURCE:
@@ -50,7 +50,7 @@ def apply_resources(file: CredentialFile, configured: Sequence[ConfiguredUser]) 
     return file.load()
 
 
-def _updated(user: User, described: ConfiguredUser) -> User:
+def _updated(user: CredentialUser, described: ConfiguredUser) -> CredentialUser:
     user = with_rules(user, described.rules)
     if described.password is None:
         return msgspec.structs.replace(user, secrets=())

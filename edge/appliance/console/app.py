@@ -28,16 +28,19 @@ from starlette.types import ASGIApp
 from edge.appliance.console.history import StatusHistory
 from edge.appliance.console.snapshot import StatusCache
 from edge.appliance.console.status import UplinkControl
-from edge.broker.http.access import Access, is_local
+from edge.broker.http.access import HttpAccess, is_local
 from edge.broker.http.application import application, needing
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import PURE, HttpRoute
 
 NEVER_CACHED = {"Cache-Control": "no-store"}
 
 
 def make_app(
-    history: StatusHistory, access: Access, uplink_control: UplinkControl | None = None, more: Sequence[HttpRoute] = ()
+    history: StatusHistory,
+    access: HttpAccess,
+    uplink_control: UplinkControl | None = None,
+    more: Sequence[HttpRoute] = (),
 ) -> ASGIApp:
     """The console over a history, which somebody else keeps sampling, and its source of status. Without
     `uplink_control` pausing answers 404. `more` routes, which ask `access` themselves, are served too."""
@@ -57,7 +60,7 @@ def make_app(
 
 
 class _Console:
-    def __init__(self, history: StatusHistory, access: Access, uplink_control: UplinkControl | None) -> None:
+    def __init__(self, history: StatusHistory, access: HttpAccess, uplink_control: UplinkControl | None) -> None:
         self._history = history
         self._now = StatusCache(history.source)
         self._access = access
@@ -97,7 +100,7 @@ class _Console:
             return True
         try:
             await self._access.require_view(request)
-        except Refused:
+        except RequestRefused:
             return False
         return True
 

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.probe import probe
 from edge.appliance.crossing.status import BridgeWatch
-from edge.broker.http.access import Access
+from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
 from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.router.uplinks import AnyConnector, is_to_hub
@@ -31,7 +31,7 @@ from edge.broker.router.uplinks import AnyConnector, is_to_hub
 NEVER_CACHED: Final = {"Cache-Control": "no-store"}
 
 
-def bridge_routes(watch: BridgeWatch, status: Callable[[], BridgeStatus], access: Access) -> Sequence[HttpRoute]:
+def bridge_routes(watch: BridgeWatch, status: Callable[[], BridgeStatus], access: HttpAccess) -> Sequence[HttpRoute]:
     """The routes over a gateway's bridge."""
     bridge = _Bridge(watch, status)
     view, manage = needing(access.require_view), needing(access.require_manage)

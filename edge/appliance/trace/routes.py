@@ -19,10 +19,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from edge.broker.http.access import Access
+from edge.broker.http.access import HttpAccess
 from edge.broker.http.application import needing
 from edge.broker.http.peer import peer_of
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import HttpRoute
 from edge.broker.limits import TOPIC_LEVELS_MAX
 from edge.broker.message.mqtt_errors import RemoteError
@@ -35,7 +35,7 @@ from edge.broker.tracing.watch import TraceFilter, TraceWatch
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-def trace_routes(tracer: PacketTracer, access: Access, *, seconds_max: float = TRACE_S_MAX) -> Sequence[HttpRoute]:
+def trace_routes(tracer: PacketTracer, access: HttpAccess, *, seconds_max: float = TRACE_S_MAX) -> Sequence[HttpRoute]:
     """Return the route over a gateway's packet tracer, which ends a trace after `seconds_max`."""
 
     async def trace(request: Request) -> Response:
@@ -49,7 +49,7 @@ def trace_routes(tracer: PacketTracer, access: Access, *, seconds_max: float = T
         try:
             watch = tracer.watch(about, arrived.set)
         except TooManyTraces as error:
-            return Refused(429, str(error)).response()
+            return RequestRefused(429, str(error)).response()
         events = _events(request, tracer, watch, arrived, seconds_max)
         return StreamingResponse(events, media_type="application/x-ndjson", headers=HEADERS)
 

@@ -1,6 +1,6 @@
 """What a peer's attach asks for: its terminus read as an address, a subscription name and options. Pure functions.
 
-Raises `Unacceptable` with the condition the attach is refused with (AMQP 1.0 section 2.6.3).
+Raises `AttachRefused` with the condition the attach is refused with (AMQP 1.0 section 2.6.3).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bridge.amqp_values import Described, Symbol, Ulong
 from bridge.engine import Condition, Link, Terminus, TerminusKind
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.limits import ADDRESS_BYTES_MAX
-from edge.broker.message.selector import Selector, SelectorError
+from edge.broker.message.selector import MessageSelector, SelectorError
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import MANAGEMENT, TEMPORARY_PREFIX
 from edge.broker.model.interfaces import Refusal
@@ -73,7 +73,7 @@ CONDITIONS: Final = {
 """Why something was refused, in AMQP's own error conditions (sections 2.8.15 to 2.8.17)."""
 
 
-class Unacceptable(Exception):
+class AttachRefused(Exception):
     """The attach cannot be served; `condition` says why on the wire."""
 
     def __init__(self, name: str, description: str) -> None:
@@ -81,14 +81,14 @@ class Unacceptable(Exception):
         self.condition = Condition(name, description)
 
 
-class Reception(msgspec.Struct, frozen=True):
+class ReceiverTarget(msgspec.Struct, frozen=True):
     """What a receiver attached to."""
 
     address: str
     options: SubscribeOptions
     source: Terminus
     """The source to answer with: what is really in place."""
-    selector: Selector | None = None
+    selector: MessageSelector | None = None
     service: str = ""
     """The service whose answers are received; `address` is where they are sent."""
 
@@ -112,9 +112,9 @@ def sending_address(link: Link) -> tuple[str | None, Terminus]:
     """The address a sender attached to, None for the anonymous relay; and the target to answer with."""
     target = link.target
     if target.kind is TerminusKind.COORDINATOR:
-        raise Unacceptable("amqp:not-implemented", "transactions are not supported")
+        raise AttachRefused("amqp:not-implemented", "transactions are not supported")
     if target.kind is not TerminusKind.TARGET:
-        raise Unacceptable("amqp:invalid-field", "a sender without a target")
+        raise AttachRefused("amqp:invalid-field", "a sender without a target")
     if target.dynamic:
         return _dynamic(target)
     if target.address is None:
@@ -124,22 +124,24 @@ def sending_address(link: Link) -> tuple[str | None, Terminus]:
         return address, target
     _check(address)
     if is_filter(address) or SUBSCRIPTION_SEPARATOR in address:
-        raise Unacceptable("amqp:invalid-field", f"{address!r} cannot be sent to")
+        raise AttachRefused("amqp:invalid-field", f"{address!r} cannot be sent to")
     return address, target
 
 
 def check_to(address: str | None) -> str:
-    """The address of one message on the anonymous relay. Raises `Unacceptable`."""
+    """The address of one message on the anonymous relay. Raises `AttachRefused`."""
     if address is None:
-        raise Unacceptable("amqp:invalid-field", "a message without 'to' on an anonymous link")
+        raise AttachRefused("amqp:invalid-field", "a message without 'to' on an anonymous link")
     address = local_address(address)
     _check(address)
     if is_filter(address):
-        raise Unacceptable("amqp:invalid-field", f"{address!r} cannot be sent to")
+        raise AttachRefused("amqp:invalid-field", f"{address!r} cannot be sent to")
     return address
 
 
-def reception(link: Link, container_id: str, kind_of: KindOf, durable: Mapping[str, DurableSubscription]) -> Reception:
+def reception(
+    link: Link, container_id: str, kind_of: KindOf, durable: Mapping[str, DurableSubscription]
+) -> ReceiverTarget:
     """Return what a receiver attached to. `kind_of` gives the type of an address (`ConfiguredAddresses.type_of`),
     `durable` the durable subscriptions there are."""
     source = link.source
@@ -147,23 +149,23 @@ def reception(link: Link, container_id: str, kind_of: KindOf, durable: Mapping[s
         return _found(link, container_id, durable)
     if source.dynamic:
         address, answer = _dynamic(source)
-        return Reception(address, SubscribeOptions(owned=True), answer)
+        return ReceiverTarget(address, SubscribeOptions(owned=True), answer)
     whole = local_address(source.address or "")
     if whole in SERVICES:
-        return Reception(temporary_address(), SubscribeOptions(owned=True), source, service=whole)
+        return ReceiverTarget(temporary_address(), SubscribeOptions(owned=True), source, service=whole)
     address, separator, name = whole.partition(SUBSCRIPTION_SEPARATOR)
     _check(address)
     kind = kind_of(address)
     if kind is AddressType.SUBSCRIPTION:
-        raise Unacceptable("amqp:not-found", f"{whole!r} is a subscription: it is received from as <topic>::{whole}")
+        raise AttachRefused("amqp:not-found", f"{whole!r} is a subscription: it is received from as <topic>::{whole}")
     if separator and (kind is not AddressType.TOPIC or not name):
-        raise Unacceptable("amqp:not-found", f"there is no subscription {whole!r}")
+        raise AttachRefused("amqp:not-found", f"there is no subscription {whole!r}")
     if not name:  # a named subscription is a queue to some clients, and a topic to others
         _check_kind(source, address, kind)
     filters = {key: value for key, value in source.filters.items() if _described(value, _NO_LOCAL)}
     options = SubscribeOptions(no_local=bool(filters), browse=kind.is_queue and source.distribution_mode == "copy")
     if options.browse and is_filter(address):
-        raise Unacceptable("amqp:not-implemented", "one queue is browsed at a time")
+        raise AttachRefused("amqp:not-implemented", "one queue is browsed at a time")
     selector = None
     for key, value in source.filters.items():
         if _described(value, _SELECTOR) and (kind is AddressType.TOPIC or kind.is_queue):
@@ -171,10 +173,10 @@ def reception(link: Link, container_id: str, kind_of: KindOf, durable: Mapping[s
     if kind is AddressType.TOPIC:
         options = _topic_options(link, container_id, address, name, options)
         if name and selector is not None:
-            raise Unacceptable("amqp:not-implemented", f"{whole!r} takes no selector: it is not this receiver's alone")
+            raise AttachRefused("amqp:not-implemented", f"{whole!r} takes no selector: it is not this receiver's alone")
         if not name:
             options = msgspec.structs.replace(options, selector="" if selector is None else selector.text)
-    return Reception(address, options, msgspec.structs.replace(source, filters=filters), selector)
+    return ReceiverTarget(address, options, msgspec.structs.replace(source, filters=filters), selector)
 
 
 def _topic_options(
@@ -210,7 +212,7 @@ def _durable_name(owner: str, subscription: str) -> str:
     return f"amqp/{owner}/{subscription}"
 
 
-def _found(link: Link, container_id: str, durable: Mapping[str, DurableSubscription]) -> Reception:
+def _found(link: Link, container_id: str, durable: Mapping[str, DurableSubscription]) -> ReceiverTarget:
     """A receiver without a source asks what there is under the name of its link (section 2.6.3): so JMS clients find
     the durable subscription they unsubscribe from by closing that link."""
     subscription, _, rest = link.name.partition(CONSUMER_SEPARATOR)
@@ -220,7 +222,7 @@ def _found(link: Link, container_id: str, durable: Mapping[str, DurableSubscript
         if found is None:
             continue
         if found.consumers:
-            raise Unacceptable("amqp:resource-locked", f"subscription {subscription!r} is in use")
+            raise AttachRefused("amqp:resource-locked", f"subscription {subscription!r} is in use")
         declaration = found.declaration
         options = SubscribeOptions(
             durable_name=name,
@@ -229,12 +231,12 @@ def _found(link: Link, container_id: str, durable: Mapping[str, DurableSubscript
             selector=declaration.selector,
             timeout_s=declaration.timeout_s,
         )
-        selector = Selector(declaration.selector) if declaration.selector else None
+        selector = MessageSelector(declaration.selector) if declaration.selector else None
         filters = {"selector": Described(Symbol(_SELECTOR[0]), selector.text)} if selector is not None else {}
         kind, pattern = TerminusKind.SOURCE, declaration.pattern
         answer = Terminus(kind=kind, address=pattern, durability=2, expiry=_NEVER, filters=filters)
-        return Reception(pattern, options, answer, selector)
-    raise Unacceptable("amqp:not-found", f"there is no subscription {subscription!r}")
+        return ReceiverTarget(pattern, options, answer, selector)
+    raise AttachRefused("amqp:not-found", f"there is no subscription {subscription!r}")
 
 
 def _dynamic(terminus: Terminus) -> tuple[str, Terminus]:
@@ -248,37 +250,37 @@ def _dynamic(terminus: Terminus) -> tuple[str, Terminus]:
 
 def _check(address: str) -> None:
     if not address:
-        raise Unacceptable("amqp:invalid-field", "an empty address")
+        raise AttachRefused("amqp:invalid-field", "an empty address")
     if len(address) > ADDRESS_BYTES_MAX or len(address.encode("utf-8", "replace")) > ADDRESS_BYTES_MAX:
-        raise Unacceptable("amqp:invalid-field", f"an address has at most {ADDRESS_BYTES_MAX} bytes")
+        raise AttachRefused("amqp:invalid-field", f"an address has at most {ADDRESS_BYTES_MAX} bytes")
     if "\0" in address:
-        raise Unacceptable("amqp:invalid-field", "the address is no topic name")
+        raise AttachRefused("amqp:invalid-field", "the address is no topic name")
     if address in SERVICES:
-        raise Unacceptable("amqp:not-found", f"{address} is asked over a link of its own")
+        raise AttachRefused("amqp:not-found", f"{address} is asked over a link of its own")
     if address == LAST_WILL:
-        raise Unacceptable("amqp:not-implemented", f"a last will is in the properties of the open, not at {LAST_WILL}")
+        raise AttachRefused("amqp:not-implemented", f"a last will is in the properties of the open, not at {LAST_WILL}")
     levels = address.split("/")
     if "#" in levels[:-1] or any(len(level) > 1 and is_filter(level) for level in levels):
-        raise Unacceptable("amqp:invalid-field", f"{address!r} is no topic filter")
+        raise AttachRefused("amqp:invalid-field", f"{address!r} is no topic filter")
 
 
 def _check_kind(source: Terminus, address: str, kind: AddressType) -> None:
     """Who says that it consumes a queue, or a topic, as JMS clients do, is not given the other: it would miss what came
     before, or take away what is for others. Senders may say what they like: JMS clients guess it of where to reply."""
     if kind is AddressType.TOPIC and "queue" in source.capabilities:
-        raise Unacceptable("amqp:not-found", f"there is no queue {address!r}: it is a topic")
+        raise AttachRefused("amqp:not-found", f"there is no queue {address!r}: it is a topic")
     if kind.is_queue and "topic" in source.capabilities:
-        raise Unacceptable("amqp:not-found", f"there is no topic {address!r}: it is a queue")
+        raise AttachRefused("amqp:not-found", f"there is no topic {address!r}: it is a queue")
 
 
 def _described(value: object, descriptors: tuple[str, int]) -> bool:
     return isinstance(value, Described) and value.descriptor in descriptors
 
 
-def _selector(text: object) -> Selector:
+def _selector(text: object) -> MessageSelector:
     if not isinstance(text, str):
-        raise Unacceptable("amqp:invalid-field", "a selector that is no string")
+        raise AttachRefused("amqp:invalid-field", "a selector that is no string")
     try:
-        return Selector(text)
+        return MessageSelector(text)
     except SelectorError as error:
-        raise Unacceptable("amqp:invalid-field", f"selector: {error}") from error
+        raise AttachRefused("amqp:invalid-field", f"selector: {error}") from error

@@ -9,7 +9,7 @@ from bridge.hidden import hides
 
 
 @hides("body")
-class Answer(NamedTuple):
+class ManagementResponse(NamedTuple):
     """Status as HTTP has it, words for a person, and a body."""
 
     status: int
@@ -21,7 +21,9 @@ class Answer(NamedTuple):
 class Administration(Protocol):
     """Who keeps the addresses: the configuration of the gateway."""
 
-    def change(self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[Answer], None]) -> None:
+    def change(
+        self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[ManagementResponse], None]
+    ) -> None:
         """Make, change or delete (one of `CHANGES`) the address `name`. `done` is called on the loop's thread when it
         is on disk and in force, or with what is wrong."""
         ...

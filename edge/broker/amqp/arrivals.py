@@ -28,7 +28,7 @@ QOS: Final = 1
 Member = tuple[IncomingLink, int, bytes, int, bytes]
 """Who sent a message, under which number, and with which header section, flags and body."""
 
-Kept = tuple[IncomingLink, Run, tuple[int]]
+SingleRun = tuple[IncomingLink, Run, tuple[int]]
 """Who sent a run of one message, and under which number."""
 
 
@@ -45,7 +45,7 @@ class LoggedMessages(CollectedBatch):
 
     __slots__ = ("_loops", "_members", "logs", "messages", "offers")
 
-    def __init__(self, loops: EngineLoops, members: Sequence[Kept], logs: Sequence[LogRuns]) -> None:
+    def __init__(self, loops: EngineLoops, members: Sequence[SingleRun], logs: Sequence[LogRuns]) -> None:
         self._loops = loops
         self._members = members
         self.logs = logs
@@ -158,12 +158,12 @@ def encoded_messages(members: Sequence[Member]) -> list[bytes]:
     return encoded
 
 
-class Lane:
+class AmqpLane:
     """The messages of one connection that are as usual, read out of what its transport received."""
 
     __slots__ = ("_arrivals", "_diverted", "_driver", "_engine", "_flags", "_header", "_loops", "_waits_in")
 
-    def __init__(self, arrivals: Arrivals, loops: EngineLoops, driver: Driver, engine: Engine) -> None:
+    def __init__(self, arrivals: AmqpLanes, loops: EngineLoops, driver: Driver, engine: Engine) -> None:
         self._arrivals = arrivals
         self._loops = loops
         self._driver = driver
@@ -229,7 +229,7 @@ class Lane:
         return more
 
 
-class Arrivals:
+class AmqpLanes:
     """The lanes of one broker; used inside the loop only."""
 
     def __init__(self, loops: EngineLoops, router: Router) -> None:
@@ -241,9 +241,9 @@ class Arrivals:
         """The number of this turn."""
         router.add_source(self)
 
-    def lane(self, driver: Driver, engine: Engine) -> Lane:
+    def lane(self, driver: Driver, engine: Engine) -> AmqpLane:
         """Make the lane of a new connection."""
-        return Lane(self, self._loops, driver, engine)
+        return AmqpLane(self, self._loops, driver, engine)
 
     def add(self, member: Member) -> None:
         """Publish this message at the end of the turn."""
@@ -267,7 +267,7 @@ class Arrivals:
         received_at, clock = self._router.stamp()
         columns: dict[str, RouteTargets | None] = {}
         logs: dict[LogSink, list[Run]] = {}
-        kept: list[Kept] = []
+        kept: list[SingleRun] = []
         others: dict[str, list[Member]] = {}
         for member in members:
             origin, number, header, flags, body = member

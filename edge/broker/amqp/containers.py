@@ -62,7 +62,7 @@ class ObservedConnection(Protocol):
         ...
 
 
-class Containers:
+class ContainerRegistry:
     """Containers of all connections of one broker or address space."""
 
     __slots__ = ("_connections", "_links", "_numbers", "sole")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from edge.broker.amqp.containers import ConnectionFigures, Containers, LinkFigures, ObservedConnection
+from edge.broker.amqp.containers import ConnectionFigures, ContainerRegistry, LinkFigures, ObservedConnection
 from edge.broker.amqp.entries import MakeEntry, address_entries
 from edge.broker.model.addresses import AddressType
 from edge.broker.router.router import Router
@@ -35,11 +35,11 @@ _COPIED: Final = (AddressType.TOPIC.value, AddressType.MULTICAST.value)
 """Types of addresses where each consumer gets a copy."""
 
 
-class Managed(NamedTuple):
+class ManagedBroker(NamedTuple):
     """Parts of a broker that management shows."""
 
     router: Router
-    containers: Containers
+    containers: ContainerRegistry
     container_id: str
     """The broker's."""
 
@@ -48,7 +48,7 @@ class EntityType(NamedTuple):
     """One type of entities."""
 
     attributes: tuple[str, ...]
-    entries: Callable[[Managed], Iterator[MakeEntry]]
+    entries: Callable[[ManagedBroker], Iterator[MakeEntry]]
     """In an order that stays as long as none comes or goes."""
 
 
@@ -56,7 +56,7 @@ def _entry(attributes: tuple[str, ...], kind: str, **known: Any) -> dict[str, An
     return {**dict.fromkeys(attributes), "type": _PREFIX + kind, **known}
 
 
-def _connections(managed: Managed) -> Iterator[MakeEntry]:
+def _connections(managed: ManagedBroker) -> Iterator[MakeEntry]:
     for number, connection in managed.containers.connections.items():
         yield partial(_of_connection, number, connection)
 
@@ -82,7 +82,7 @@ def _of_connection(number: int, connection: ObservedConnection) -> dict[str, Any
     )
 
 
-def _links(managed: Managed) -> Iterator[MakeEntry]:
+def _links(managed: ManagedBroker) -> Iterator[MakeEntry]:
     for number, connection in managed.containers.connections.items():
         for link in connection.link_figures():
             yield partial(_of_link, number, link)
@@ -110,7 +110,7 @@ def _of_link(number: int, link: LinkFigures) -> dict[str, Any]:
     )
 
 
-def _addresses(managed: Managed) -> Iterator[MakeEntry]:
+def _addresses(managed: ManagedBroker) -> Iterator[MakeEntry]:
     """The addresses that `io.waypost.address` has, and those of links that are none of them."""
     router = managed.router
     for entry in address_entries(router):
@@ -149,7 +149,7 @@ def _address(name: str, kind: str, consumers: int, **known: int) -> dict[str, An
     )
 
 
-def _router(managed: Managed) -> Iterator[MakeEntry]:
+def _router(managed: ManagedBroker) -> Iterator[MakeEntry]:
     yield partial(
         _entry,
         _ROUTER,

@@ -11,7 +11,7 @@ from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
 from bridge.publisher import device_of
 from bridge.sections import bare_message
-from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
+from edge.broker.amqp.addressing import CONDITIONS, AttachRefused, check_to
 from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import ADDRESSED_AT_ONCE, HEADER_USUAL_BYTES_MAX, SENDER_CREDIT
 from edge.broker.message.delivery_time import delivery_delay_of
@@ -55,7 +55,7 @@ _MODIFIED = {
 
 
 @hides("header", "body")
-class Translated(NamedTuple):
+class TranslatedMessage(NamedTuple):
     """A message as it is published: where, of which device (empty: the sender's own, and held against what that may
     do), with which header section and bare message."""
 
@@ -65,15 +65,15 @@ class Translated(NamedTuple):
     body: bytes
 
 
-class Relay(Protocol):
+class MessageRelay(Protocol):
     """Reads messages of a link in another way than by their address."""
 
-    def translated(self, header: bytes, body: bytes, *, settled: bool) -> Translated | None:
-        """None for a message that is what it says. Raises `Unacceptable` or `DecodeError`."""
+    def translated(self, header: bytes, body: bytes, *, settled: bool) -> TranslatedMessage | None:
+        """None for a message that is what it says. Raises `AttachRefused` or `DecodeError`."""
         ...
 
 
-class _Gathering:
+class _PendingRun:
     """Messages alike in everything but their body, on their way to become a run."""
 
     __slots__ = ("address", "bodies", "device", "flags", "header", "tokens")
@@ -112,7 +112,7 @@ class IncomingLink(Origin):
         name: str,
         address: str | None,
         grant: Grant | None = None,
-        relay: Relay | None = None,
+        relay: MessageRelay | None = None,
         user: str = "",
     ) -> None:
         """`address` None: the anonymous relay, every message says its own, and is held against `grant` if there is
@@ -313,7 +313,7 @@ class IncomingLink(Origin):
 
     def _publish_each(self, event: Transfers) -> None:
         settled = event.settled
-        gathering: _Gathering | None = None
+        gathering: _PendingRun | None = None
         for i, message in enumerate(event.messages):
             token = None if settled else event.deliveries[i]
             try:
@@ -323,19 +323,19 @@ class IncomingLink(Origin):
                     flags &= ~RETAIN  # of all devices of a tenant one message would be retained
                 if isinstance(properties[GROUP_FIELD], str):
                     flags |= GROUPED
-            except (DecodeError, Unacceptable) as error:
+            except (DecodeError, AttachRefused) as error:
                 self._reject(token, error)
                 continue
             if gathering is None or not gathering.is_for(address, header, flags, device):
                 self._publish_gathered(gathering)
-                gathering = _Gathering(address, header, flags, device)
+                gathering = _PendingRun(address, header, flags, device)
             gathering.bodies.append(body)
             if token is not None:
                 gathering.tokens.append(token)
         self._publish_gathered(gathering)
 
-    def _read(self, message: bytes, *, settled: bool) -> tuple[Sequence[Any], Translated]:
-        """The properties of one message, and how it is published. Raises `DecodeError` or `Unacceptable`."""
+    def _read(self, message: bytes, *, settled: bool) -> tuple[Sequence[Any], TranslatedMessage]:
+        """The properties of one message, and how it is published. Raises `DecodeError` or `AttachRefused`."""
         self._engine.check_message(message)
         end, start = bare_message(message)
         header, body = message[:end], message[start:]
@@ -350,15 +350,15 @@ class IncomingLink(Origin):
                 return properties, found
         address = self.address if self.address is not None else check_to(address_of(properties))
         self._permit(address)
-        return properties, Translated(address, "", header, body)
+        return properties, TranslatedMessage(address, "", header, body)
 
     def _check_delivery_time(self, body: bytes) -> None:
-        """Raises `Unacceptable` for a message that is to be delivered later: nothing here would wait for that."""
+        """Raises `AttachRefused` for a message that is to be delivered later: nothing here would wait for that."""
         asked = delivery_delay_of(body, self._router.now_ns() // _NS_IN_MS)
         if asked is not None:
             name, ahead_ms = asked
             text = f"{name} requests delivery in {ahead_ms} ms; scheduled delivery is unsupported: send it when due"
-            raise Unacceptable("amqp:not-implemented", text)
+            raise AttachRefused("amqp:not-implemented", text)
 
     def _header(self, header: bytes, expiry_ms: int | None) -> bytes:
         """The header with the absolute-expiry-time of the bare message as a time to live, where that is sooner: one
@@ -367,18 +367,18 @@ class IncomingLink(Origin):
             return header
         return with_ttl(header, max(0, expiry_ms - self._router.now_ns() // _NS_IN_MS))
 
-    def _publish_gathered(self, gathering: _Gathering | None) -> None:
+    def _publish_gathered(self, gathering: _PendingRun | None) -> None:
         if gathering is not None:
             g = gathering
             self._publish(g.address, g.header, g.flags, g.bodies, g.tokens, g.device)
 
     def _permit(self, address: str) -> None:
-        """Raises `Unacceptable` for a message on the anonymous relay that must not be sent there."""
+        """Raises `AttachRefused` for a message on the anonymous relay that must not be sent there."""
         if self._grant is not None and not self._grant.may_send(address):
-            raise Unacceptable(_NOT_AUTHORIZED, f"{device_of(self.name)} must not send to {address!r}")
+            raise AttachRefused(_NOT_AUTHORIZED, f"{device_of(self.name)} must not send to {address!r}")
 
     def _reject(self, token: int | None, error: Exception) -> None:
         self._router.figures.refused += 1
         if token is not None:
-            name = error.condition.name if isinstance(error, Unacceptable) else _DECODE_ERROR
+            name = error.condition.name if isinstance(error, AttachRefused) else _DECODE_ERROR
             self._tell((token,), State.REJECTED, Condition(name, str(error)))

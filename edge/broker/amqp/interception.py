@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bridge.engine import Engine, Link
-from edge.broker.amqp.incoming import Relay
+from edge.broker.amqp.incoming import MessageRelay
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.scheduler import Scheduler
 
@@ -18,14 +18,14 @@ from edge.broker.amqp.scheduler import Scheduler
 class LinkInterceptor:
     """Of one connection. Steps in nowhere."""
 
-    def relay(self, address: str | None) -> Relay | None:
+    def relay(self, address: str | None) -> MessageRelay | None:
         """How messages of a link the peer sends on are read; None: as they are."""
         return None
 
     def receiver(
         self, engine: Engine, link: Link, driver: Scheduler, name: str, clock_ns: Callable[[], int]
     ) -> OutgoingLink | None:
-        """The consumer behind a link the peer receives on; None leaves it to the session. Raises Unacceptable or
+        """The consumer behind a link the peer receives on; None leaves it to the session. Raises AttachRefused or
         AddressError."""
         return None
 
@@ -37,7 +37,7 @@ class LinkInterception:
     """Of one broker. Changes nothing."""
 
     def links(self, user: str | None) -> LinkInterceptor:
-        """For a connection of this user; None: nobody had to say who he is. Raises Unacceptable."""
+        """For a connection of this user; None: nobody had to say who he is. Raises AttachRefused."""
         return PASS_THROUGH
 
 

@@ -15,17 +15,17 @@ from edge.broker.amqp.addressing import (
     CONDITIONS,
     SERVICES,
     TEMPORARY_QUEUE,
-    Reception,
-    Unacceptable,
+    AttachRefused,
+    ReceiverTarget,
     kept_for,
     reception,
     sending_address,
 )
 from edge.broker.amqp.administration import Administration
-from edge.broker.amqp.containers import Containers, LinkFigures, LinkName, Steal
+from edge.broker.amqp.containers import ContainerRegistry, LinkFigures, LinkName, Steal
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.outgoing import STOLEN, OutgoingLink
-from edge.broker.amqp.peer import Peer, denied
+from edge.broker.amqp.peer import AmqpPeer, denied
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.services import PutToken, ServiceLink
 from edge.broker.model.addresses import AddressType
@@ -34,7 +34,7 @@ from edge.broker.model.interfaces import AddressError
 from edge.broker.router.router import Router
 
 
-class Attachment(NamedTuple):
+class LinkAttachment(NamedTuple):
     """What stands behind a link."""
 
     owner: IncomingLink | ServiceLink | OutgoingLink
@@ -63,12 +63,12 @@ class SessionLinks:
         engine: Engine,
         router: Router,
         driver: Scheduler,
-        peer: Peer,
+        peer: AmqpPeer,
         *,
         clock_ns: Callable[[], int],
         put_token: PutToken | None,
         administration: Administration | None,
-        containers: Containers,
+        containers: ContainerRegistry,
     ) -> None:
         """`clock_ns` is UTC, for time to live. `put_token` takes the tokens put to `$cbs` (None: none are taken),
         `administration` changes addresses for `$management` (None: nobody does)."""
@@ -80,7 +80,7 @@ class SessionLinks:
         self._put_token = put_token
         self._administration = administration
         self._containers = containers
-        self._attached: dict[Link, Attachment] = {}
+        self._attached: dict[Link, LinkAttachment] = {}
         self._replies: dict[str, str] = {}
         """Target addresses of receivers of a service's answers, and where the router finds them."""
 
@@ -103,7 +103,7 @@ class SessionLinks:
                 self._attach_receiver(link)
             else:
                 self._attach_sender(link)
-        except Unacceptable as error:
+        except AttachRefused as error:
             self._engine.refuse(link, error.condition)
         except AddressError as error:
             self._engine.refuse(link, Condition(CONDITIONS[error.refusal], str(error)))
@@ -165,7 +165,7 @@ class SessionLinks:
             peer.require(dynamic is not None or grant.may_send(address), "send to", address)
             allowed = partial(_may_send, address) if dynamic is None else None
         if address is not None and router.addresses.type_of(address) is AddressType.SUBSCRIPTION:
-            raise Unacceptable("amqp:not-allowed", f"{address!r} is a subscription: it gets what is sent to its topic")
+            raise AttachRefused("amqp:not-allowed", f"{address!r} is a subscription: it gets what is sent to its topic")
         relay = peer.interceptor.relay(address)
         incoming = IncomingLink(
             self._engine, link, router, self._driver, peer.publisher, address, grant, relay, peer.user
@@ -175,7 +175,7 @@ class SessionLinks:
             router.subscriptions.live.make_temporary_queue(dynamic, peer.user)
         elif dynamic is None and address is not None and relay is None:
             configured = address, router.addresses.type_of(address)
-        self._add(link, Attachment(incoming, address, allowed, configured, dynamic))
+        self._add(link, LinkAttachment(incoming, address, allowed, configured, dynamic))
         self._engine.accept(link, target=target)
         incoming.top_up()
 
@@ -196,7 +196,7 @@ class SessionLinks:
             administration=self._administration,
             containers=self._containers,
         )
-        self._add(link, Attachment(incoming, service))
+        self._add(link, LinkAttachment(incoming, service))
         self._engine.accept(link)
         incoming.top_up()
 
@@ -230,7 +230,7 @@ class SessionLinks:
         options = msgspec.structs.replace(wanted.options, owned=own or bool(wanted.service), client=peer.container_id)
         resumed = options.durable_name is not None and options.durable_name in router.durable_subscriptions
         outgoing.subscribe(wanted.address, options)
-        self._add(link, Attachment(outgoing, wanted.service or wanted.address, allowed, configured))
+        self._add(link, LinkAttachment(outgoing, wanted.service or wanted.address, allowed, configured))
         if wanted.service and link.target.address is not None:
             self._replies[link.target.address] = wanted.address
         elif not (resumed or options.shared or options.share_name is not None):
@@ -244,12 +244,12 @@ class SessionLinks:
         outgoing = peer.interceptor.receiver(self._engine, link, self._driver, peer.name, self._clock_ns)
         if outgoing is None:
             return False
-        self._add(link, Attachment(outgoing, link.source.address))
+        self._add(link, LinkAttachment(outgoing, link.source.address))
         self._engine.accept(link)
         outgoing.flow()
         return True
 
-    def _competes(self, wanted: Reception) -> bool:
+    def _competes(self, wanted: ReceiverTarget) -> bool:
         """Others get what this receiver does not select."""
         if wanted.address in self._router.subscriptions.live.temporary_queues:
             return True
@@ -268,7 +268,7 @@ class SessionLinks:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _add(self, link: Link, attachment: Attachment) -> None:
+    def _add(self, link: Link, attachment: LinkAttachment) -> None:
         """Serve the link; the one that this container had of the same name and role is stolen (section 2.6.1)."""
         peer = self._peer
         if peer.container_id:
@@ -286,7 +286,7 @@ class SessionLinks:
         self._detach(link, STOLEN, closed=False)
         self._driver.flush_soon()
 
-    def _forget(self, link: Link) -> Attachment | None:
+    def _forget(self, link: Link) -> LinkAttachment | None:
         """The link is known no more, and the node it made ends with it (section 3.5.10)."""
         link.bind(None)
         attachment = self._attached.pop(link, None)

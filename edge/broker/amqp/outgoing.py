@@ -19,7 +19,7 @@ from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.message.selectable import selectable
-from edge.broker.message.selector import Selector
+from edge.broker.message.selector import MessageSelector
 from edge.broker.message.translation import amqp_messages
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Explanation, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
@@ -59,7 +59,7 @@ class OutgoingLink(Consumer):
         *,
         durable: bool,
         clock_ns: Callable[[], int],
-        selector: Selector | None = None,
+        selector: MessageSelector | None = None,
         shared: bool = False,
         forget: Callable[[Link], object] = lambda _: None,
         user: str = "",
@@ -362,7 +362,13 @@ class OutgoingLink(Consumer):
                 subscription.settle(self, at, at, DeliveryOutcome.TOO_LARGE)
 
     def _deliver_selected(
-        self, selector: Selector, subscription: Subscription, position: int, messages: list[bytes], *, settled: bool
+        self,
+        selector: MessageSelector,
+        subscription: Subscription,
+        position: int,
+        messages: list[bytes],
+        *,
+        settled: bool,
     ) -> None:
         """One by one: what is not selected counts as done."""
         limit = self._link.max_message_size or max(map(len, messages))
@@ -389,7 +395,7 @@ class OutgoingLink(Consumer):
 class QueueSelection:
     """What a selector wants of a queue; the rest stays for other consumers (`model.interfaces.Selection`)."""
 
-    def __init__(self, selector: Selector) -> None:
+    def __init__(self, selector: MessageSelector) -> None:
         self.text = selector.text
         self._selector = selector
 
@@ -397,7 +403,7 @@ class QueueSelection:
         return [_is_selected(self._selector, message) for message in amqp_messages(run)]
 
 
-def _is_selected(selector: Selector, message: bytes) -> bool:
+def _is_selected(selector: MessageSelector, message: bytes) -> bool:
     try:
         return selector.matches(selectable(message))
     except DecodeError:

@@ -6,7 +6,7 @@ from typing import Final
 
 from bridge.engine import Condition
 from bridge.publisher import publisher_name
-from edge.broker.amqp.addressing import CONDITIONS, Unacceptable
+from edge.broker.amqp.addressing import CONDITIONS, AttachRefused
 from edge.broker.amqp.interception import PASS_THROUGH, LinkInterceptor
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Refusal
@@ -14,7 +14,7 @@ from edge.broker.model.interfaces import Refusal
 NOT_AUTHORIZED: Final = CONDITIONS[Refusal.NOT_AUTHORIZED]
 
 
-class Peer:
+class AmqpPeer:
     """One container; known from its open on, and again from each token it puts to `$cbs`."""
 
     __slots__ = ("closing", "container_id", "grant", "interceptor", "name")
@@ -47,9 +47,9 @@ class Peer:
         return "" if self.grant is None else self.grant.user
 
     def require(self, allowed: bool, what: str, address: str) -> None:
-        """Raises `Unacceptable` unless it is allowed."""
+        """Raises `AttachRefused` unless it is allowed."""
         if not allowed or self.closing:
-            raise Unacceptable(NOT_AUTHORIZED, f"{self.name} must not {what} {address!r}")
+            raise AttachRefused(NOT_AUTHORIZED, f"{self.name} must not {what} {address!r}")
 
 
 def denied(description: str) -> Condition:

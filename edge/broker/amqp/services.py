@@ -18,9 +18,9 @@ from bridge.amqp_values import DecodeError, Int, Ulong, encode
 from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, Run
 from edge.broker.amqp import dispatch
-from edge.broker.amqp.addressing import Unacceptable, check_to
-from edge.broker.amqp.administration import Administration, Answer
-from edge.broker.amqp.containers import Containers
+from edge.broker.amqp.addressing import AttachRefused, check_to
+from edge.broker.amqp.administration import Administration, ManagementResponse
+from edge.broker.amqp.containers import ContainerRegistry
 from edge.broker.amqp.entries import ADDRESS_ATTRIBUTES, ADDRESS_TYPE, address_entries, entry_of
 from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, SERVICE_CREDIT
@@ -72,7 +72,7 @@ class ServiceLink(Origin):
         grant: Grant | None,
         put_token: PutToken | None = None,
         administration: Administration | None = None,
-        containers: Containers,
+        containers: ContainerRegistry,
     ) -> None:
         """`replies`: target address of a receiver of answers -> where the router finds it.
 
@@ -89,7 +89,7 @@ class ServiceLink(Origin):
         self._grant = grant
         self._take_token = put_token
         self._administration = administration
-        self._managed = dispatch.Managed(router, containers, engine.container_id)
+        self._managed = dispatch.ManagedBroker(router, containers, engine.container_id)
         self.delivered = 0
         """Requests that came since the link was attached."""
         self._changing = 0
@@ -108,7 +108,7 @@ class ServiceLink(Origin):
                 self._request(message)
             except DecodeError as error:
                 state, condition = State.REJECTED, Condition("amqp:decode-error", str(error))
-            except Unacceptable as error:
+            except AttachRefused as error:
                 state, condition = State.REJECTED, error.condition
             if not event.settled:
                 self._engine.settle(self._link, (event.deliveries[i],), state, condition)
@@ -147,7 +147,7 @@ class ServiceLink(Origin):
         else:
             self._put_token(values, found.body, lambda a: self._answer(address, correlation, a, _CBS_NAMES))
 
-    def _answer(self, address: str, correlation: Any, answer: Answer, names: str) -> None:
+    def _answer(self, address: str, correlation: Any, answer: ManagementResponse, names: str) -> None:
         application: dict[str, Any] = dict(zip(names.split(), (Int(answer.status), answer.description), strict=True))
         if answer.results is not None:
             application["count"] = Int(answer.results)
@@ -158,51 +158,53 @@ class ServiceLink(Origin):
     def _reply_address(self, reply_to: object) -> str:
         """Where the answer goes: nobody gets messages through us to where he must not send himself."""
         if not isinstance(reply_to, str):
-            raise Unacceptable("amqp:invalid-field", "a request without reply-to")
+            raise AttachRefused("amqp:invalid-field", "a request without reply-to")
         address = self._replies.get(reply_to)
         if address is None:
             address = check_to(str(reply_to))
             if self._grant is not None and not self._grant.may_send(address):
-                raise Unacceptable("amqp:unauthorized-access", f"{self.name} must not send to {address!r}")
+                raise AttachRefused("amqp:unauthorized-access", f"{self.name} must not send to {address!r}")
         return address
 
-    def _change(self, values: Mapping[str, Any], body: bytes, answer: Callable[[Answer], None]) -> None:
+    def _change(self, values: Mapping[str, Any], body: bytes, answer: Callable[[ManagementResponse], None]) -> None:
         name = values.get("name", values.get("identity"))
         try:
             attributes: Any = json.loads(body) if body else {}
         except (ValueError, RecursionError):
             attributes = None
         if self._administration is None:
-            answer(Answer(501, "the addresses are in a file this gateway was started with: change that"))
+            answer(ManagementResponse(501, "the addresses are in a file this gateway was started with: change that"))
         elif values.get("type") not in (None, ADDRESS_TYPE):
-            answer(Answer(400, f"type: there is only {ADDRESS_TYPE}"))
+            answer(ManagementResponse(400, f"type: there is only {ADDRESS_TYPE}"))
         elif not isinstance(name, str) or not name:
-            answer(Answer(400, "name: the address is missing"))
+            answer(ManagementResponse(400, "name: the address is missing"))
         elif not isinstance(attributes, dict):
-            answer(Answer(400, "the body is a map of attributes"))
+            answer(ManagementResponse(400, "the body is a map of attributes"))
         else:
             self._changing += 1
             self._administration.change(str(values["operation"]), name, attributes, partial(self._changed, answer))
 
-    def _changed(self, answer: Callable[[Answer], None], what: Answer) -> None:
+    def _changed(self, answer: Callable[[ManagementResponse], None], what: ManagementResponse) -> None:
         self._changing -= 1
         answer(what)
         self.top_up()
 
-    def _put_token(self, values: Mapping[str, Any], token: bytes, answer: Callable[[Answer], None]) -> None:
+    def _put_token(self, values: Mapping[str, Any], token: bytes, answer: Callable[[ManagementResponse], None]) -> None:
         if values.get("operation") != "put-token":
-            answer(Answer(400, "the operation is not put-token"))
+            answer(ManagementResponse(400, "the operation is not put-token"))
         elif self._grant is None:
-            answer(Answer(202, "accepted: nobody has to say who he is here"))
+            answer(ManagementResponse(202, "accepted: nobody has to say who he is here"))
         elif self._take_token is None:
-            answer(Answer(501, "tokens are not taken here; say who you are with SASL"))
+            answer(ManagementResponse(501, "tokens are not taken here; say who you are with SASL"))
         elif str(values.get("type", "jwt")).removeprefix("amqp:") != "jwt":
-            answer(Answer(400, "the type of the token is not jwt"))
+            answer(ManagementResponse(400, "the type of the token is not jwt"))
         else:
-            self._take_token(token, lambda why: answer(Answer(401, why) if why else Answer(202, "accepted")))
+            self._take_token(
+                token, lambda why: answer(ManagementResponse(401, why) if why else ManagementResponse(202, "accepted"))
+            )
 
 
-def manage(managed: dispatch.Managed, values: Mapping[str, Any], body: bytes) -> Answer:
+def manage(managed: dispatch.ManagedBroker, values: Mapping[str, Any], body: bytes) -> ManagementResponse:
     """Answer a management request; `values` are its application properties, `body` its body as JSON text."""
     operation = values.get("operation")
     if operation == "QUERY":
@@ -210,19 +212,23 @@ def manage(managed: dispatch.Managed, values: Mapping[str, Any], body: bytes) ->
     if operation == "READ":
         return _read(managed.router, values)
     about = _ABOUT.get(str(operation))
-    return Answer(400, f"unknown operation {operation!r}") if about is None else Answer(200, "OK", about)
+    return (
+        ManagementResponse(400, f"unknown operation {operation!r}")
+        if about is None
+        else ManagementResponse(200, "OK", about)
+    )
 
 
-def _read(router: Router, values: Mapping[str, Any]) -> Answer:
+def _read(router: Router, values: Mapping[str, Any]) -> ManagementResponse:
     name = values.get("name", values.get("identity"))
     if values.get("type") in (None, ADDRESS_TYPE) and isinstance(name, str):
         found = entry_of(router, name)
         if found is not None:
-            return Answer(200, "OK", found)
-    return Answer(404, f"there is no address {name!r}")
+            return ManagementResponse(200, "OK", found)
+    return ManagementResponse(404, f"there is no address {name!r}")
 
 
-def _query(managed: dispatch.Managed, values: Mapping[str, Any], body: bytes) -> Answer:
+def _query(managed: dispatch.ManagedBroker, values: Mapping[str, Any], body: bytes) -> ManagementResponse:
     """Answer with a part of the entities of one type. Attributes that a type of Dispatch's does not have are left out,
     as its versions differ in them."""
     try:
@@ -235,18 +241,18 @@ def _query(managed: dispatch.Managed, values: Mapping[str, Any], body: bytes) ->
         attributes, found = shown.attributes, shown.entries(managed)
         names = [name for name in wanted if name in attributes] if wanted else list(attributes)
     elif entity not in (None, ADDRESS_TYPE):
-        return Answer(400, f"entityType: there is {', '.join((ADDRESS_TYPE, *dispatch.TYPES))}")
+        return ManagementResponse(400, f"entityType: there is {', '.join((ADDRESS_TYPE, *dispatch.TYPES))}")
     elif not isinstance(wanted, list) or any(name not in ADDRESS_ATTRIBUTES for name in wanted):
-        return Answer(400, f"attributes are {', '.join(ADDRESS_ATTRIBUTES)}")
+        return ManagementResponse(400, f"attributes are {', '.join(ADDRESS_ATTRIBUTES)}")
     else:
         names, found = wanted or list(ADDRESS_ATTRIBUTES), address_entries(managed.router)
     offset, count = values.get("offset", 0), values.get("count", MANAGEMENT_RESULTS_MAX)
     if not isinstance(offset, int) or not isinstance(count, int) or offset < 0 or count < 0:
-        return Answer(400, "offset and count are numbers from 0 on")
+        return ManagementResponse(400, "offset and count are numbers from 0 on")
     first = min(offset, sys.maxsize - MANAGEMENT_RESULTS_MAX)
     part = (entry() for entry in islice(found, first, first + min(count, MANAGEMENT_RESULTS_MAX)))
     results = [[entry[name] for name in names] for entry in part]
-    return Answer(200, "OK", {"attributeNames": names, "results": results}, len(results))
+    return ManagementResponse(200, "OK", {"attributeNames": names, "results": results}, len(results))
 
 
 def _identifier(value: Any) -> Any:

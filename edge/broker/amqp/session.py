@@ -23,23 +23,23 @@ from bridge.engine import (
 )
 from bridge.message import Run
 from bridge.sasl import ANONYMOUS
-from edge.broker.amqp.addressing import Unacceptable
+from edge.broker.amqp.addressing import AttachRefused
 from edge.broker.amqp.administration import Administration
-from edge.broker.amqp.arrivals import Lane
-from edge.broker.amqp.containers import ConnectionFigures, Containers, LinkFigures
+from edge.broker.amqp.arrivals import AmqpLane
+from edge.broker.amqp.containers import ConnectionFigures, ContainerRegistry, LinkFigures
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
 from edge.broker.amqp.links import SessionLinks
 from edge.broker.amqp.outgoing import OutgoingLink
-from edge.broker.amqp.peer import Peer, denied
+from edge.broker.amqp.peer import AmqpPeer, denied
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.services import ServiceLink
 from edge.broker.amqp.will import will_of
 from edge.broker.model.authorization import Ended
 from edge.broker.router.due_wills import WillOrigin
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.proof import Proven, Verdict
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.sasl_credentials import SaslCredentials
 
 SOLE_CONNECTION: Final = "sole-connection-for-container"
@@ -69,12 +69,12 @@ class AmqpSession:
         *,
         clock_ns: Callable[[], int] = time.time_ns,
         on_closed: Callable[[Condition | None], None] | None = None,
-        gate: Gate | None = None,
+        gate: Authenticator | None = None,
         credentials: SaslCredentials | None = None,
         interception: LinkInterception = NO_INTERCEPTION,
         administration: Administration | None = None,
-        containers: Containers | None = None,
-        lane: Lane | None = None,
+        containers: ContainerRegistry | None = None,
+        lane: AmqpLane | None = None,
     ) -> None:
         """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
 
@@ -90,7 +90,7 @@ class AmqpSession:
         self._gate = gate
         self._credentials = credentials
         self._interception = interception
-        self._containers = Containers() if containers is None else containers
+        self._containers = ContainerRegistry() if containers is None else containers
         self._lane = lane
         self._sole: tuple[str, str] | None = None
         """The container id that is over this connection only."""
@@ -101,7 +101,7 @@ class AmqpSession:
         """User that SASL or TLS has proven."""
         self._ended_with: Condition | None = None
         """Why we closed the connection; None while we did not."""
-        self._peer = Peer()
+        self._peer = AmqpPeer()
         self._links = SessionLinks(
             engine,
             router,
@@ -244,7 +244,7 @@ class AmqpSession:
             if will is not None and peer.grant is not None:
                 peer.require(peer.grant.may_send(will.address), "leave a will for", will.address)
             self._will = None if peer.closing else will
-        except Unacceptable as error:
+        except AttachRefused as error:
             self._close(error.condition)
 
     def _close(self, condition: Condition) -> None:
@@ -274,12 +274,12 @@ class AmqpSession:
 
     # --- inside: what the user may do -------------------------------------------------------------------------
 
-    def _find_grant(self, gate: Gate, user: str) -> None:
+    def _find_grant(self, gate: Authenticator, user: str) -> None:
         peer = self._peer
         if user:
             proven = self._credentials.proven if self._credentials is not None else None
             if proven is None or proven.user != user:
-                proven = Proven(user)
+                proven = VerifiedIdentity(user)
             peer.grant = gate.grant(proven, peer.container_id, self._revoked)
         elif gate.tokens:
             peer.grant = gate.grant_nothing(peer.container_id, self._revoked)
@@ -297,7 +297,7 @@ class AmqpSession:
             return
         try:
             peer.interceptor = self._interception.links(peer.grant.user if peer.grant is not None else None)
-        except Unacceptable as error:
+        except AttachRefused as error:
             self._close(error.condition)
 
     def _revoked(self, why: Ended) -> None:
@@ -315,12 +315,12 @@ class AmqpSession:
         """
         gate, grant = self._gate, self._peer.grant
 
-        def known(verdict: Verdict, proven: Proven | None) -> None:
+        def known(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
             if self._peer.closing or gate is None or grant is None:
                 return
             unknown = not grant.user
             if proven is None:
-                decided("the token is not valid" if verdict is Verdict.REFUSED else verdict.value)
+                decided("the token is not valid" if verdict is LoginVerdict.REFUSED else verdict.value)
             elif not gate.renew(grant, proven):
                 decided(f"this connection is {grant.user}'s")
             elif unknown and not self._driver.identified(proven.user):

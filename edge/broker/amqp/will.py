@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bridge.message import DURABLE, RETAIN, Run
-from edge.broker.amqp.addressing import Unacceptable, check_to
+from edge.broker.amqp.addressing import AttachRefused, check_to
 from edge.broker.limits import WILL_BYTES_MAX
 from edge.broker.message.translation import QOS_ANNOTATION, RETAIN_ANNOTATION
 
@@ -27,18 +27,18 @@ BODY_PROPERTY: Final = "x-opt-will-body"
 
 
 def will_of(properties: Mapping[Any, Any], device: str) -> Run | None:
-    """The will the properties of an open ask for. Raises `Unacceptable` for one that cannot be."""
+    """The will the properties of an open ask for. Raises `AttachRefused` for one that cannot be."""
     address = properties.get(ADDRESS_PROPERTY)
     if address is None:
         return None
     if not isinstance(address, str):
-        raise Unacceptable("amqp:invalid-field", f"{ADDRESS_PROPERTY} is no string")
+        raise AttachRefused("amqp:invalid-field", f"{ADDRESS_PROPERTY} is no string")
     body = properties.get(BODY_PROPERTY, b"")
     body = body.encode() if isinstance(body, str) else body
     if not isinstance(body, bytes) or len(body) > WILL_BYTES_MAX:
-        raise Unacceptable("amqp:invalid-field", f"{BODY_PROPERTY} is no binary of at most {WILL_BYTES_MAX} bytes")
+        raise AttachRefused("amqp:invalid-field", f"{BODY_PROPERTY} is no binary of at most {WILL_BYTES_MAX} bytes")
     qos = properties.get(QOS_ANNOTATION, 1)
     if isinstance(qos, bool) or qos not in (0, 1, 2):
-        raise Unacceptable("amqp:invalid-field", f"{QOS_ANNOTATION} is not 0, 1 or 2")
+        raise AttachRefused("amqp:invalid-field", f"{QOS_ANNOTATION} is not 0, 1 or 2")
     flags = int(qos) | (DURABLE if qos else 0) | (RETAIN if properties.get(RETAIN_ANNOTATION) is True else 0)
     return Run(check_to(str(address)), device, flags, b"", [body])

@@ -17,7 +17,7 @@ COMMAND: Final = "command"
 RESPONSE: Final = "command_response"
 
 
-class Addresses:
+class HonoAddresses:
     """The addresses of one tenant."""
 
     def __init__(self, tenant: str) -> None:
@@ -66,7 +66,7 @@ def with_addresses(configuration: BrokerConfiguration) -> BrokerConfiguration:
 
 
 def _defaults(configuration: BrokerConfiguration, api: DeviceApiConfiguration) -> list[AddressConfiguration]:
-    names = Addresses(api.tenant)
+    names = HonoAddresses(api.tenant)
 
     def forwarded(address: str) -> bool:
         return any(

@@ -14,8 +14,8 @@ from bridge.amqp_values import DecodeError
 from bridge.engine import Engine, Link
 from bridge.message import Stored
 from bridge.sections import bare_message
-from edge.broker.amqp.addressing import CONDITIONS, Unacceptable
-from edge.broker.amqp.incoming import Translated
+from edge.broker.amqp.addressing import CONDITIONS, AttachRefused
+from edge.broker.amqp.incoming import TranslatedMessage
 from edge.broker.amqp.interception import LinkInterception, LinkInterceptor
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.scheduler import Scheduler
@@ -25,8 +25,8 @@ from edge.broker.hono.command_router import CommandSubscription
 from edge.broker.hono.commands import addressed, amqp_message, read_command
 from edge.broker.hono.errors import DeviceError, bad_request
 from edge.broker.hono.service import DeviceService
-from edge.broker.hono.tenant import Principal
-from edge.broker.hono.topics import Endpoint, Upload, read_upload
+from edge.broker.hono.tenant import DevicePrincipal
+from edge.broker.hono.topics import DeviceEndpoint, Upload, read_upload
 from edge.broker.message.translation import address_of, amqp_messages, outline, properties_of, read_header, with_ttl
 from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
 
@@ -46,9 +46,9 @@ _CONDITIONS: Final = {
 _CONTENT_TYPE: Final = 6
 
 
-def unacceptable(error: DeviceError) -> Unacceptable:
+def unacceptable(error: DeviceError) -> AttachRefused:
     """As a condition of AMQP, or of Hono where the standard has none."""
-    return Unacceptable(_CONDITIONS.get(error.status, "amqp:precondition-failed"), str(error))
+    return AttachRefused(_CONDITIONS.get(error.status, "amqp:precondition-failed"), str(error))
 
 
 class CommandRelay:
@@ -57,9 +57,9 @@ class CommandRelay:
     def __init__(self, service: DeviceService) -> None:
         self._service = service
 
-    def translated(self, header: bytes, body: bytes, *, settled: bool) -> Translated | None:
+    def translated(self, header: bytes, body: bytes, *, settled: bool) -> TranslatedMessage | None:
         try:
-            return Translated(addressed(body, self._service.addresses), "", header, body)
+            return TranslatedMessage(addressed(body, self._service.addresses), "", header, body)
         except DeviceError as error:
             raise unacceptable(error) from None
 
@@ -67,12 +67,12 @@ class CommandRelay:
 class DeviceRelay:
     """What a device or gateway sends over an anonymous link; None for what is none of the device API's."""
 
-    def __init__(self, service: DeviceService, principal: Principal | None) -> None:
+    def __init__(self, service: DeviceService, principal: DevicePrincipal | None) -> None:
         self._service = service
         self._principal = principal
 
-    def translated(self, header: bytes, body: bytes, *, settled: bool) -> Translated | None:
-        """Raises Unacceptable or DecodeError."""
+    def translated(self, header: bytes, body: bytes, *, settled: bool) -> TranslatedMessage | None:
+        """Raises AttachRefused or DecodeError."""
         to = address_of(properties_of(body))
         if to is None:
             return None
@@ -81,9 +81,9 @@ class DeviceRelay:
             if upload is None:
                 return None
             device = self._service.tenant.device(self._principal, upload.tenant, upload.device)
-            if settled and upload.endpoint is not Endpoint.TELEMETRY:
+            if settled and upload.endpoint is not DeviceEndpoint.TELEMETRY:
                 raise bad_request(f"{upload.endpoint.value}: a settled message could be lost")
-            if upload.endpoint is Endpoint.RESPONSE:
+            if upload.endpoint is DeviceEndpoint.RESPONSE:
                 return self._response(upload, device, body)
             return self._upload(upload, device, to, header, body)
         except DeviceError as error:
@@ -92,7 +92,7 @@ class DeviceRelay:
     def _read(self, to: str) -> Upload | None:
         levels = to.split("/")
         if levels[0] == RESPONSE and len(levels) == 4:
-            return Upload(Endpoint.RESPONSE, False, levels[1], levels[2], levels[3])
+            return Upload(DeviceEndpoint.RESPONSE, False, levels[1], levels[2], levels[3])
         try:
             upload = read_upload(to)
         except DeviceError:
@@ -103,17 +103,17 @@ class DeviceRelay:
             return None
         return upload
 
-    def _upload(self, upload: Upload, device: str, to: str, header: bytes, body: bytes) -> Translated:
+    def _upload(self, upload: Upload, device: str, to: str, header: bytes, body: bytes) -> TranslatedMessage:
         address = self._service.address(upload.endpoint)
-        source = messages.Source(device, messages.AMQP_ADAPTER, to)
+        source = messages.MessageSource(device, messages.AMQP_ADAPTER, to)
         completed = messages.completed(body, address, source, self._service.router.now_ns())
-        if upload.endpoint is Endpoint.EVENT and not read_header(header).durable:
+        if upload.endpoint is DeviceEndpoint.EVENT and not read_header(header).durable:
             ttl_ms = read_header(header).ttl_ms
             header = messages.header(durable=True)
             header = header if ttl_ms is None else with_ttl(header, ttl_ms)
-        return Translated(address, device, header, completed)
+        return TranslatedMessage(address, device, header, completed)
 
-    def _response(self, upload: Upload, device: str, body: bytes) -> Translated:
+    def _response(self, upload: Upload, device: str, body: bytes) -> TranslatedMessage:
         found = outline(body)
         status = upload.status or found.application.get(messages.STATUS)
         if not isinstance(status, int) or isinstance(status, bool) or not 200 <= status < 600:
@@ -123,7 +123,7 @@ class DeviceRelay:
         run = self._service.response(
             device, upload.request, status=status, content_type=content_type, body=found.body, qos=1
         )
-        return Translated(run.address, device, run.properties, run.bodies[0])
+        return TranslatedMessage(run.address, device, run.properties, run.bodies[0])
 
 
 class CommandLink(OutgoingLink):
@@ -139,14 +139,14 @@ class CommandLink(OutgoingLink):
         *,
         service: DeviceService,
         device: str,
-        gateway: Principal | None,
+        gateway: DevicePrincipal | None,
         everything: bool,
     ) -> None:
         """`device`: whom the link is for; `gateway`: the peer acts for others, and hears which device each command is
         for; `everything`: the link is for all of them. Raises AddressError."""
         super().__init__(engine, link, service.router, driver, name, durable=False, clock_ns=clock_ns)
         self._service = service
-        self._source = messages.Source(device, messages.AMQP_ADAPTER, link.source.address or COMMAND)
+        self._source = messages.MessageSource(device, messages.AMQP_ADAPTER, link.source.address or COMMAND)
         self._names_device = gateway is not None
         self._commands: CommandSubscription | None
         if everything and gateway is not None:
@@ -210,7 +210,9 @@ class CommandLink(OutgoingLink):
 class DeviceLinks(LinkInterceptor):
     """What the links of one connection are to the device API."""
 
-    def __init__(self, service: DeviceService, principal: Principal | None, *, device: bool, application: bool) -> None:
+    def __init__(
+        self, service: DeviceService, principal: DevicePrincipal | None, *, device: bool, application: bool
+    ) -> None:
         """`device`, `application`: what the peer may be; both where nobody has to say who he is."""
         self._service = service
         self._principal = principal

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from edge.broker.delivery.pattern import Joinable
-from edge.broker.hono.addresses import Addresses
-from edge.broker.hono.tenant import Principal
+from edge.broker.hono.addresses import HonoAddresses
+from edge.broker.hono.tenant import DevicePrincipal
 from edge.broker.model.interfaces import Consumer, SubscribeOptions
 from edge.broker.router.router import Router
 
@@ -21,7 +21,7 @@ class CommandSubscription:
     """One consumer's subscription to the commands of one device, or of all a gateway acts for; until `end`."""
 
     def __init__(
-        self, router: CommandRouter, consumer: Consumer, device: str | None, gateway: Principal | None
+        self, router: CommandRouter, consumer: Consumer, device: str | None, gateway: DevicePrincipal | None
     ) -> None:
         self.consumer = consumer
         self.device = device
@@ -52,7 +52,7 @@ class CommandSubscription:
 class CommandRouter:
     """All subscriptions to commands of one tenant."""
 
-    def __init__(self, router: Router, addresses: Addresses) -> None:
+    def __init__(self, router: Router, addresses: HonoAddresses) -> None:
         self._router = router
         self._addresses = addresses
         self._by_device: dict[str, list[CommandSubscription]] = {}
@@ -78,7 +78,7 @@ class CommandRouter:
                 queue.leave(general.consumer, keep=False)
         return subscription
 
-    def subscribe_gateway(self, consumer: Consumer, gateway: Principal) -> CommandSubscription:
+    def subscribe_gateway(self, consumer: Consumer, gateway: DevicePrincipal) -> CommandSubscription:
         """Give a gateway the commands of all devices it acts for that have no subscription of their own. Raises
         AddressError."""
         subscription = CommandSubscription(self, consumer, None, gateway)

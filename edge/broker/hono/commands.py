@@ -7,11 +7,11 @@ from typing import Any, Final, NamedTuple
 from bridge.amqp_values import DecodeError
 from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, Run
-from edge.broker.hono.addresses import Addresses
+from edge.broker.hono.addresses import HonoAddresses
 from edge.broker.hono.errors import bad_request
 from edge.broker.hono.limits import COMMAND_CHARACTERS_MAX, CORRELATION_BYTES_MAX
 from edge.broker.hono.messages import DEVICE, message_id, plain_properties, rebuilt
-from edge.broker.hono.requests import Request, Requests
+from edge.broker.hono.requests import CommandRequest, CommandRequests
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.message.translation import outline, read_header
@@ -24,19 +24,19 @@ _FIELDS: Final = 13
 
 
 @hides("payload")
-class Command(NamedTuple):
+class DeviceCommand(NamedTuple):
     """A command as its device's queue holds it."""
 
     device: str
     name: str
-    request: Request | None
+    request: CommandRequest | None
     """None: one-way, no response is expected."""
     content_type: str | None
     payload: bytes
     ttl_ms: int | None
 
 
-def addressed(message: bytes, addresses: Addresses) -> str:
+def addressed(message: bytes, addresses: HonoAddresses) -> str:
     """The queue of the device a message on ``command/<tenant>`` is for. Raises DeviceError for a malformed command.
 
     What is wrong with it the application hears at once, not when the device comes.
@@ -53,7 +53,7 @@ def addressed(message: bytes, addresses: Addresses) -> str:
     return to
 
 
-def read_command(run: Run, i: int, addresses: Addresses) -> Command:
+def read_command(run: Run, i: int, addresses: HonoAddresses) -> DeviceCommand:
     """Message `i` of a run in a device's queue. Raises DeviceError when it is no command."""
     device, body = addresses.device(run.address), run.bodies[i]
     if run.flags & AMQP:
@@ -75,7 +75,9 @@ def read_command(run: Run, i: int, addresses: Addresses) -> Command:
     return _of_fields(fields, body, addresses, device, None if expiry_s is None else expiry_s * _MS)
 
 
-def _of_fields(fields: list[Any], body: bytes, addresses: Addresses, device: str, ttl_ms: int | None) -> Command:
+def _of_fields(
+    fields: list[Any], body: bytes, addresses: HonoAddresses, device: str, ttl_ms: int | None
+) -> DeviceCommand:
     """From the fields of a properties section (AMQP 1.0 section 3.2.4)."""
     name = fields[_SUBJECT]
     if not isinstance(name, str) or not _is_name(name):
@@ -90,9 +92,9 @@ def _of_fields(fields: list[Any], body: bytes, addresses: Addresses, device: str
             raise bad_request(
                 f"a correlation-id or message-id of up to {CORRELATION_BYTES_MAX} bytes is needed with 'reply-to'"
             )
-        request = Request(reply, message_id(correlation))
+        request = CommandRequest(reply, message_id(correlation))
     content_type = fields[_CONTENT_TYPE]
-    return Command(device, str(name), request, str(content_type) if content_type else None, body, ttl_ms)
+    return DeviceCommand(device, str(name), request, str(content_type) if content_type else None, body, ttl_ms)
 
 
 def _is_name(name: str) -> bool:
@@ -100,13 +102,13 @@ def _is_name(name: str) -> bool:
     return plain and 0 < len(name) <= COMMAND_CHARACTERS_MAX
 
 
-def topic_rest(command: Command, requests: Requests) -> str:
+def topic_rest(command: DeviceCommand, requests: CommandRequests) -> str:
     """The end of the topic an MQTT device gets it on: request identifier (none: one-way) and name."""
     identifier = requests.identifier(command.device, command.request) if command.request is not None else ""
     return f"{identifier}/{command.name}"
 
 
-def mqtt_run(command: Command, topic: str, received_at: int, flags: int) -> Run:
+def mqtt_run(command: DeviceCommand, topic: str, received_at: int, flags: int) -> Run:
     """For an MQTT device; what is left of its time to live is said by whoever sends it."""
     expiry_s = None if command.ttl_ms is None else -(-command.ttl_ms // _MS)
     properties = plain_properties(command.content_type, expiry_s)
@@ -115,7 +117,7 @@ def mqtt_run(command: Command, topic: str, received_at: int, flags: int) -> Run:
 
 
 def amqp_message(
-    command: Command, original: bytes, reply_to: str | None, identifier: str, *, names_device: bool
+    command: DeviceCommand, original: bytes, reply_to: str | None, identifier: str, *, names_device: bool
 ) -> bytes:
     """The bare message for an AMQP device: `reply_to` and `identifier` are what it answers with; `names_device`: it
     acts for others, and hears which device is meant. `original` is the application's message. Raises `DecodeError`."""

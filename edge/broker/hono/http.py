@@ -27,21 +27,21 @@ from starlette.responses import Response
 from bridge.message import AMQP, DURABLE, Run
 from edge.broker.hono import messages
 from edge.broker.hono.command_router import CommandSubscription
-from edge.broker.hono.commands import Command, read_command
+from edge.broker.hono.commands import DeviceCommand, read_command
 from edge.broker.hono.errors import DeviceError, bad_request
 from edge.broker.hono.errors import refused as in_hono
 from edge.broker.hono.limits import CORS_S_MAX, TTD_S_MAX
 from edge.broker.hono.service import DeviceService
-from edge.broker.hono.tenant import Principal
-from edge.broker.hono.topics import Endpoint, content_type_of, seconds_of, status_of
-from edge.broker.http.access import BASIC, Access, Admission, basic
-from edge.broker.http.api import DeviceApi, until_gone
+from edge.broker.hono.tenant import DevicePrincipal
+from edge.broker.hono.topics import DeviceEndpoint, content_type_of, seconds_of, status_of
+from edge.broker.http.access import BASIC, AdmittedClient, HttpAccess, basic
+from edge.broker.http.api import HttpDeviceApi, until_gone
 from edge.broker.http.exchange import PublishRequest, SingleReceiver
 from edge.broker.http.fields import fields_of
-from edge.broker.http.handover import Handover
+from edge.broker.http.handover import AcceptedOnReceipt
 from edge.broker.http.message_headers import message_headers
 from edge.broker.http.peer import peer_of
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import HttpRoute
 from edge.broker.limits import Limits
 from edge.broker.model.authorization import Ended
@@ -61,20 +61,20 @@ CORS_RESPONSE_HEADERS: Final = ("hono-command", "hono-cmd-req-id", "hono-cmd-tar
 """What a page may read of an answer beside its body."""
 
 
-class Sender(NamedTuple):
+class RequestSender(NamedTuple):
     """Who a request is from, and the device it is for."""
 
-    principal: Principal | None
+    principal: DevicePrincipal | None
     device: str
     named: bool
     """The path names the device."""
 
 
-class HonoApi(DeviceApi):
-    """The routes of `DeviceApi`, and Hono's."""
+class HonoApi(HttpDeviceApi):
+    """The routes of `HttpDeviceApi`, and Hono's."""
 
     def __init__(
-        self, service: DeviceService, limits: Limits, access: Access | None = None, budget: Budget | None = None
+        self, service: DeviceService, limits: Limits, access: HttpAccess | None = None, budget: Budget | None = None
     ) -> None:
         super().__init__(service.router, limits, access, budget)
         self._service = service
@@ -115,33 +115,33 @@ class HonoApi(DeviceApi):
         return self._service.cors_origins if path.startswith(_PATHS) else super().origins(path)
 
     async def _telemetry(self, request: Request) -> Response:
-        return await self._answered(request, Endpoint.TELEMETRY)
+        return await self._answered(request, DeviceEndpoint.TELEMETRY)
 
     async def _event(self, request: Request) -> Response:
-        return await self._answered(request, Endpoint.EVENT)
+        return await self._answered(request, DeviceEndpoint.EVENT)
 
     async def _response(self, request: Request) -> Response:
-        return await self._answered(request, Endpoint.RESPONSE)
+        return await self._answered(request, DeviceEndpoint.RESPONSE)
 
-    async def _answered(self, request: Request, endpoint: Endpoint) -> Response:
+    async def _answered(self, request: Request, endpoint: DeviceEndpoint) -> Response:
         try:
             async with self._admitted(request) as (name, admission), self._body(request) as body:
                 principal = self._principal(request, name if admission.grant is not None else None)
-                if endpoint is Endpoint.RESPONSE:
+                if endpoint is DeviceEndpoint.RESPONSE:
                     return await self._respond(request, principal, body)
                 sender = self._sender(request, principal)
                 return await self._upload(request, endpoint, sender, body, admission)
         except DeviceError as error:
-            return Refused(error.status, str(error)).response()
-        except Refused as refused:
+            return RequestRefused(error.status, str(error)).response()
+        except RequestRefused as refused:
             return refused.response()
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
 
     # --- who --------------------------------------------------------------------------------------------------
 
-    def _principal(self, request: Request, user: str | None) -> Principal | None:
-        """The device that sends; None where nobody had to say who he is and did not. Raises DeviceError or Refused."""
+    def _principal(self, request: Request, user: str | None) -> DevicePrincipal | None:
+        """Return the sending device; None without authentication. Raises DeviceError or RequestRefused."""
         if user is None:
             if "authorization" not in request.headers:
                 return None
@@ -151,19 +151,19 @@ class HonoApi(DeviceApi):
             raise DeviceError(403, f"{user} is no device of tenant {self._service.tenant.name}")
         return principal
 
-    def _sender(self, request: Request, principal: Principal | None) -> Sender:
+    def _sender(self, request: Request, principal: DevicePrincipal | None) -> RequestSender:
         rest = request.path_params.get("rest")
         if rest is None:
-            return Sender(principal, self._service.tenant.device(principal, "", ""), named=False)
+            return RequestSender(principal, self._service.tenant.device(principal, "", ""), named=False)
         levels = str(rest).split("/")
         if len(levels) != 2 or not levels[1]:
             raise bad_request("the path ends with <tenant>/<device>, or with /<device>")
-        return Sender(principal, self._service.tenant.device(principal, *levels), named=True)
+        return RequestSender(principal, self._service.tenant.device(principal, *levels), named=True)
 
     # --- telemetry and events ---------------------------------------------------------------------------------
 
     async def _upload(
-        self, request: Request, endpoint: Endpoint, sender: Sender, body: bytes, admission: Admission
+        self, request: Request, endpoint: DeviceEndpoint, sender: RequestSender, body: bytes, admission: AdmittedClient
     ) -> Response:
         ttd_text = _field(request, "hono-ttd")
         ttd = min(seconds_of(ttd_text, "hono-ttd"), TTD_S_MAX) if ttd_text is not None else 0
@@ -179,13 +179,13 @@ class HonoApi(DeviceApi):
             return found or Response(status_code=_PUBLISHED)
 
     def _run(
-        self, request: Request, endpoint: Endpoint, sender: Sender, body: bytes, ttd: int | None
+        self, request: Request, endpoint: DeviceEndpoint, sender: RequestSender, body: bytes, ttd: int | None
     ) -> tuple[Run, int]:
         """The message, and the QoS it is taken with. Raises DeviceError."""
         content_type = content_type_of(_field(request, "content-type"))
         messages.check_payload(content_type, body)
         qos, ttl_s = 1, None
-        if endpoint is Endpoint.TELEMETRY:
+        if endpoint is DeviceEndpoint.TELEMETRY:
             level = _field(request, "qos-level") or "0"
             if level not in ("0", "1"):
                 raise bad_request(f"qos-level is 0 or 1, not {level[:20]!r}")
@@ -193,7 +193,7 @@ class HonoApi(DeviceApi):
         elif (ttl := _field(request, "hono-ttl")) is not None:
             ttl_s = seconds_of(ttl, "hono-ttl")
         address = self._service.address(endpoint)
-        source = messages.Source(sender.device, messages.HTTP_ADAPTER, request.url.path)
+        source = messages.MessageSource(sender.device, messages.HTTP_ADAPTER, request.url.path)
         message = messages.bare(
             to=address,
             body=body,
@@ -205,7 +205,7 @@ class HonoApi(DeviceApi):
         return Run(address, sender.device, flags, messages.header(durable=qos > 0, ttl_s=ttl_s), [message]), qos
 
     async def _publish_run(self, run: Run, qos: int) -> None:
-        """Publish, and wait until it is safe where that was asked for. Raises DeviceError or Refused."""
+        """Publish, and wait until it is safe where that was asked for. Raises DeviceError or RequestRefused."""
         publishing = PublishRequest(run.device, 1)
         if not qos:
             self._service.router.publish(Publication(publishing, run, ()))
@@ -221,7 +221,7 @@ class HonoApi(DeviceApi):
     # --- commands ---------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _subscribed(self, sender: Sender) -> AsyncIterator[tuple[SingleReceiver, CommandSubscription]]:
+    async def _subscribed(self, sender: RequestSender) -> AsyncIterator[tuple[SingleReceiver, CommandSubscription]]:
         """Subscribe to the commands of the device, or of all a gateway acts for when it sends for itself."""
         router, receiver = self._service.commands, SingleReceiver(sender.device)
         principal = sender.principal
@@ -245,7 +245,7 @@ class HonoApi(DeviceApi):
     async def _next_command(
         self,
         request: Request,
-        sender: Sender,
+        sender: RequestSender,
         receiver: SingleReceiver,
         commands: CommandSubscription,
         wait_s: int,
@@ -274,9 +274,9 @@ class HonoApi(DeviceApi):
             settle(DeliveryOutcome.REJECTED)
             return None
         self._service.router.figures.sent += 1
-        return Handover(command.payload, self._headers(command, sender.principal), settle)
+        return AcceptedOnReceipt(command.payload, self._headers(command, sender.principal), settle)
 
-    def _headers(self, command: Command, principal: Principal | None) -> dict[str, str]:
+    def _headers(self, command: DeviceCommand, principal: DevicePrincipal | None) -> dict[str, str]:
         """Names are escaped: an application's text must not end a header line."""
         headers = message_headers(command.content_type)
         headers["hono-command"] = quote(command.name, safe=" !$&'()*,-./:;=?@_~")
@@ -286,7 +286,7 @@ class HonoApi(DeviceApi):
             headers["hono-cmd-target-device"] = command.device
         return headers
 
-    async def _respond(self, request: Request, principal: Principal | None, body: bytes) -> Response:
+    async def _respond(self, request: Request, principal: DevicePrincipal | None, body: bytes) -> Response:
         """A response to a command."""
         levels = str(request.path_params["rest"]).split("/")
         if request.method == "POST":

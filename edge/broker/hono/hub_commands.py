@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bridge.command import HUB
-from edge.broker.hono.addresses import Addresses
+from edge.broker.hono.addresses import HonoAddresses
 
 
 class HubCommandAddresses:
     """Implements `edge.broker.router.commands.addresses.CommandAddresses`."""
 
     def __init__(self, tenant: str) -> None:
-        self._addresses = Addresses(tenant)
+        self._addresses = HonoAddresses(tenant)
         self.commands = self._addresses.commands
         self.responses = self._addresses.response(HUB)
 

@@ -48,7 +48,7 @@ _KINDS: Final[dict[int, Any]] = {6: Symbol, 7: Symbol, 8: Timestamp, 9: Timestam
 """Types of the fields of the properties section, where a decoded value has lost it (section 3.2.4)."""
 
 
-class Source(NamedTuple):
+class MessageSource(NamedTuple):
     """Where a message came from: the device it is of, and how it came in."""
 
     device: str
@@ -57,7 +57,7 @@ class Source(NamedTuple):
     """Topic, path or address the device itself named."""
 
 
-def mqtt_properties(raw: bytes, source: Source, content_type: str | None, ttl_s: int | None) -> bytes:
+def mqtt_properties(raw: bytes, source: MessageSource, content_type: str | None, ttl_s: int | None) -> bytes:
     """`Run.properties` of a device's MQTT message with its meta data; `raw` are those it came with.
 
     A content type or time to live of the topic's bag goes before that of MQTT 5. Raises `MqttError`.
@@ -119,7 +119,7 @@ def bare(
     return b"".join(parts)
 
 
-def upload_properties(source: Source, ttd: int | None = None) -> dict[str, Any]:
+def upload_properties(source: MessageSource, ttd: int | None = None) -> dict[str, Any]:
     """Application properties of a device's message."""
     found: dict[str, Any] = {DEVICE: source.device, ADAPTER: source.adapter, ADDRESS: source.address}
     if ttd is not None:
@@ -127,7 +127,7 @@ def upload_properties(source: Source, ttd: int | None = None) -> dict[str, Any]:
     return found
 
 
-def empty_notification(address: str, source: Source, ttd: int, now_ns: int) -> Run:
+def empty_notification(address: str, source: MessageSource, ttd: int, now_ns: int) -> Run:
     """The event that says for how long a device can be sent commands, in seconds: `UNTIL_FURTHER_NOTICE`, `GONE`."""
     application = upload_properties(source, ttd)
     body = bare(to=address, body=b"", now_ns=now_ns, application=application, content_type=EMPTY_NOTIFICATION)
@@ -148,7 +148,7 @@ def response(
     )  # fmt: skip
 
 
-def completed(message: bytes, address: str, source: Source, now_ns: int) -> bytes:
+def completed(message: bytes, address: str, source: MessageSource, now_ns: int) -> bytes:
     """A device's AMQP message as applications expect it: what it left out added, what is not its to say replaced.
 
     Annotations stay as they are encoded, and so does a body of one data section; any other body becomes one, as the

@@ -25,13 +25,13 @@ from edge.broker.hono.limits import (
 )
 from edge.broker.hono.mqtt_commands import CommandSubscriber
 from edge.broker.hono.service import DeviceService
-from edge.broker.hono.tenant import Principal
+from edge.broker.hono.tenant import DevicePrincipal
 from edge.broker.hono.topics import (
     ANY_DEVICE,
-    Bag,
+    DeviceEndpoint,
     DeviceFilter,
-    Endpoint,
     OnError,
+    PropertyBag,
     Upload,
     read_bag,
     read_filter,
@@ -42,9 +42,16 @@ from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import AddressError, Refusal
-from edge.broker.mqtt.events import Delivery, Published, SubscriptionRequest, Will
-from edge.broker.mqtt.interception import UNCHANGED, Admission, Interception, Interceptor, NotAdmitted, Publisher
-from edge.broker.mqtt.session import Session
+from edge.broker.mqtt.events import MqttDelivery, PublishEvent, SubscriptionRequest, Will
+from edge.broker.mqtt.interception import (
+    UNCHANGED,
+    ClientAdmission,
+    InterceptedPublisher,
+    Interception,
+    Interceptor,
+    NotAdmitted,
+)
+from edge.broker.mqtt.session import MqttSession
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +72,11 @@ _CHECKED: Final = (None, "", messages.EMPTY_NOTIFICATION)
 
 
 @hides("properties")
-class Plan(msgspec.Struct, frozen=True):
+class UploadPlan(msgspec.Struct, frozen=True):
     """What becomes of messages on one topic."""
 
     upload: Upload
-    bag: Bag = Bag()
+    bag: PropertyBag = PropertyBag()
     device: str = ""
     properties: bytes = b""
     """Of the run to publish."""
@@ -83,14 +90,18 @@ class DeviceConnection(Interceptor):
     """One connection, of an authenticated device or gateway, or (without a principal) of somebody nobody asked."""
 
     def __init__(
-        self, service: DeviceService, publisher: Publisher, session: Session, principal: Principal | None
+        self,
+        service: DeviceService,
+        publisher: InterceptedPublisher,
+        session: MqttSession,
+        principal: DevicePrincipal | None,
     ) -> None:
         self._service = service
         self._publisher = publisher
         self._session = session
         self._principal = principal
-        self._plans: dict[tuple[str, bytes, int], Plan | None] = {}
-        self._under_way: dict[int, Plan] = {}
+        self._plans: dict[tuple[str, bytes, int], UploadPlan | None] = {}
+        self._under_way: dict[int, UploadPlan] = {}
         """What is published and not answered, by packet identifier."""
         self._commands: dict[str, CommandSubscriber] = {}
         self._errors: dict[str, DeviceFilter] = {}
@@ -102,7 +113,7 @@ class DeviceConnection(Interceptor):
 
     # --- publishing -------------------------------------------------------------------------------------------
 
-    def published(self, event: Published) -> bool:
+    def published(self, event: PublishEvent) -> bool:
         """Deal with messages on a topic of the device API."""
         run = event.run
         plan = self._plan_of(run)
@@ -130,7 +141,7 @@ class DeviceConnection(Interceptor):
             return None
         run = will.run
         plan = self._plan_of(run)
-        if plan is not None and plan.error is None and plan.upload.endpoint is not Endpoint.RESPONSE:
+        if plan is not None and plan.error is None and plan.upload.endpoint is not DeviceEndpoint.RESPONSE:
             address = self._service.address(plan.upload.endpoint)
             return Will(Run(address, plan.device, run.flags & ~RETAIN, plan.properties, run.bodies), will.delay_s)
         if plan is None and (grant is None or grant.may_send(run.address)):
@@ -154,7 +165,7 @@ class DeviceConnection(Interceptor):
             self._fail(plan, [packet_id], qos, refused(why))
         return True
 
-    def _plan_of(self, run: Run) -> Plan | None:
+    def _plan_of(self, run: Run) -> UploadPlan | None:
         key = (run.address, run.properties, run.flags)
         plans = self._plans
         if key in plans:
@@ -166,43 +177,43 @@ class DeviceConnection(Interceptor):
             plans[key] = plan
         return plan
 
-    def _plan(self, run: Run) -> Plan | None:
+    def _plan(self, run: Run) -> UploadPlan | None:
         name, text = split_bag(run.address)
         try:
             upload = read_upload(name)
         except DeviceError as error:
             # where nobody has authenticated, a topic that is none of Hono's is just a topic
-            return None if self._principal is None else Plan(_unreadable(name), error=error)
+            return None if self._principal is None else UploadPlan(_unreadable(name), error=error)
         if upload is None or (self._principal is None and upload.tenant not in ("", self._service.tenant.name)):
             return None
-        bag = Bag()
+        bag = PropertyBag()
         try:
             bag = read_bag(text)
             device = self._service.tenant.device(self._principal, upload.tenant, upload.device)
-            return self._checked(run, Plan(upload, bag, device))
+            return self._checked(run, UploadPlan(upload, bag, device))
         except (DeviceError, MqttError) as error:
             found = error if isinstance(error, DeviceError) else bad_request(str(error))
-            return Plan(upload, bag, error=found)
+            return UploadPlan(upload, bag, error=found)
 
-    def _checked(self, run: Run, plan: Plan) -> Plan:
+    def _checked(self, run: Run, plan: UploadPlan) -> UploadPlan:
         """The plan with all that does not depend on the payload. Raises DeviceError or MqttError."""
         upload, bag = plan.upload, plan.bag
-        if upload.endpoint is Endpoint.EVENT and not run.qos:
+        if upload.endpoint is DeviceEndpoint.EVENT and not run.qos:
             raise bad_request("events are published with QoS 1")
         own = messages.content_type_in(run.properties)
-        if upload.endpoint is Endpoint.RESPONSE:
+        if upload.endpoint is DeviceEndpoint.RESPONSE:
             self._service.requests.read(plan.device, upload.request)
             return msgspec.structs.replace(plan, properties=run.properties)
-        source = messages.Source(plan.device, messages.MQTT_ADAPTER, run.address)
-        ttl_s = bag.ttl_s if upload.endpoint is Endpoint.EVENT else None
+        source = messages.MessageSource(plan.device, messages.MQTT_ADAPTER, run.address)
+        ttl_s = bag.ttl_s if upload.endpoint is DeviceEndpoint.EVENT else None
         properties = messages.mqtt_properties(run.properties, source, bag.content_type, ttl_s)
         return msgspec.structs.replace(plan, properties=properties, content_type=bag.content_type or own)
 
-    def _publish(self, plan: Plan, event: Published) -> None:
+    def _publish(self, plan: UploadPlan, event: PublishEvent) -> None:
         run = event.run
         if event.packet_ids:
             self._under_way.update(dict.fromkeys(event.packet_ids, plan))
-        if plan.upload.endpoint is Endpoint.RESPONSE:
+        if plan.upload.endpoint is DeviceEndpoint.RESPONSE:
             self._publish_responses(plan, event)
             return
         address = self._service.address(plan.upload.endpoint)
@@ -212,7 +223,7 @@ class DeviceConnection(Interceptor):
             found = Run(address, plan.device, run.flags, plan.properties, run.bodies)
         self._publisher.publish(found, event.packet_ids)
 
-    def _publish_responses(self, plan: Plan, event: Published) -> None:
+    def _publish_responses(self, plan: UploadPlan, event: PublishEvent) -> None:
         run, upload = event.run, plan.upload
         content_type = plan.bag.content_type or messages.content_type_in(run.properties)
         for i, body in enumerate(run.bodies):
@@ -221,10 +232,10 @@ class DeviceConnection(Interceptor):
             )
             self._publisher.publish(found, event.packet_ids[i : i + 1])
 
-    def _annotated(self, address: str, plan: Plan, run: Run) -> Run:
+    def _annotated(self, address: str, plan: UploadPlan, run: Run) -> Run:
         """Nothing is retained here; applications hear by an annotation that the device wished it."""
         properties = messages.decoded(plan.properties)
-        source = messages.Source(plan.device, messages.MQTT_ADAPTER, run.address)
+        source = messages.MessageSource(plan.device, messages.MQTT_ADAPTER, run.address)
         now_ns = self._service.router.now_ns()
         bodies = [
             messages.bare(
@@ -242,7 +253,7 @@ class DeviceConnection(Interceptor):
 
     # --- errors -----------------------------------------------------------------------------------------------
 
-    def _fail(self, plan: Plan, packet_ids: Sequence[int], qos: int, error: DeviceError) -> None:
+    def _fail(self, plan: UploadPlan, packet_ids: Sequence[int], qos: int, error: DeviceError) -> None:
         """Report, and answer as the topic's ``on-error`` and the subscriptions to errors have it."""
         wanted = self._error_filter(plan)
         log.info("%s: %s refused: %d %s", self._publisher.name, plan.upload.endpoint.value, error.status, error)
@@ -261,7 +272,7 @@ class DeviceConnection(Interceptor):
             self._publisher.connection.disconnect(reason)
         self._publisher.flush_soon()
 
-    def _error_filter(self, plan: Plan) -> DeviceFilter | None:
+    def _error_filter(self, plan: UploadPlan) -> DeviceFilter | None:
         """The subscription that hears of errors with messages of the plan's device."""
         device = plan.device or plan.upload.device or self.own
         for wanted in self._errors.values():
@@ -269,7 +280,7 @@ class DeviceConnection(Interceptor):
                 return wanted
         return None
 
-    def _report(self, wanted: DeviceFilter, plan: Plan, packet_id: int | None, error: DeviceError) -> None:
+    def _report(self, wanted: DeviceFilter, plan: UploadPlan, packet_id: int | None, error: DeviceError) -> None:
         correlation = plan.bag.correlation or (_NO_CORRELATION if packet_id is None else str(packet_id))
         device = plan.device or plan.upload.device or self.own
         topic = wanted.topic(device, self.own, f"{plan.upload.word}/{correlation}/{error.status}")
@@ -282,7 +293,7 @@ class DeviceConnection(Interceptor):
         }
         properties = messages.plain_properties("application/json", None)
         run = Run(topic, "", 0, properties, [json.dumps(document).encode()])
-        self._publisher.connection.deliver(Delivery(run, 0, False, None))
+        self._publisher.connection.deliver(MqttDelivery(run, 0, False, None))
 
     # --- subscribing ------------------------------------------------------------------------------------------
 
@@ -359,14 +370,14 @@ class DeviceConnection(Interceptor):
 def _unreadable(name: str) -> Upload:
     """Enough of a malformed topic to report it."""
     first = name.split("/", 1)[0]
-    endpoints = {"t": Endpoint.TELEMETRY, "e": Endpoint.EVENT, "c": Endpoint.RESPONSE}
-    return Upload(endpoints.get(first[:1], Endpoint.TELEMETRY), len(first) == 1)
+    endpoints = {"t": DeviceEndpoint.TELEMETRY, "e": DeviceEndpoint.EVENT, "c": DeviceEndpoint.RESPONSE}
+    return Upload(endpoints.get(first[:1], DeviceEndpoint.TELEMETRY), len(first) == 1)
 
 
-class DeviceAdmission(Admission):
+class DeviceAdmission(ClientAdmission):
     """Of a device, or (without a principal) of somebody nobody asked."""
 
-    def __init__(self, service: DeviceService, principal: Principal | None) -> None:
+    def __init__(self, service: DeviceService, principal: DevicePrincipal | None) -> None:
         self._service = service
         self._principal = principal
 
@@ -379,7 +390,7 @@ class DeviceAdmission(Admission):
     def takes_will(self) -> bool:
         return self._principal is not None
 
-    def interceptor(self, publisher: Publisher, session: Session) -> DeviceConnection:
+    def interceptor(self, publisher: InterceptedPublisher, session: MqttSession) -> DeviceConnection:
         return DeviceConnection(self._service, publisher, session, self._principal)
 
 
@@ -389,7 +400,7 @@ class DeviceInterception(Interception):
     def __init__(self, service: DeviceService) -> None:
         self._service = service
 
-    def admit(self, user: str | None, *, authenticated: bool) -> Admission:
+    def admit(self, user: str | None, *, authenticated: bool) -> ClientAdmission:
         try:
             principal = self._service.tenant.principal(user)
         except DeviceError as error:

@@ -9,11 +9,11 @@ from edge.broker.hono import messages
 from edge.broker.hono.commands import mqtt_run, read_command, topic_rest
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.service import DeviceService
-from edge.broker.hono.tenant import Principal
+from edge.broker.hono.tenant import DevicePrincipal
 from edge.broker.hono.topics import DeviceFilter
 from edge.broker.model.interfaces import DeliveryOutcome, Subscription
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.session import Session, Subscriber
+from edge.broker.mqtt.session import MqttSession, Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +25,14 @@ class CommandSubscriber(Subscriber):
 
     def __init__(
         self,
-        session: Session,
+        session: MqttSession,
         request: SubscriptionRequest,
         service: DeviceService,
         wanted: DeviceFilter,
         *,
         own: str,
         device: str,
-        gateway: Principal | None,
+        gateway: DevicePrincipal | None,
     ) -> None:
         """`own`: the device at the other end; `device`: whose commands it wants; `gateway`: of all this one acts for.
         Raises AddressError."""
@@ -41,7 +41,7 @@ class CommandSubscriber(Subscriber):
         self._service = service
         self._filter = wanted
         self._own = own
-        self._source = messages.Source(device, messages.MQTT_ADAPTER, request.filter)
+        self._source = messages.MessageSource(device, messages.MQTT_ADAPTER, request.filter)
         router = service.commands
         self._commands = router.subscribe(self, device) if gateway is None else router.subscribe_gateway(self, gateway)
         service.notify(self._source, messages.UNTIL_FURTHER_NOTICE)

@@ -24,7 +24,7 @@ _TAG_BYTES: Final = 12
 
 
 @hides("correlation")
-class Request(NamedTuple):
+class CommandRequest(NamedTuple):
     """Whom a response goes to."""
 
     reply: str
@@ -33,18 +33,18 @@ class Request(NamedTuple):
     """The correlation identifier of the command, typed as it came."""
 
 
-class Requests:
+class CommandRequests:
     """Makes and reads identifiers with one key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def identifier(self, device: str, request: Request) -> str:
+    def identifier(self, device: str, request: CommandRequest) -> str:
         """Letters, digits, ``-`` and ``_``: one level of a topic name."""
         content = encode([request.reply, message_id(request.correlation)])
         return base64.urlsafe_b64encode(self._tag(device, content) + content).decode("ascii").rstrip("=")
 
-    def read(self, device: str, identifier: str) -> Request:
+    def read(self, device: str, identifier: str) -> CommandRequest:
         """What the identifier stands for. Raises DeviceError when it is none, or not of this device."""
         try:
             raw = base64.b64decode(identifier + "=" * (-len(identifier) % 4), altchars=b"-_", validate=True)
@@ -54,7 +54,7 @@ class Requests:
             (reply, correlation), _ = decode(content)
         except (binascii.Error, ValueError, TypeError, DecodeError):
             raise bad_request(f"{identifier[:40]!r} is no request identifier") from None
-        return Request(reply, correlation)
+        return CommandRequest(reply, correlation)
 
     def _tag(self, device: str, content: bytes) -> bytes:
         return hmac.digest(self._key, device.encode() + b"\0" + content, hashlib.sha256)[:_TAG_BYTES]

@@ -9,13 +9,13 @@ from bridge.message import AMQP, DURABLE, Run
 from edge.broker.configuration import DeviceApiConfiguration
 from edge.broker.delivery.dead_letters import LossReason
 from edge.broker.hono import messages
-from edge.broker.hono.addresses import Addresses
+from edge.broker.hono.addresses import HonoAddresses
 from edge.broker.hono.command_router import CommandRouter
 from edge.broker.hono.commands import read_command
 from edge.broker.hono.errors import DeviceError
-from edge.broker.hono.requests import KEY_BYTES, Request, Requests
-from edge.broker.hono.tenant import Tenant
-from edge.broker.hono.topics import Endpoint
+from edge.broker.hono.requests import KEY_BYTES, CommandRequest, CommandRequests
+from edge.broker.hono.tenant import DeviceTenant
+from edge.broker.hono.topics import DeviceEndpoint
 from edge.broker.model.interfaces import Origin
 from edge.broker.model.topics import matches
 from edge.broker.router.batch import Publication
@@ -32,16 +32,16 @@ class DeviceService:
 
     def __init__(self, configuration: DeviceApiConfiguration, router: Router, state: SmallState) -> None:
         """The key of request identifiers is made once and kept in the store."""
-        self.tenant = Tenant(configuration)
+        self.tenant = DeviceTenant(configuration)
         self.cors_origins = configuration.cors_origins
-        self.addresses = Addresses(configuration.tenant)
+        self.addresses = HonoAddresses(configuration.tenant)
         self.router = router
         self.commands = CommandRouter(router, self.addresses)
         key = dict(state.items(_KIND)).get(_NAME)
         if key is None:
             key = secrets.token_bytes(KEY_BYTES)
             state.put(_KIND, _NAME, key)
-        self.requests = Requests(key)
+        self.requests = CommandRequests(key)
         router.deadletters.listeners.append(self._given_up)
 
     def update(self, configuration: DeviceApiConfiguration) -> None:
@@ -49,14 +49,14 @@ class DeviceService:
         self.tenant.update(configuration)
         self.cors_origins = configuration.cors_origins
 
-    def address(self, endpoint: Endpoint) -> str:
+    def address(self, endpoint: DeviceEndpoint) -> str:
         """Where telemetry or events of the tenant go."""
-        return self.addresses.telemetry if endpoint is Endpoint.TELEMETRY else self.addresses.event
+        return self.addresses.telemetry if endpoint is DeviceEndpoint.TELEMETRY else self.addresses.event
 
-    def notify(self, source: messages.Source, ttd: int) -> None:
+    def notify(self, source: messages.MessageSource, ttd: int) -> None:
         """Tell applications for how many seconds a device can be sent commands."""
         run = messages.empty_notification(self.addresses.event, source, ttd, self.router.now_ns())
-        self.router.publish(Publication(Notifier(source.device), run, ()))
+        self.router.publish(Publication(GatewayNotifier(source.device), run, ()))
 
     def response(
         self, device: str, identifier: str, *, status: int, content_type: str | None, body: bytes, qos: int
@@ -77,14 +77,14 @@ class DeviceService:
             if command.request is not None:
                 self._tell(command.device, command.request, reason)
 
-    def _tell(self, device: str, request: Request, reason: LossReason) -> None:
+    def _tell(self, device: str, request: CommandRequest, reason: LossReason) -> None:
         status = _REJECTED if reason is LossReason.REJECTED else _UNDELIVERED
         body = json.dumps({"error": reason.value}).encode()
         run = self._answer(device, request, status, messages.FAILURE_NOTIFICATION, body, durable=True)
-        self.router.publish(Publication(Notifier(device), run, ()))
+        self.router.publish(Publication(GatewayNotifier(device), run, ()))
 
     def _answer(
-        self, device: str, request: Request, status: int, content_type: str | None, body: bytes, *, durable: bool
+        self, device: str, request: CommandRequest, status: int, content_type: str | None, body: bytes, *, durable: bool
     ) -> Run:
         """What the application that made the request is sent."""
         address = self.addresses.response(request.reply)
@@ -102,7 +102,7 @@ class DeviceService:
         return Run(address, device, flags, messages.header(durable=durable), [message])
 
 
-class Notifier(Origin):
+class GatewayNotifier(Origin):
     """Origin of what the gateway itself says of a device: nobody waits for an answer."""
 
     def __init__(self, name: str) -> None:

@@ -24,7 +24,7 @@ def check_identifier(text: str, what: str) -> str:
     return text
 
 
-class Principal(msgspec.Struct, frozen=True):
+class DevicePrincipal(msgspec.Struct, frozen=True):
     """An authenticated device or gateway."""
 
     device: str
@@ -41,13 +41,13 @@ class Principal(msgspec.Struct, frozen=True):
         return device == self.device or self.everybody or device in self.acts_for
 
 
-class Tenant:
+class DeviceTenant:
     """The tenant of a space, and its devices as they are configured."""
 
     def __init__(self, configuration: DeviceApiConfiguration) -> None:
         self.name = configuration.tenant
         self._suffix = f"@{configuration.tenant}"
-        self._principals: dict[str, Principal] = {}
+        self._principals: dict[str, DevicePrincipal] = {}
         self._disabled: frozenset[str] = frozenset()
         self._known: frozenset[str] = frozenset()
         self.update(configuration)
@@ -58,11 +58,13 @@ class Tenant:
         identified = {identity.device for identity in configuration.identities}
         self._known = configuration.devices | identified if configuration.devices else frozenset()
         self._principals = {
-            identity.user: Principal(identity.device, frozenset(identity.acts_for) - {ALL}, ALL in identity.acts_for)
+            identity.user: DevicePrincipal(
+                identity.device, frozenset(identity.acts_for) - {ALL}, ALL in identity.acts_for
+            )
             for identity in configuration.identities
         }
 
-    def principal(self, username: str | None) -> Principal | None:
+    def principal(self, username: str | None) -> DevicePrincipal | None:
         """The device that authenticated under this name, ``auth-id@tenant``; None for a user that is no device.
 
         Raises DeviceError when the device is disabled, or could not be one.
@@ -71,11 +73,11 @@ class Tenant:
             return None
         found = self._principals.get(username)
         if found is None:
-            found = Principal(check_identifier(username.removesuffix(self._suffix), "device"))
+            found = DevicePrincipal(check_identifier(username.removesuffix(self._suffix), "device"))
         self._check_enabled(found.device)
         return found
 
-    def device(self, principal: Principal | None, tenant: str, device: str) -> str:
+    def device(self, principal: DevicePrincipal | None, tenant: str, device: str) -> str:
         """The device a topic, URL or address means. Raises DeviceError when there is none or it is not for `principal`
         to speak for; without a principal both parts have to be given, as nobody has said who he is."""
         if tenant and tenant != self.name:

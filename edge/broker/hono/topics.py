@@ -21,7 +21,7 @@ BAG: Final = "/?"
 ANY_DEVICE: Final = "+"
 
 
-class Endpoint(enum.Enum):
+class DeviceEndpoint(enum.Enum):
     """What a device's message is; the value is the word of error topics."""
 
     TELEMETRY = "telemetry"
@@ -29,16 +29,16 @@ class Endpoint(enum.Enum):
     RESPONSE = "command-response"
 
 
-_UPLOADS: Final[Mapping[str, Endpoint]] = {
-    "t": Endpoint.TELEMETRY,
-    "telemetry": Endpoint.TELEMETRY,
-    "e": Endpoint.EVENT,
-    "event": Endpoint.EVENT,
+_UPLOADS: Final[Mapping[str, DeviceEndpoint]] = {
+    "t": DeviceEndpoint.TELEMETRY,
+    "telemetry": DeviceEndpoint.TELEMETRY,
+    "e": DeviceEndpoint.EVENT,
+    "event": DeviceEndpoint.EVENT,
 }
-_SHORT: Final[Mapping[Endpoint, str]] = {
-    Endpoint.TELEMETRY: "t",
-    Endpoint.EVENT: "e",
-    Endpoint.RESPONSE: "c-s",
+_SHORT: Final[Mapping[DeviceEndpoint, str]] = {
+    DeviceEndpoint.TELEMETRY: "t",
+    DeviceEndpoint.EVENT: "e",
+    DeviceEndpoint.RESPONSE: "c-s",
 }
 _COMMAND: Final = ("c", "command")
 
@@ -55,7 +55,7 @@ class OnError(enum.Enum):
 class Upload(msgspec.Struct, frozen=True):
     """A topic name a device publishes to, read; `tenant` and `device` are empty where the name leaves them out."""
 
-    endpoint: Endpoint
+    endpoint: DeviceEndpoint
     short: bool
     tenant: str = ""
     device: str = ""
@@ -70,7 +70,7 @@ class Upload(msgspec.Struct, frozen=True):
         return _SHORT[self.endpoint] if self.short else self.endpoint.value
 
 
-class Bag(msgspec.Struct, frozen=True):
+class PropertyBag(msgspec.Struct, frozen=True):
     """The properties of a message that its topic name carries."""
 
     content_type: str | None = None
@@ -118,7 +118,7 @@ def read_upload(name: str) -> Upload | None:
         return None
     if len(levels) == 6 and levels[3] in ("s", "res"):
         status = status_of(levels[5])
-        return Upload(Endpoint.RESPONSE, len(first) == 1, levels[1], levels[2], levels[4], status)
+        return Upload(DeviceEndpoint.RESPONSE, len(first) == 1, levels[1], levels[2], levels[4], status)
     raise bad_request(f"{name[:100]!r}: a response goes to {first}/<tenant>/<device>/res/<request>/<status>")
 
 
@@ -129,10 +129,10 @@ def status_of(text: str) -> int:
     raise bad_request(f"{text[:20]!r} is no status from 200 to 599")
 
 
-def read_bag(text: str) -> Bag:
+def read_bag(text: str) -> PropertyBag:
     """The properties of a bag; what nobody knows is ignored, as Hono does. Raises DeviceError."""
     if not text:
-        return Bag()
+        return PropertyBag()
     try:
         fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=BAG_FIELDS_MAX, errors="strict"))
     except (ValueError, UnicodeError):
@@ -143,7 +143,7 @@ def read_bag(text: str) -> Bag:
     correlation = fields.get("correlation-id")
     if correlation is not None and not is_level(correlation):
         raise bad_request("a correlation-id is a level of the error's topic: no / + # in it, up to 255 characters")
-    return Bag(
+    return PropertyBag(
         content_type_of(fields.get("content-type")),
         None if "hono-ttl" not in fields else seconds_of(fields["hono-ttl"], "hono-ttl"),
         OnError(word),

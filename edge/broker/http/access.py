@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 from starlette.requests import Request
 
 from edge.broker.http.peer import peer_of
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.model.authorization import EVERYTHING, AccessRule, Ended, Grant, Operation
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.proof import Proven, Verdict
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.site import is_loopback
 from edge.output.text import word
 
@@ -35,7 +35,7 @@ _FORWARDED: Final = ("forwarded", "x-forwarded-for", "via")
 """What a proxy adds: the client is elsewhere then, whatever the address of the connection."""
 
 
-class Admission(NamedTuple):
+class AdmittedClient(NamedTuple):
     """A client that may ask."""
 
     grant: Grant | None
@@ -49,10 +49,10 @@ class Admission(NamedTuple):
         return "" if self.grant is None else self.grant.user
 
 
-class Access:
+class HttpAccess:
     """Asks the gate about each request."""
 
-    def __init__(self, gate: Gate | None = None, operator_token: str | None = None) -> None:
+    def __init__(self, gate: Authenticator | None = None, operator_token: str | None = None) -> None:
         """Without a gate, or with an open one, everybody may do everything. `operator_token`: see `OPERATOR`."""
         self._gate = gate
         self._operator_token = operator_token
@@ -63,16 +63,16 @@ class Access:
         return self._gate is None or self._gate.open
 
     @asynccontextmanager
-    async def admitted(self, request: Request) -> AsyncIterator[Admission]:
-        """Who sent the request has shown who it is. Raises Refused."""
+    async def admitted(self, request: Request) -> AsyncIterator[AdmittedClient]:
+        """Who sent the request has shown who it is. Raises RequestRefused."""
         ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         gate = self._gate
         if gate is None or gate.open:
-            yield Admission(None, ended)
+            yield AdmittedClient(None, ended)
             return
         if self._by_operator(request):
             peer_of(request).show(OPERATOR)
-            yield Admission(Grant(OPERATOR, "", OPERATOR_RULES), ended)
+            yield AdmittedClient(Grant(OPERATOR, "", OPERATOR_RULES), ended)
             return
 
         def revoke(why: Ended) -> None:
@@ -82,10 +82,10 @@ class Access:
         proven = await _proven(gate, request)
         grant = gate.grant(proven, proven.user, revoke)
         if grant is None:
-            raise Refused(401, Verdict.REFUSED.value, asked(gate))
+            raise RequestRefused(401, LoginVerdict.REFUSED.value, asked(gate))
         peer_of(request).show(grant.user)
         try:
-            yield Admission(grant, ended)
+            yield AdmittedClient(grant, ended)
         finally:
             gate.release(grant)
 
@@ -98,7 +98,9 @@ class Access:
         """Raise Refused unless who sent the request may see how the whole node is."""
         async with self.admitted(request) as (grant, _):
             if grant is not None and not grant.may_view:
-                raise Refused(403, f"{grant.user} has no right to view: {_next_step(Operation.VIEW, grant.user)}")
+                raise RequestRefused(
+                    403, f"{grant.user} has no right to view: {_next_step(Operation.VIEW, grant.user)}"
+                )
 
     async def require_manage(self, request: Request) -> None:
         """Raise Refused unless who sent the request may change how the node works.
@@ -107,9 +109,11 @@ class Access:
         """
         async with self.admitted(request) as (grant, _):
             if grant is None and not is_local(request):
-                raise Refused(403, "only from the node's own machine, as nobody has to say who he is here")
+                raise RequestRefused(403, "only from the node's own machine, as nobody has to say who he is here")
             if grant is not None and not grant.may_manage:
-                raise Refused(403, f"{grant.user} has no right to manage: {_next_step(Operation.MANAGE, grant.user)}")
+                raise RequestRefused(
+                    403, f"{grant.user} has no right to manage: {_next_step(Operation.MANAGE, grant.user)}"
+                )
 
     def _by_operator(self, request: Request) -> bool:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
@@ -124,49 +128,49 @@ def is_local(request: Request) -> bool:
     return at_hand and not any(field in request.headers for field in _FORWARDED)
 
 
-def asked(gate: Gate) -> Mapping[str, str]:
+def asked(gate: Authenticator) -> Mapping[str, str]:
     """How a client may say who it is (RFC 9110 section 11.6.1)."""
     return BEARER_OR_BASIC if gate.tokens else BASIC
 
 
 def basic(authorization: str, wanted: Mapping[str, str]) -> tuple[str, bytes]:
-    """User and password of the Basic scheme (RFC 7617). Raises Refused."""
+    """User and password of the Basic scheme (RFC 7617). Raises RequestRefused."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
         what = "a user name and a password are" if wanted is BASIC else "a bearer token is"
-        raise Refused(401, f"{what} needed", wanted)
+        raise RequestRefused(401, f"{what} needed", wanted)
     try:
         username, colon, password = base64.b64decode(value.strip(), validate=True).partition(b":")
         if colon:
             return username.decode("utf-8"), password
     except (binascii.Error, ValueError):  # UnicodeDecodeError is one
         pass
-    raise Refused(401, "the Authorization header is not readable", wanted)
+    raise RequestRefused(401, "the Authorization header is not readable", wanted)
 
 
-async def _proven(gate: Gate, request: Request) -> Proven:
-    """Who sent the request, by its Authorization or by the certificate of its connection. Raises Refused."""
+async def _proven(gate: Authenticator, request: Request) -> VerifiedIdentity:
+    """Who sent the request, by its Authorization or by the certificate of its connection. Raises RequestRefused."""
     identity = peer_of(request).identity
     source = request.client.host if request.client is not None else ""
-    verdict: asyncio.Future[tuple[Verdict, Proven | None]] = asyncio.get_running_loop().create_future()
+    verdict: asyncio.Future[tuple[LoginVerdict, VerifiedIdentity | None]] = asyncio.get_running_loop().create_future()
 
-    def decided(said: Verdict, proven: Proven | None) -> None:
+    def decided(said: LoginVerdict, proven: VerifiedIdentity | None) -> None:
         if not verdict.done():
             verdict.set_result((said, proven))
 
     authorization = request.headers.get("authorization")
     if authorization is None and identity is not None:
-        return Proven(identity)
+        return VerifiedIdentity(identity)
     if gate.tokens and (authorization or "").lower().startswith("bearer "):
         gate.check_token((authorization or "")[7:].strip().encode(), decided, source)
     else:
         username, password = basic(authorization or "", asked(gate))
         gate.check(username, password, decided, source)
     said, proven = await verdict
-    if said is Verdict.BUSY:
-        raise Refused(503, said.value)
+    if said is LoginVerdict.BUSY:
+        raise RequestRefused(503, said.value)
     if proven is None:
-        raise Refused(401, "the token is not valid" if gate.tokens else said.value, asked(gate))
+        raise RequestRefused(401, "the token is not valid" if gate.tokens else said.value, asked(gate))
     return proven
 
 

@@ -34,11 +34,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from bridge.message import AMQP, Run
-from edge.broker.http.access import Access, Admission
+from edge.broker.http.access import AdmittedClient, HttpAccess
 from edge.broker.http.content_encoding import decompressed, is_compressed
-from edge.broker.http.exchange import Fetch, PublishRequest, ReceivedMessage, SingleReceiver
+from edge.broker.http.exchange import MessageFetch, PublishRequest, ReceivedMessage, SingleReceiver
 from edge.broker.http.fields import fields_of
-from edge.broker.http.handover import Handover, LockedAnswer
+from edge.broker.http.handover import AcceptedOnReceipt, LockedAnswer
 from edge.broker.http.limits import (
     HTTP_ANSWER_S_MAX,
     HTTP_BODY_BYTES_MAX,
@@ -53,14 +53,14 @@ from edge.broker.http.locks import MessageLocks
 from edge.broker.http.message_headers import message_headers
 from edge.broker.http.messages import (
     BadRequest,
-    Message,
+    HttpMessage,
     batch,
     check_address,
     single,
 )
 from edge.broker.http.peer import peer_of
-from edge.broker.http.polls import Polls, owner_of
-from edge.broker.http.refusal import RETRY_AFTER_S, Refused
+from edge.broker.http.polls import LongPolls, owner_of
+from edge.broker.http.refusal import RETRY_AFTER_S, RequestRefused
 from edge.broker.http.route import HttpRoute
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import MqttError
@@ -104,19 +104,19 @@ DEVICE: Final = "http"
 DEVICE_CHARACTERS_MAX: Final = 255
 
 
-class DeviceApi:
+class HttpDeviceApi:
     """The routes, and what is under way over them."""
 
     def __init__(
-        self, router: Router, limits: Limits, access: Access | None = None, budget: Budget | None = None
+        self, router: Router, limits: Limits, access: HttpAccess | None = None, budget: Budget | None = None
     ) -> None:
         """`budget`: of the gateway, which bodies under way are counted in."""
         self.publishing = 0
         """Requests under way that publish what has come whole."""
-        self.polls = Polls()
+        self.polls = LongPolls()
         self.locks = MessageLocks()
         self._router = router
-        self._access = access or Access()
+        self._access = access or HttpAccess()
         self._body_bytes_max = min(HTTP_BODY_BYTES_MAX, limits.packet_bytes_max)
         self._budget = budget or Budget(limits.memory_bytes_max, "")
 
@@ -156,24 +156,24 @@ class DeviceApi:
                     publishing = await self._published(device, messages, admission.user)
             return _answer(publishing, messages) if many else _single_answer(publishing)
         except BadRequest as error:
-            return Refused(error.status, str(error)).response()
-        except Refused as refused:
+            return RequestRefused(error.status, str(error)).response()
+        except RequestRefused as refused:
             return refused.response()
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
 
     @contextmanager
     def _publishing(self) -> Iterator[None]:
-        """Count a request whose body is whole: a slow one takes no place of those. Raises Refused."""
+        """Count a request whose body is whole: a slow one takes no place of those. Raises RequestRefused."""
         if self.publishing >= HTTP_REQUESTS_MAX:
-            raise Refused(503, f"more than {HTTP_REQUESTS_MAX} requests are under way")
+            raise RequestRefused(503, f"more than {HTTP_REQUESTS_MAX} requests are under way")
         self.publishing += 1
         try:
             yield
         finally:
             self.publishing -= 1
 
-    async def _published(self, device: str, messages: list[Message], user: str) -> PublishRequest:
+    async def _published(self, device: str, messages: list[HttpMessage], user: str) -> PublishRequest:
         publishing = PublishRequest(device, len(messages), user)
         if messages:
             publishing.publish(self._router, messages)
@@ -181,22 +181,22 @@ class DeviceApi:
         return publishing
 
     async def _safe(self, publishing: PublishRequest) -> None:
-        """Wait until everything of it has been answered. Raises Refused."""
+        """Wait until everything of it has been answered. Raises RequestRefused."""
         try:
             async with asyncio.timeout(HTTP_ANSWER_S_MAX):
                 await asyncio.shield(publishing.answered)
         except TimeoutError:
             why = f"no answer in {HTTP_ANSWER_S_MAX:g} s; the message may have been taken all the same"
-            raise Refused(504, why) from None
+            raise RequestRefused(504, why) from None
         finally:
             self._router.forget_origin(publishing)
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """The request's body, decompressed, counted while it is held. Raises Refused."""
+        """The request's body, decompressed, counted while it is held. Raises RequestRefused."""
         largest = self._body_bytes_max
         compressed = is_compressed(request)
-        too_large = Refused(413, f"a body has at most {largest} bytes")
+        too_large = RequestRefused(413, f"a body has at most {largest} bytes")
         said = request.headers.get("content-length", "")
         if said.isascii() and said.isdigit() and int(said) > largest:
             raise too_large
@@ -210,18 +210,18 @@ class DeviceApi:
                     if size > largest:
                         raise too_large
                     if not account.has_room(len(part)):
-                        raise Refused(503, "too much is being sent at once")
+                        raise RequestRefused(503, "too much is being sent at once")
                     parts.append(part)
                     account.hold(request, size)
             body = b"".join(parts)
             if compressed:
                 body = decompressed(body, largest)
                 if not account.has_room(len(body)):
-                    raise Refused(503, "too much is being sent at once")
+                    raise RequestRefused(503, "too much is being sent at once")
                 account.hold(request, size + len(body))
             yield body
         except TimeoutError:
-            raise Refused(408, f"the body did not come within {HTTP_BODY_S_MAX:g} s") from None
+            raise RequestRefused(408, f"the body did not come within {HTTP_BODY_S_MAX:g} s") from None
         finally:
             account.hold(request, 0)
 
@@ -239,22 +239,22 @@ class DeviceApi:
                     fetch = self._fetch(SingleReceiver(device, admission.user), address)
                     return await self._next(request, admission, fetch, address, options)
         except BadRequest as error:
-            return Refused(error.status, str(error)).response()
-        except Refused as refused:
+            return RequestRefused(error.status, str(error)).response()
+        except RequestRefused as refused:
             return refused.response()
 
-    def _fetch(self, receiver: SingleReceiver, address: str) -> Fetch:
+    def _fetch(self, receiver: SingleReceiver, address: str) -> MessageFetch:
         kind = self._router.addresses.type_of(address)
         if not (kind.is_queue or kind is AddressType.ANYCAST):
-            raise Refused(409, f"{address[:100]} is a {kind.value}; messages are fetched from queues")
+            raise RequestRefused(409, f"{address[:100]} is a {kind.value}; messages are fetched from queues")
         try:
-            return Fetch(self._router, receiver, address)
+            return MessageFetch(self._router, receiver, address)
         except AddressError as error:
             busy = error.refusal is Refusal.FULL  # with consumers, not the store
-            raise Refused(503 if busy else STATUS[error.refusal], str(error)) from error
+            raise RequestRefused(503 if busy else STATUS[error.refusal], str(error)) from error
 
     async def _next(
-        self, request: Request, admission: Admission, fetch: Fetch, address: str, options: FetchOptions
+        self, request: Request, admission: AdmittedClient, fetch: MessageFetch, address: str, options: FetchOptions
     ) -> Response:
         gone = asyncio.ensure_future(until_gone(request))
         try:
@@ -268,7 +268,7 @@ class DeviceApi:
             gone.cancel()
         if admission.ended.done():
             fetch.settle(DeliveryOutcome.UNANSWERED)
-            raise Refused(401, admission.ended.result().value)
+            raise RequestRefused(401, admission.ended.result().value)
         if not fetch.receiver.received.done():
             fetch.settle(DeliveryOutcome.UNANSWERED)
             return Response(status_code=204)
@@ -277,7 +277,7 @@ class DeviceApi:
         run = _readable(message)
         headers = _headers_of(run) | {"Waypost-Delivery-Count": str(message.attempts)}
         if options.settles:
-            return Handover(run.bodies[0], headers, fetch.settle)
+            return AcceptedOnReceipt(run.bodies[0], headers, fetch.settle)
         owner = owner_of(request, admission)
         token = self.locks.add(owner, admission.user, address, fetch, options.lock_s)
         headers |= {"Waypost-Lock": token, "Waypost-Lock-Seconds": str(options.lock_s)}
@@ -292,9 +292,9 @@ class DeviceApi:
                 async with asyncio.timeout(HTTP_ANSWER_S_MAX):
                     why = await fetch.confirmed()
             except TimeoutError:
-                raise Refused(504, f"no answer of the disk in {HTTP_ANSWER_S_MAX:g} s; ask again") from None
+                raise RequestRefused(504, f"no answer of the disk in {HTTP_ANSWER_S_MAX:g} s; ask again") from None
             if why is not None:
-                raise Refused(STATUS[why], f"{why.value}: the message may be delivered again; ask again")
+                raise RequestRefused(STATUS[why], f"{why.value}: the message may be delivered again; ask again")
 
         return await self._settled(request, settle)
 
@@ -318,22 +318,22 @@ class DeviceApi:
                 await settle(_token_of(request), admission.user, address)
                 return Response(status_code=204)
         except BadRequest as error:
-            return Refused(error.status, str(error)).response()
-        except Refused as refused:
+            return RequestRefused(error.status, str(error)).response()
+        except RequestRefused as refused:
             return refused.response()
 
     # --- who --------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _admitted(self, request: Request) -> AsyncIterator[tuple[str, Admission]]:
-        """(name of the device, what it may do). Raises Refused."""
+    async def _admitted(self, request: Request) -> AsyncIterator[tuple[str, AdmittedClient]]:
+        """(name of the device, what it may do). Raises RequestRefused."""
         async with self._access.admitted(request) as admission:
             if admission.grant is not None:
                 yield admission.grant.user, admission
                 return
             name = request.query_params.get("device") or fields_of(request).get("device-id") or DEVICE
             if len(name) > DEVICE_CHARACTERS_MAX or not name.isprintable():
-                raise Refused(400, f"a device's name has up to {DEVICE_CHARACTERS_MAX} printable characters")
+                raise RequestRefused(400, f"a device's name has up to {DEVICE_CHARACTERS_MAX} printable characters")
             yield name, admission
 
 
@@ -371,11 +371,11 @@ def _headers_of(run: Run) -> dict[str, str]:
 def _single_answer(publishing: PublishRequest) -> Response:
     why = publishing.refusals.get(0)
     if why is not None:
-        return Refused(STATUS[why], why.value).response()
+        return RequestRefused(STATUS[why], why.value).response()
     return Response(status_code=202, headers=NO_SUBSCRIBERS if publishing.unrouted else None)
 
 
-def _answer(publishing: PublishRequest, messages: Sequence[Message]) -> Response:
+def _answer(publishing: PublishRequest, messages: Sequence[HttpMessage]) -> Response:
     """Answer 202 when every message was taken; else the status of the first that was not, and the answer for each in
     order."""
     refusals = publishing.refusals
@@ -391,15 +391,17 @@ def _answer(publishing: PublishRequest, messages: Sequence[Message]) -> Response
     return JSONResponse(document, STATUS[first], headers=headers)
 
 
-def _check_sending(grant: Grant | None, messages: Sequence[Message]) -> None:
+def _check_sending(grant: Grant | None, messages: Sequence[HttpMessage]) -> None:
     for message in messages:
         if grant is not None and not grant.may_send(message.address):
-            raise Refused(STATUS[Refusal.NOT_AUTHORIZED], f"{grant.user} must not send to {message.address[:100]}")
+            raise RequestRefused(
+                STATUS[Refusal.NOT_AUTHORIZED], f"{grant.user} must not send to {message.address[:100]}"
+            )
 
 
 def _check_receiving(grant: Grant | None, address: str) -> None:
     if grant is not None and not grant.may_receive(address):
-        raise Refused(STATUS[Refusal.NOT_AUTHORIZED], f"{grant.user} must not receive from {address[:100]}")
+        raise RequestRefused(STATUS[Refusal.NOT_AUTHORIZED], f"{grant.user} must not receive from {address[:100]}")
 
 
 async def until_gone(request: Request) -> None:

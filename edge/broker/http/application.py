@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from edge.broker.http.access import Access
-from edge.broker.http.refusal import Refused
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.http.route import HttpRoute, allowed_methods
 
 Answer = Callable[[Request], Awaitable[Response]]
 Requirement = Callable[[Request], Awaitable[None]]
-"""Raises Refused."""
+"""Raises RequestRefused."""
 
 
 def needing(requirement: Requirement) -> Callable[[Answer], Answer]:
@@ -27,7 +27,7 @@ def needing(requirement: Requirement) -> Callable[[Answer], Answer]:
         async def behind(request: Request) -> Response:
             try:
                 await requirement(request)
-            except Refused as refused:
+            except RequestRefused as refused:
                 return refused.response()
             return await answer(request)
 
@@ -51,13 +51,13 @@ class NoSniff:
         await self._app(scope, receive, send_with_field if scope["type"] == "http" else send)
 
 
-def application(routes: Sequence[HttpRoute], access: Access) -> Starlette:
+def application(routes: Sequence[HttpRoute], access: HttpAccess) -> Starlette:
     """Serve the routes, each of which asks `access` itself. Only users learn that a path or a method is unknown."""
 
     async def unknown(request: Request, error: Exception) -> Response:
         try:
             await access.require_somebody(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             return refused.response()
         if not isinstance(error, HTTPException):
             raise error
@@ -74,4 +74,4 @@ def application(routes: Sequence[HttpRoute], access: Access) -> Starlette:
 def _not_allowed(request: Request, routes: Sequence[HttpRoute]) -> Response:
     """Answer 405 with the methods of the path (RFC 9110 section 15.5.6); Starlette lists those of its first route."""
     allow = allowed_methods(routes, request.scope["path"])
-    return Refused(405, f"this path takes {allow}, not {request.method}", {"Allow": allow}).response()
+    return RequestRefused(405, f"this path takes {allow}, not {request.method}", {"Allow": allow}).response()

@@ -8,7 +8,7 @@ from typing import Final
 from starlette.requests import Request
 
 from edge.broker.http.limits import HTTP_GZIP_MEMBERS_MAX
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 
 _GZIP: Final = ("gzip", "x-gzip")
 """RFC 9110 section 8.4.1.3: the two are the same."""
@@ -17,18 +17,18 @@ _GZIP_WINDOW: Final = 31
 
 
 def is_compressed(request: Request) -> bool:
-    """Return True for a body in gzip. Raises Refused (415) for any other encoding."""
+    """Return True for a body in gzip. Raises RequestRefused (415) for any other encoding."""
     coding = ",".join(request.headers.getlist("content-encoding")).strip().lower()
     if coding in ("", "identity"):
         return False
     if coding not in _GZIP:
         words = f"the body is encoded as {coding[:40]!r}: send it as gzip, or as it is"
-        raise Refused(415, words, {"Accept-Encoding": "gzip"})
+        raise RequestRefused(415, words, {"Accept-Encoding": "gzip"})
     return True
 
 
 def decompressed(body: bytes, bytes_max: int) -> bytes:
-    """Return what a gzip body holds: one member or several (RFC 1952 section 2.2). Raises Refused.
+    """Return what a gzip body holds: one member or several (RFC 1952 section 2.2). Raises RequestRefused.
 
     The result never takes more than `bytes_max` and one byte while it grows.
     """
@@ -36,17 +36,17 @@ def decompressed(body: bytes, bytes_max: int) -> bytes:
     size = 0
     while body:
         if len(parts) == HTTP_GZIP_MEMBERS_MAX:
-            raise Refused(413, f"a gzip body has at most {HTTP_GZIP_MEMBERS_MAX} members")
+            raise RequestRefused(413, f"a gzip body has at most {HTTP_GZIP_MEMBERS_MAX} members")
         member = zlib.decompressobj(_GZIP_WINDOW)
         try:
             part = member.decompress(body, bytes_max + 1 - size)
         except zlib.error as error:
-            raise Refused(400, f"the body is not gzip: {error}") from None
+            raise RequestRefused(400, f"the body is not gzip: {error}") from None
         size += len(part)
         if size > bytes_max:
-            raise Refused(413, f"a body has at most {bytes_max} bytes, decompressed")
+            raise RequestRefused(413, f"a body has at most {bytes_max} bytes, decompressed")
         if not member.eof:
-            raise Refused(400, "the body is not gzip: it ends too early")
+            raise RequestRefused(400, "the body is not gzip: it ends too early")
         parts.append(part)
         body = member.unused_data
     return b"".join(parts)

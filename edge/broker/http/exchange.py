@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bridge.message import Stored
 from edge.broker.delivery.pattern import Joinable
-from edge.broker.http.messages import Message, runs_of
+from edge.broker.http.messages import HttpMessage, runs_of
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
@@ -27,7 +27,7 @@ class PublishRequest(Origin):
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting = set(range(count))
 
-    def publish(self, router: Router, messages: Sequence[Message]) -> None:
+    def publish(self, router: Router, messages: Sequence[HttpMessage]) -> None:
         """All in one turn of the loop: what is stored joins one commit, so it is kept or refused as one."""
         for run, places in runs_of(messages, self.name):
             router.publish(Publication(self, run, places))
@@ -94,7 +94,7 @@ class SingleReceiver(Consumer):
             subscription.settle(self, self._position, self._position, outcome)
 
 
-class Fetch:
+class MessageFetch:
     """One message of one address on its way to a client: subscribed until it is settled."""
 
     def __init__(self, router: Router, receiver: SingleReceiver, address: str) -> None:

@@ -12,8 +12,8 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edge.broker.http.refusal import Refused
-from edge.broker.security.site import Asked, NotOurs, Site
+from edge.broker.http.refusal import RequestRefused
+from edge.broker.security.site import ForeignRequest, RequestOrigin, Site
 
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 """RFC 3986 section 2.1: a percent sign begins three characters."""
@@ -41,21 +41,21 @@ class Guard:
         if scope["type"] == "http":
             try:
                 self._check(scope)
-            except Refused as refused:
+            except RequestRefused as refused:
                 await refused.response()(scope, receive, send)
                 return
-            except NotOurs as why:
-                await Refused(why.status, str(why)).response()(scope, receive, send)
+            except ForeignRequest as why:
+                await RequestRefused(why.status, str(why)).response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        """Raise Refused or NotOurs."""
+        """raise RequestRefused or ForeignRequest."""
         fields: dict[bytes, bytes] = dict(scope["headers"])
         _check_target(scope["raw_path"], scope["query_string"])
         _check_text(b"\n".join(value for _, value in scope["headers"]), "a header field is not UTF-8")
         path = scope["path"]
-        asked = Asked(
+        asked = RequestOrigin(
             _text(fields, b"host"),
             _text(fields, b"origin"),
             _text(fields, b"sec-fetch-site"),
@@ -72,10 +72,10 @@ def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
 def _check_target(path: bytes, query: bytes) -> None:
     """What is escaped in the target is UTF-8, each character whole (RFC 3986 section 2.5)."""
     if not path.startswith(b"/"):
-        raise Refused(400, "the request's target is no path")
+        raise RequestRefused(400, "the request's target is no path")
     for part in (path, query):
         if _BROKEN_ESCAPE.search(part):
-            raise Refused(400, "a % in the request's target is not followed by two hexadecimal digits")
+            raise RequestRefused(400, "a % in the request's target is not followed by two hexadecimal digits")
         _check_text(unquote_to_bytes(part), "the request's target is not UTF-8")
 
 
@@ -85,4 +85,4 @@ def _check_text(raw: bytes, fault: str) -> None:
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise Refused(400, fault) from None
+        raise RequestRefused(400, fault) from None

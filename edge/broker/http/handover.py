@@ -33,7 +33,7 @@ class LockedAnswer(Response):
             raise
 
 
-class Handover(Response):
+class AcceptedOnReceipt(Response):
     """Carries a message that is accepted once the client's TCP has acknowledged every byte of the answer.
 
     When the connection ends before that, the delivery has failed and the message is delivered again. A client that dies

@@ -11,9 +11,9 @@ import secrets
 from collections import Counter, OrderedDict
 from typing import Final, NamedTuple
 
-from edge.broker.http.exchange import Fetch
+from edge.broker.http.exchange import MessageFetch
 from edge.broker.http.limits import HTTP_LOCKS_MAX, HTTP_LOCKS_OF_ONE_MAX, HTTP_SETTLED_REMEMBERED_MAX
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.model.interfaces import DeliveryOutcome
 
 _TOKEN_BYTES: Final = 16
@@ -28,7 +28,7 @@ class MessageLock(NamedTuple):
     user: str
     """Only this user may settle it; empty without logins."""
     address: str
-    fetch: Fetch
+    fetch: MessageFetch
     expiry: asyncio.TimerHandle
 
 
@@ -51,11 +51,11 @@ class MessageLocks:
         """Raise Refused when the owner, or the gateway, has as many locks as there may be."""
         if self._of[owner] >= HTTP_LOCKS_OF_ONE_MAX:
             words = f"{owner[:100]} has {HTTP_LOCKS_OF_ONE_MAX} messages locked, as many as one may have"
-            raise Refused(429, f"{words}: settle them (DELETE with ?lock=) or wait until the locks expire")
+            raise RequestRefused(429, f"{words}: settle them (DELETE with ?lock=) or wait until the locks expire")
         if len(self._held) >= HTTP_LOCKS_MAX:
-            raise Refused(503, f"{HTTP_LOCKS_MAX} messages are locked, as many as there may be")
+            raise RequestRefused(503, f"{HTTP_LOCKS_MAX} messages are locked, as many as there may be")
 
-    def add(self, owner: str, user: str, address: str, fetch: Fetch, lock_s: float) -> str:
+    def add(self, owner: str, user: str, address: str, fetch: MessageFetch, lock_s: float) -> str:
         """Lock a message that was fetched; return the token."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         expiry = asyncio.get_running_loop().call_later(lock_s, self._expire, token)
@@ -63,15 +63,15 @@ class MessageLocks:
         self._of[owner] += 1
         return token
 
-    def settle(self, token: str, user: str, address: str, outcome: DeliveryOutcome) -> Fetch:
-        """Give a locked message its outcome. The same acceptance again changes nothing. Raises Refused.
+    def settle(self, token: str, user: str, address: str, outcome: DeliveryOutcome) -> MessageFetch:
+        """Give a locked message its outcome. The same acceptance again changes nothing. Raises RequestRefused.
 
         A lock of another user is answered as one that does not exist.
         """
         lock = self._held.get(token) or (self._settled.get(token) if outcome is DeliveryOutcome.ACCEPTED else None)
         if lock is None or (lock.user, lock.address) != (user, address):
             words = "no such lock on a message of this address: it has expired, or the gateway was restarted"
-            raise Refused(410, f"{words}; a message that was not settled is delivered again")
+            raise RequestRefused(410, f"{words}; a message that was not settled is delivered again")
         if self._release(token) is not None:
             lock.fetch.settle(outcome)
             if outcome is DeliveryOutcome.ACCEPTED:

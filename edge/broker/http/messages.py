@@ -46,7 +46,7 @@ class BadRequest(Exception):
 
 
 @hides("body")
-class Message(msgspec.Struct, frozen=True):
+class HttpMessage(msgspec.Struct, frozen=True):
     """One message to publish."""
 
     address: str
@@ -81,7 +81,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 @hides("body")
-class _Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class _BatchItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """One item of a batch, as it is written."""
 
     address: str
@@ -93,7 +93,7 @@ class _Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
     retain: bool = False
 
 
-def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping[str, str]) -> Message:
+def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping[str, str]) -> HttpMessage:
     """A request that is one message. Raises BadRequest.
 
     The query goes before the headers: `qos` (`QoS-Level`), `retain`, `ttl` or `hono-ttl` in seconds (`hono-ttl`),
@@ -103,7 +103,7 @@ def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping
     correlation = query.get("correlation-data", headers.get("waypost-correlation-data"))
     status = query.get("status", headers.get("waypost-status"))
     ttl = query.get("ttl", query.get("hono-ttl", headers.get("hono-ttl")))
-    return Message(
+    return HttpMessage(
         check_address(address),
         body,
         _number("qos", query.get("qos", headers.get("qos-level", "1")), 2),
@@ -115,7 +115,7 @@ def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping
     )
 
 
-def batch(body: bytes, content_type: str) -> list[Message]:
+def batch(body: bytes, content_type: str) -> list[HttpMessage]:
     """A request that is many messages: all of them are good, or none is taken. Raises BadRequest."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in BATCH_TYPES:
@@ -128,7 +128,7 @@ def batch(body: bytes, content_type: str) -> list[Message]:
     return [_message(item, i) for i, item in enumerate(items)]
 
 
-def runs_of(messages: Sequence[Message], device: str) -> Iterator[tuple[Run, list[int]]]:
+def runs_of(messages: Sequence[HttpMessage], device: str) -> Iterator[tuple[Run, list[int]]]:
     """The messages as runs, in order, each with the places of its messages in the batch."""
     run: Run | None = None
     places: list[int] = []
@@ -162,37 +162,37 @@ def check_address(name: str) -> str:
     return name
 
 
-def _array(body: bytes) -> list[_Item]:
+def _array(body: bytes) -> list[_BatchItem]:
     """Decoded as items, not as any values: what is none ends it, so an item takes at least some twenty bytes."""
     try:
-        return msgspec.json.decode(body, type=list[_Item])
+        return msgspec.json.decode(body, type=list[_BatchItem])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         place = _PLACE.search(str(error))
         raise BadRequest(f"item {place[1]}: {error}" if place else f"not a JSON array: {error}") from None
 
 
-def _lines(body: bytes) -> list[_Item]:
+def _lines(body: bytes) -> list[_BatchItem]:
     if body.count(b"\n") > _LINES_MAX:
         raise BadRequest(f"a batch has at most {_LINES_MAX} lines", 413)
-    items: list[_Item] = []
+    items: list[_BatchItem] = []
     for line in body.split(b"\n"):
         if not line.strip():
             continue
         try:
-            items.append(msgspec.json.decode(line, type=_Item))
+            items.append(msgspec.json.decode(line, type=_BatchItem))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise BadRequest(f"item {len(items)}: {error}") from None
     return items
 
 
-def _message(item: _Item, i: int) -> Message:
+def _message(item: _BatchItem, i: int) -> HttpMessage:
     try:
         return _read(item)
     except (msgspec.DecodeError, UnicodeError, RecursionError, BadRequest) as error:
         raise BadRequest(f"item {i}: {error}", getattr(error, "status", 400)) from None
 
 
-def _read(item: _Item) -> Message:
+def _read(item: _BatchItem) -> HttpMessage:
     content_type = _content_type(item.content_type)
     body = b""
     if (item.body is msgspec.UNSET) is (item.base64 is None):
@@ -208,7 +208,7 @@ def _read(item: _Item) -> Message:
             body = msgspec.json.decode(body, type=str).encode("utf-8")
         else:
             content_type = content_type or JSON
-    return Message(check_address(item.address), body, item.qos, item.retain, content_type, item.ttl)
+    return HttpMessage(check_address(item.address), body, item.qos, item.retain, content_type, item.ttl)
 
 
 def _content_type(text: str | None) -> str | None:

@@ -16,7 +16,7 @@ _LOOK_S_MAX: Final = 0.1
 """Pauses between two looks at what the client's TCP has acknowledged: from a local round trip on, doubled each time."""
 
 
-class Peer:
+class HttpPeer:
     """One a connection."""
 
     __slots__ = ("_changed", "_received", "certificate", "identity", "parked", "unacknowledged", "user")
@@ -75,7 +75,7 @@ class Peer:
             self._changed()
 
 
-def peer_of(request: Request) -> Peer:
+def peer_of(request: Request) -> HttpPeer:
     """The peer of a request's connection; an unknown one where the server says nothing of it."""
     found = request.scope.get("state", {}).get(KEY)
-    return found if isinstance(found, Peer) else Peer()
+    return found if isinstance(found, HttpPeer) else HttpPeer()

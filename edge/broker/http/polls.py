@@ -8,18 +8,18 @@ from contextlib import contextmanager
 
 from starlette.requests import Request
 
-from edge.broker.http.access import Admission
+from edge.broker.http.access import AdmittedClient
 from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_POLLS_OF_ONE_MAX
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.model.remote import remote_of
 
 
-def owner_of(request: Request, admission: Admission) -> str:
+def owner_of(request: Request, admission: AdmittedClient) -> str:
     """Return the user of a request, or its remote address without logins: limits count by it."""
     return admission.user or remote_of(request.client.host if request.client is not None else "")
 
 
-class Polls:
+class LongPolls:
     """Of one gateway."""
 
     def __init__(self) -> None:
@@ -32,13 +32,15 @@ class Polls:
         return self._of.total()
 
     @contextmanager
-    def waiting(self, request: Request, admission: Admission) -> Iterator[None]:
-        """Around the wait of a request. Raises Refused when there is no place for another one."""
+    def waiting(self, request: Request, admission: AdmittedClient) -> Iterator[None]:
+        """Around the wait of a request. Raises RequestRefused when there is no place for another one."""
         whose = owner_of(request, admission)
         if self._of[whose] >= HTTP_POLLS_OF_ONE_MAX:
-            raise Refused(429, f"{whose[:100]} has {HTTP_POLLS_OF_ONE_MAX} requests waiting, as many as one may have")
+            raise RequestRefused(
+                429, f"{whose[:100]} has {HTTP_POLLS_OF_ONE_MAX} requests waiting, as many as one may have"
+            )
         if self.count >= HTTP_POLLS_MAX:
-            raise Refused(503, f"{HTTP_POLLS_MAX} requests are waiting, as many as there may be")
+            raise RequestRefused(503, f"{HTTP_POLLS_MAX} requests are waiting, as many as there may be")
         self._of[whose] += 1
         try:
             yield

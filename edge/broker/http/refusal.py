@@ -11,7 +11,7 @@ RETRY_AFTER_S: Final = 5
 """Said with 429 and 503: longer than a commit, shorter than a device's patience."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request is answered with an error: ``{"error": …}``."""
 
     def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from edge.broker.http.peer import KEY, Peer
+from edge.broker.http.peer import KEY, HttpPeer
 from edge.broker.model.tracing import HttpRequest, Tracer
 
 UNTRACED_PATHS: Final = frozenset(("/api/v1/trace",))
@@ -28,14 +28,14 @@ class TracedRequests:
         if not self._tracer.active or scope["type"] != "http" or scope["path"] in UNTRACED_PATHS:
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(receive, send)
+        exchange = _TracedExchange(receive, send)
         try:
             await self._app(scope, exchange.receive, exchange.send)
         finally:
             self._tracer.requested(exchange.request(scope))
 
 
-class _Exchange:
+class _TracedExchange:
     """Counts what goes through in both directions."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
@@ -81,7 +81,7 @@ def _user(scope: Scope) -> str:
     """Return the user that a request over this connection has proven, else the one that it names. The user name of the
     Basic scheme (RFC 7617) is public; the password behind it is dropped."""
     peer = scope.get("state", {}).get(KEY)
-    if isinstance(peer, Peer) and peer.user:
+    if isinstance(peer, HttpPeer) and peer.user:
         return peer.user
     fields: dict[bytes, bytes] = dict(scope["headers"])
     scheme, _, value = fields.get(b"authorization", b"").partition(b" ")

@@ -30,7 +30,7 @@ from edge.broker.limits import (
     TRIM_GROWTH_BYTES,
     Limits,
 )
-from edge.broker.listeners.resident import Resident, resident_bytes
+from edge.broker.listeners.resident import ResidentMemory, resident_bytes
 from edge.broker.model.budget import Budget, MemoryAccount
 from edge.broker.model.remote import remote_of
 
@@ -58,7 +58,7 @@ class Admission:
     def __init__(self, limits: Limits, budget: Budget, resident: Callable[[], int] = resident_bytes) -> None:
         """`resident` gives the bytes of memory the process takes."""
         self.budget = budget
-        self.resident = Resident(limits.memory_bytes_max, resident)
+        self.resident = ResidentMemory(limits.memory_bytes_max, resident)
         self.figures = AdmissionFigures()
         self._loop = asyncio.get_running_loop()
         self._connection_bytes_max = max(PACKETS_HELD_MAX * limits.packet_bytes_max, LINKS_HELD_BYTES_MAX)
@@ -315,7 +315,7 @@ class Admission:
             self._sheds = before
 
 
-class Counted:
+class ConnectionMeter:
     """The `bridge.transport.driver.Meter` of the connections of one listener."""
 
     __slots__ = ("_admission", "_cost_bytes")

@@ -11,8 +11,8 @@ from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Meter
 from edge.broker.amqp.administration import Administration
-from edge.broker.amqp.arrivals import Arrivals
-from edge.broker.amqp.containers import Containers
+from edge.broker.amqp.arrivals import AmqpLanes
+from edge.broker.amqp.containers import ContainerRegistry
 from edge.broker.amqp.interception import LinkInterception
 from edge.broker.amqp.session import CAPABILITIES, AmqpSession
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
@@ -20,7 +20,7 @@ from edge.broker.listeners.tcp import Gone
 from edge.broker.listeners.turned_away import NO_ROOM, brief
 from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate
+from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.sasl_credentials import SaslCredentials
 
 
@@ -62,11 +62,11 @@ class AmqpDrivers:
         limits: Limits,
         container_id: str,
         router: Router,
-        gate: Gate,
+        gate: Authenticator,
         interception: LinkInterception,
         administration: Administration | None,
         clock: Callable[[], float],
-        arrivals: Arrivals,
+        arrivals: AmqpLanes,
         tracer: Tracer = UNTRACED,
     ) -> None:
         """`container_id` is the broker's; `administration` changes addresses when a client asks for it (None: nobody
@@ -80,7 +80,7 @@ class AmqpDrivers:
         self._clock = clock
         self._arrivals = arrivals
         self._tracer = tracer
-        self._containers = Containers()
+        self._containers = ContainerRegistry()
 
     def rename(self, container_id: str) -> None:
         """Show this container-id of the broker to connections from now on."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bridge.transport.connection import Connection
-from edge.broker.security.site import NotOurs, Site
+from edge.broker.security.site import ForeignRequest, Site
 
 
 class Frames:
@@ -46,12 +46,12 @@ class Frames:
                 self._site.check_host(host, guarded=True)
             else:
                 self._site.check_page_of_this_host(host, origin, guarded=guarded)
-        except NotOurs as why:
+        except ForeignRequest as why:
             return str(why)
         return None
 
 
-class Bare:
+class PlainFrames:
     """What a listener without WebSocket puts around its connections: nothing."""
 
     @staticmethod

@@ -17,8 +17,8 @@ from edge.broker.limits import (
     TURNED_AWAY_MAX,
     WEBSOCKET_CONNECTION_BYTES,
 )
-from edge.broker.listeners.admission import Admission, Counted
-from edge.broker.listeners.frames import Bare, Frames
+from edge.broker.listeners.admission import Admission, ConnectionMeter
+from edge.broker.listeners.frames import Frames, PlainFrames
 from edge.broker.listeners.revocations import ClientRevocations
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError
@@ -41,7 +41,7 @@ class Drivers(Interface):
         ...
 
 
-class Listeners:
+class BrokerListeners:
     """The listeners of a configuration but those for HTTP, each made with the broker and started with it."""
 
     def __init__(
@@ -56,17 +56,17 @@ class Listeners:
         """`drivers` are by protocol; `site`, `guarded`: see `Frames`."""
         self._configuration = configuration
         self._admission = admission
-        self._around: dict[str, Frames | Bare] = {}
+        self._around: dict[str, Frames | PlainFrames] = {}
         self.wrong_port = WrongPortReporter()
         """Ports of all listeners of the process; the HTTP server adds its own."""
         self.by_name: dict[str, TcpListener] = {}
         self._listeners = [listener for listener in configuration.listeners if listener.protocol in drivers]
         for listener in self._listeners:
             bytes_max = configuration.limits.packet_bytes_max
-            around: Frames | Bare = Bare()
+            around: Frames | PlainFrames = PlainFrames()
             if listener.websocket:
                 around = Frames(listener.protocol.value, message_bytes_max=bytes_max, site=site, guarded=guarded)
-            meter = Counted(admission, _cost_bytes(listener))
+            meter = ConnectionMeter(admission, _cost_bytes(listener))
             make = partial(self._serve, drivers[listener.protocol], around, meter)
             turn_away = partial(self._turn_away, drivers[listener.protocol], around)
             self._around[listener.name] = around
@@ -152,14 +152,16 @@ class Listeners:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _serve(
-        self, drivers: Drivers, around: Frames | Bare, meter: Meter, gone: Gone, identity: str | None
+        self, drivers: Drivers, around: Frames | PlainFrames, meter: Meter, gone: Gone, identity: str | None
     ) -> Driver | None:
         admission = self._admission
         if not admission.has_place(self.connections) and not admission.make_room():
             return None
         return drivers.serve(gone, identity, partial(around.around, identity=identity), meter)
 
-    def _turn_away(self, drivers: Drivers, around: Frames | Bare, gone: Gone, identity: str | None) -> Driver | None:
+    def _turn_away(
+        self, drivers: Drivers, around: Frames | PlainFrames, gone: Gone, identity: str | None
+    ) -> Driver | None:
         turning_away = sum(len(listener.turned_away) for listener in self.by_name.values())
         if turning_away >= TURNED_AWAY_MAX:
             return None

@@ -10,13 +10,13 @@ from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.tcp import Gone
 from edge.broker.listeners.turned_away import MqttTurnedAway
 from edge.broker.model.tracing import UNTRACED, Tracer
-from edge.broker.mqtt.arrivals import Arrivals
-from edge.broker.mqtt.connection import Connection as MqttConnection
-from edge.broker.mqtt.handler import Common, ConnectionHandler
+from edge.broker.mqtt.arrivals import MqttLanes
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.handler import ConnectionHandler, HandlerContext
 from edge.broker.mqtt.interception import Interception
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate
+from edge.broker.security.authenticator import Authenticator
 
 
 class MqttDrivers:
@@ -27,17 +27,17 @@ class MqttDrivers:
         limits: Limits,
         router: Router,
         sessions: SessionRegistry,
-        gate: Gate,
+        gate: Authenticator,
         interception: Interception,
         clock: Callable[[], float],
-        arrivals: Arrivals,
+        arrivals: MqttLanes,
         tracer: Tracer = UNTRACED,
     ) -> None:
         """`clock` returns monotonic seconds."""
         self._tracer = tracer
         self._limits = limits
         self._clock = clock
-        self._common = Common(router, sessions, clock, arrivals, gate, interception)
+        self._common = HandlerContext(router, sessions, clock, arrivals, gate, interception)
 
     def serve(
         self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter

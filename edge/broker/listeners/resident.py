@@ -36,7 +36,7 @@ def resident_bytes() -> int:
         return 0
 
 
-class Resident:
+class ResidentMemory:
     """The process' resident memory, looked at in each tick, and given back where the allocator keeps it."""
 
     def __init__(

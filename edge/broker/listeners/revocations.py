@@ -46,7 +46,7 @@ class RevocationList(NamedTuple):
     """UTC seconds since 1970; None: it does not say."""
 
 
-class Shown(NamedTuple):
+class ClientCertificate(NamedTuple):
     """A verified client certificate."""
 
     issuer: bytes
@@ -184,8 +184,8 @@ def _require_whole(found: x509.CertificateRevocationList, signers: Iterable[x509
             raise ValueError(f"it is not whole: it has the extension {extension.oid.dotted_string}")
 
 
-def _shown(certificate: bytes) -> Shown:
+def _shown(certificate: bytes) -> ClientCertificate:
     from cryptography import x509  # noqa: PLC0415 - as above
 
     found = x509.load_der_x509_certificate(certificate)
-    return Shown(found.issuer.public_bytes(), found.serial_number)
+    return ClientCertificate(found.issuer.public_bytes(), found.serial_number)

@@ -34,7 +34,7 @@ Admit: TypeAlias = Callable[[str | None], asyncio.Protocol | None]
 """Makes who gets a connection of that identity; None when there is no room."""
 
 
-class Parked:
+class PendingHandshakes:
     """Connections that wait for their handshake, in the order they came, by remote address."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Handshakes:
         a handshake has, less while others wait. `wrong_port`: see `TcpListener`."""
         self.under_way: dict[TlsTransport, tuple[str, float]] = {}
         """Of which remote address, since when."""
-        self.parked = Parked()
+        self.parked = PendingHandshakes()
         self._by_remote: Counter[str] = Counter()
         """Under way."""
         self._open = 0
@@ -120,7 +120,7 @@ class Handshakes:
         """Drop those under way, and those that wait. Accept no more before."""
         with contextlib.suppress(ValueError):  # it was stopped before
             self._certificates.reviewers.remove(self.review)
-        parked, self.parked = self.parked, Parked()
+        parked, self.parked = self.parked, PendingHandshakes()
         parked.abort()
         for transport in list(self.under_way):
             transport.abort()

@@ -134,7 +134,7 @@ class TcpListener:
             self._wrong_port.report(self.name, driver.address, driver.connection.spoken)
 
     def _accept(self) -> asyncio.Protocol:
-        return self.admit(None) or _Refusal()
+        return self.admit(None) or _ConnectionRefusal()
 
     def admit(self, identity: str | None, make_driver: MakeDriver | None = None) -> Driver | None:
         """A driver for a connection somebody has accepted; None: there is no room. `make_driver`: in place of the
@@ -151,7 +151,7 @@ class TcpListener:
         return driver
 
 
-class _Refusal(asyncio.Protocol):
+class _ConnectionRefusal(asyncio.Protocol):
     """Closes a connection there is no room for."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -13,8 +13,8 @@ import msgspec
 
 from edge.broker.limits import TURNED_AWAY_S, Limits
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import Connect
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.events import ConnectEvent
 
 NO_ROOM: Final = "the gateway has as many connections as it may have"
 
@@ -23,11 +23,11 @@ class MqttTurnedAway:
     """Owner of a driver over an MQTT connection there is no room for: CONNACK 0x97 (MQTT 5) or return code 3."""
 
     def __init__(self, limits: Limits, now: float) -> None:
-        self.connection = Connection(brief(limits), now)
+        self.connection = MqttConnection(brief(limits), now)
 
     def handle(self, events: Sequence[Any]) -> None:
         for event in events:
-            if isinstance(event, Connect):
+            if isinstance(event, ConnectEvent):
                 self.connection.refuse(ReasonCode.QUOTA_EXCEEDED, NO_ROOM)
 
     def writable(self) -> None:

@@ -39,11 +39,11 @@ Node = Callable[[Any], bool]
 Value = Callable[[Any], Any]
 
 
-class _Nothing:
+class _MissingValue:
     """What a path that leads nowhere gives."""
 
 
-NOTHING: Final = _Nothing()
+NOTHING: Final = _MissingValue()
 
 
 class JsonConditionError(ValueError):
@@ -56,7 +56,7 @@ class JsonCondition:
     def __init__(self, text: str) -> None:
         """Raises `JsonConditionError`."""
         self.text = text
-        self._holds = _Parser(text).whole()
+        self._holds = _ConditionParser(text).whole()
 
     def holds(self, body: bytes) -> bool:
         """True when the condition is true of this body. A body that is no JSON, or is too large to be looked at, is
@@ -70,7 +70,7 @@ class JsonCondition:
         return self._holds(document)
 
 
-class _Parser:
+class _ConditionParser:
     """Recursive descent; each method returns a function of the document."""
 
     def __init__(self, text: str) -> None:

@@ -19,13 +19,13 @@ class PatternError(ValueError):
     """It is no pattern."""
 
 
-class Like:
+class LikePattern:
     """A pattern."""
 
     def __init__(self, pattern: str, escape: str) -> None:
         """`escape`: the character that takes the meaning away from the next one; empty: none does. Raises
         PatternError."""
-        first, *others = [_Piece(characters) for characters in _pieces(pattern, escape)]
+        first, *others = [_LiteralPart(characters) for characters in _pieces(pattern, escape)]
         self._first = first
         self._between = [piece for piece in others[:-1] if piece.length]
         self._last = others[-1] if others else None
@@ -57,7 +57,7 @@ class Like:
         return True
 
 
-class _Piece:
+class _LiteralPart:
     """What has no ``%``."""
 
     def __init__(self, characters: list[str | None]) -> None:

@@ -18,8 +18,8 @@ from edge.broker.limits import USER_PROPERTIES_MAX
 from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import (
+    PacketReader,
     PacketType,
-    Reader,
     encode_binary,
     encode_string,
     encode_variable_byte_integer,
@@ -64,20 +64,20 @@ class Properties(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=T
 NONE = Properties()
 
 
-class Kind(NamedTuple):
+class PropertyType(NamedTuple):
     """A data type of a property: bytes to value, value to bytes."""
 
-    decode: Callable[[Reader], Any]
+    decode: Callable[[PacketReader], Any]
     encode: Callable[[Any], bytes]
 
 
-BYTE = Kind(lambda reader: reader.integer(1), lambda value: value.to_bytes(1, "big"))
-TWO_BYTE_INTEGER = Kind(lambda reader: reader.integer(2), lambda value: value.to_bytes(2, "big"))
-FOUR_BYTE_INTEGER = Kind(lambda reader: reader.integer(4), lambda value: value.to_bytes(4, "big"))
-VARIABLE_BYTE_INTEGER = Kind(Reader.variable_byte_integer, encode_variable_byte_integer)
-BINARY_DATA = Kind(Reader.binary, encode_binary)
-STRING = Kind(Reader.string, encode_string)
-STRING_PAIR = Kind(
+BYTE = PropertyType(lambda reader: reader.integer(1), lambda value: value.to_bytes(1, "big"))
+TWO_BYTE_INTEGER = PropertyType(lambda reader: reader.integer(2), lambda value: value.to_bytes(2, "big"))
+FOUR_BYTE_INTEGER = PropertyType(lambda reader: reader.integer(4), lambda value: value.to_bytes(4, "big"))
+VARIABLE_BYTE_INTEGER = PropertyType(PacketReader.variable_byte_integer, encode_variable_byte_integer)
+BINARY_DATA = PropertyType(PacketReader.binary, encode_binary)
+STRING = PropertyType(PacketReader.string, encode_string)
+STRING_PAIR = PropertyType(
     lambda reader: (reader.string(), reader.string()),
     lambda pair: encode_string(pair[0]) + encode_string(pair[1]),
 )
@@ -88,7 +88,7 @@ class Property(NamedTuple):
 
     identifier: int
     name: str
-    kind: Kind
+    kind: PropertyType
     packets: frozenset[PacketType]
     repeated: frozenset[PacketType] = frozenset()
     check: Callable[[Any], bool] = lambda value: True
@@ -169,7 +169,9 @@ _MULTIPLE = frozenset(row.name for row in PROPERTIES if row.repeated)
 _PAYLOAD_FORMAT, _MESSAGE_EXPIRY, _SUBSCRIPTION_IDENTIFIER, _TOPIC_ALIAS = 0x01, 0x02, 0x0B, 0x23
 
 
-def _walk(reader: Reader, packet: PacketType, repeated_max: float = math.inf) -> Iterator[tuple[Property, Any, int]]:
+def _walk(
+    reader: PacketReader, packet: PacketType, repeated_max: float = math.inf
+) -> Iterator[tuple[Property, Any, int]]:
     """Every (row, value, where it started), checked; the reader holds properties and nothing else. `repeated_max`: of a
     client's packet; what is stored has been checked."""
     seen: set[int] = set()
@@ -193,7 +195,7 @@ def _walk(reader: Reader, packet: PacketType, repeated_max: float = math.inf) ->
         yield row, value, start
 
 
-def _collect(reader: Reader, packet: PacketType, repeated_max: float = math.inf) -> Properties:
+def _collect(reader: PacketReader, packet: PacketType, repeated_max: float = math.inf) -> Properties:
     values: dict[str, Any] = {}
     several: dict[str, list[Any]] = {}
     for row, value, _ in _walk(reader, packet, repeated_max):
@@ -205,7 +207,7 @@ def _collect(reader: Reader, packet: PacketType, repeated_max: float = math.inf)
     return Properties(**values) if values else NONE
 
 
-def decode(reader: Reader, packet: PacketType) -> Properties:
+def decode(reader: PacketReader, packet: PacketType) -> Properties:
     """Take the properties, with their length, off a packet.
 
     Raises MalformedPacket for a property this packet cannot have or a broken value, ProtocolError for one that comes
@@ -240,10 +242,10 @@ def encode_run(properties: Properties, packet: PacketType = PacketType.PUBLISH) 
 
 def decode_run(raw: bytes) -> Properties:
     """The values in `Run.properties` of an MQTT run."""
-    return _collect(Reader(raw), PacketType.PUBLISH) if raw else NONE
+    return _collect(PacketReader(raw), PacketType.PUBLISH) if raw else NONE
 
 
-def split_publish(reader: Reader) -> tuple[int, bytes, bool]:
+def split_publish(reader: PacketReader) -> tuple[int, bytes, bool]:
     """Take the properties of a client's PUBLISH off a packet: (topic alias or 0, what is forwarded unaltered, whether
     the payload is said to be UTF-8).
 
@@ -270,7 +272,7 @@ def message_expiry_s(raw: bytes) -> int | None:
 
 def with_message_expiry(raw: bytes, seconds: int) -> bytes:
     """`Run.properties` with another Message Expiry Interval: a server forwards what is left of it [MQTT-3.3.2-6]."""
-    block = Reader(raw)
+    block = PacketReader(raw)
     parts: list[bytes] = []
     for row, _, start in _walk(block, PacketType.PUBLISH):
         if row.identifier == _MESSAGE_EXPIRY:

@@ -112,7 +112,7 @@ def read_fixed_header(data: bytes, pos: int) -> tuple[int, int, bool] | None:
     raise MalformedPacket("remaining length of more than four bytes")
 
 
-class Reader:
+class PacketReader:
     """Takes values off a packet one after the other; raises MalformedPacket when it ends too early."""
 
     __slots__ = ("data", "end", "pos")
@@ -163,11 +163,11 @@ class Reader:
         """UTF-8 encoded string (section 1.5.4)."""
         return decode_string(self.binary())
 
-    def part(self, size: int) -> Reader:
+    def part(self, size: int) -> PacketReader:
         """A reader of the next `size` bytes, which are taken off this one."""
         start = self.pos
         self.take(size)
-        return Reader(self.data, start, start + size)
+        return PacketReader(self.data, start, start + size)
 
     def finish(self) -> None:
         """Nothing may be left."""

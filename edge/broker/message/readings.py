@@ -32,7 +32,7 @@ content-type and content-encoding."""
 
 
 @hides("document")
-class Reading(NamedTuple):
+class MessageReading(NamedTuple):
     """A message's numbers, and how they are written in it."""
 
     document: Any
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
     end: int
 
 
-def reading(run: Run, body: bytes) -> Reading | None:
+def reading(run: Run, body: bytes) -> MessageReading | None:
     """The message as a reading; None when it is none."""
     if len(body) > BODY_BYTES_MAX or run.flags & GROUPED:
         return None
@@ -60,7 +60,7 @@ def reading(run: Run, body: bytes) -> Reading | None:
         return None
 
 
-def rewritten(run: Run, body: bytes, found: Reading, document: dict[str, Any], name: str) -> bytes:
+def rewritten(run: Run, body: bytes, found: MessageReading, document: dict[str, Any], name: str) -> bytes:
     """The message with `document` for its body, which is its own with the member `name` more.
 
     Raises ValueError or OverflowError when that cannot be written.
@@ -81,7 +81,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool | Timestamp) and abs(value) <= NUMBER_MAX
 
 
-def _of_message(body: bytes) -> Reading | None:
+def _of_message(body: bytes) -> MessageReading | None:
     about: list[str] = []
     found: s.Section | None = None
     for section in s.sections(body):
@@ -99,14 +99,14 @@ def _of_message(body: bytes) -> Reading | None:
     return _of_body(body, found, "\n".join(about)) if found is not None else None
 
 
-def _of_body(body: bytes, found: s.Section, key: str) -> Reading | None:
+def _of_body(body: bytes, found: s.Section, key: str) -> MessageReading | None:
     value, _ = decode(body, found.value)
     if isinstance(value, bytes) and found.code == s.DATA:
         return _of_json(value, _JSON, key, found.start, found.end)
     if type(value) is str:
         return _of_json(value.encode("utf-8", "replace"), _TEXT, key, found.start, found.end)
     if is_number(value) or (isinstance(value, dict) and all(type(name) is str for name in value)):
-        return Reading(value, _VALUE, key, found.start, found.end)
+        return MessageReading(value, _VALUE, key, found.start, found.end)
     return None
 
 
@@ -120,7 +120,7 @@ def _description(properties: Any) -> str | None:
     return repr([fields[field] for field in _DESCRIPTIVE])
 
 
-def _of_json(text: bytes, form: str, about: str, start: int, end: int) -> Reading | None:
+def _of_json(text: bytes, form: str, about: str, start: int, end: int) -> MessageReading | None:
     if text[:1] not in b"{-0123456789" or not text:
         return None
     try:
@@ -129,10 +129,10 @@ def _of_json(text: bytes, form: str, about: str, start: int, end: int) -> Readin
         return None
     if not isinstance(document, dict) and not is_number(document):
         return None
-    return Reading(document, form, about, start, end)
+    return MessageReading(document, form, about, start, end)
 
 
-def _with_pair(body: bytes, found: Reading, name: str, value: Any) -> bytes:
+def _with_pair(body: bytes, found: MessageReading, name: str, value: Any) -> bytes:
     """The section with a map for its value: the pairs it has as they are encoded, a number under the empty name."""
     at = s.section_at(body, found.start).value
     if isinstance(found.document, dict):

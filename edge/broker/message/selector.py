@@ -1,10 +1,11 @@
 """Selectors: the SQL subset of JMS (Jakarta Messaging 3.1 section 3.8), as AMQP receivers send it in a filter.
 
-A `Selector` is parsed once into nested functions and evaluated for each message with SQL's three values: true, false,
-unknown (None); only true is delivered. Everything a peer could make grow is bounded: the text, the nesting, the number
-of terms; LIKE goes through its text once, so no pattern can explode. Names are application
-properties, or one of the header fields JMS lists (JMSPriority, JMSMessageID, JMSCorrelationID, JMSType, JMSTimestamp,
-JMSDeliveryMode, JMSReplyTo).
+A `MessageSelector` is parsed once into nested functions and evaluated for each message. It follows SQL's three-valued
+logic: true, false and unknown (None). Only messages for which it is true are delivered.
+
+The length of the text, the nesting and the number of terms are bounded, since a peer chooses them. LIKE reads its text
+once, so no pattern takes exponential time. A name is an application property or one of the header fields that JMS
+lists (JMSPriority, JMSMessageID, JMSCorrelationID, JMSType, JMSTimestamp, JMSDeliveryMode, JMSReplyTo).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 from edge.broker.limits import SELECTOR_DEPTH_MAX, SELECTOR_LENGTH_MAX, SELECTOR_SEARCHES_MAX, SELECTOR_TERMS_MAX
-from edge.broker.message.like import Like, PatternError
+from edge.broker.message.like import LikePattern, PatternError
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(?:(?P<integer>0[xX][0-9a-fA-F]++|\d++)[lL]?|(?P<number>(?:\d++\.?\d*+|\.\d++)(?:[eE][+-]?\d++)?)[dDfF]?)"
@@ -32,13 +33,13 @@ class SelectorError(ValueError):
     """The text is no selector; the message says where."""
 
 
-class Selector:
+class MessageSelector:
     """A parsed selector."""
 
     def __init__(self, text: str) -> None:
         """Raises `SelectorError`."""
         self.text = text
-        parser = _Parser(text)
+        parser = _SelectorParser(text)
         self._condition = parser.whole()
 
     def matches(self, values: Values) -> bool:
@@ -46,7 +47,7 @@ class Selector:
         return self._condition(values) is True
 
 
-class _Parser:
+class _SelectorParser:
     """Recursive descent; each method returns a function of the values."""
 
     def __init__(self, text: str) -> None:
@@ -155,7 +156,7 @@ class _Parser:
             if len(escape) > 1:
                 raise SelectorError("ESCAPE takes one character")
             try:
-                like = Like(pattern, escape)
+                like = LikePattern(pattern, escape)
             except PatternError as error:
                 raise SelectorError(str(error)) from error
             self._searches += like.searches_wildcards

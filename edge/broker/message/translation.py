@@ -107,7 +107,7 @@ _NO_HEADER: Final = Header()
 
 
 @hides("annotations", "properties", "application", "body")
-class Outline(NamedTuple):
+class ParsedMessage(NamedTuple):
     """A bare message taken apart."""
 
     annotations: dict[Any, Any]
@@ -143,7 +143,7 @@ def _read_header(header: bytes) -> Header:
 _read_usual_header = lru_cache(maxsize=HEADERS_USUAL_MAX)(_read_header)
 
 
-def outline(message: bytes) -> Outline:
+def outline(message: bytes) -> ParsedMessage:
     """Take a bare message apart. Raises `DecodeError` when it is none; `TooLarge` when it has more values, or a longer
     list, map or array for its body, than are translated."""
     allowance = Allowance()
@@ -175,9 +175,9 @@ def outline(message: bytes) -> Outline:
         else:
             raise DecodeError(f"section 0x{section.code:x} at byte {section.start} has a value of the wrong type")
     if not values:
-        return Outline(annotations, properties, application, data[0] if len(data) == 1 else b"".join(data), False)
+        return ParsedMessage(annotations, properties, application, data[0] if len(data) == 1 else b"".join(data), False)
     body, is_text = _body_bytes(values[0] if is_value and len(values) == 1 else values)
-    return Outline(annotations, properties, application, body, is_text)
+    return ParsedMessage(annotations, properties, application, body, is_text)
 
 
 def _check_is_text(message: bytes, section: s.Section) -> None:
@@ -485,7 +485,7 @@ def to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
     return encode_run(properties), found.body
 
 
-def _user_properties(found: Outline, priority: int) -> tuple[tuple[str, str], ...]:
+def _user_properties(found: ParsedMessage, priority: int) -> tuple[tuple[str, str], ...]:
     """Return application properties, with repeats that came from MQTT, then what MQTT has no place of its own for."""
     application = {_text_of(key): _text_of(value) for key, value in found.application.items()}
     pairs = _repeated(found.annotations.get(USERS_ANNOTATION), application)

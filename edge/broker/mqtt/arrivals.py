@@ -20,8 +20,8 @@ from edge.broker.delivery.batches import LiveOffer
 from edge.broker.model.authorization import Grant, nothing
 from edge.broker.model.interfaces import Acceptance, Origin, Refusal
 from edge.broker.model.isolation import answered, origin_called
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import Published
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.events import PublishEvent
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, PREFIXES_KNOWN_MAX
 from edge.broker.mqtt.unread import UNREADY
 from edge.broker.router.batch import CollectedBatch, LogRuns, Publication, RouteTargets
@@ -34,10 +34,10 @@ LONG, LATE = 1, 2
 """Kinds of reads in `arrivals.c`: after one others have a turn; another has to wait for its own."""
 
 
-class Publisher(Origin, Protocol):
+class LanePublisher(Origin, Protocol):
     """A connection's session."""
 
-    connection: Connection
+    connection: MqttConnection
 
 
 class LaneBatch(CollectedBatch):
@@ -81,7 +81,7 @@ class LaneBatch(CollectedBatch):
             origin.abort()
 
 
-class Lane:
+class MqttLane:
     """The reading side of one connection."""
 
     __slots__ = ("_connection", "_driver", "_grant", "_lane", "_publish", "_receive")
@@ -90,7 +90,7 @@ class Lane:
         self,
         turn: Any,
         publish: Callable[[], None],
-        publisher: Publisher,
+        publisher: LanePublisher,
         driver: Driver,
         grant: Grant | None,
     ) -> None:
@@ -124,7 +124,7 @@ class Lane:
         native.mqtt_close_lane(self._lane)
         self._driver.connection_lost(error)
 
-    def learn(self, event: Published, column: Any) -> None:
+    def learn(self, event: PublishEvent, column: Any) -> None:
         """Take what is like these messages from now on, which the client may send to their topic."""
         run = event.run
         first = 0x32 if run.flags & DURABLE else 0x30
@@ -162,7 +162,7 @@ class Lane:
 
     def _read_on(self, data: bytes, kind: int) -> int:
         """Have the machine take these bytes of a read; how many it then needs to end a packet, as
-        `Connection.missing_bytes` has it."""
+        `MqttConnection.missing_bytes` has it."""
         if kind == LATE:
             self._driver.put_off(data)
         elif data:
@@ -180,7 +180,7 @@ class Loop(Protocol):
         ...
 
 
-class Arrivals:
+class MqttLanes:
     """Of one broker."""
 
     def __init__(self, router: Router, loop: Loop) -> None:
@@ -198,8 +198,8 @@ class Arrivals:
         router.add_source(self)
 
     def teach(
-        self, event: Published, lane: Lane | None, publisher: Publisher, driver: Driver, grant: Grant | None
-    ) -> Lane | None:
+        self, event: PublishEvent, lane: MqttLane | None, publisher: LanePublisher, driver: Driver, grant: Grant | None
+    ) -> MqttLane | None:
         """What is like these messages, which were published, is taken by the connection's lane from now on, if all that
         is done with it is that a log keeps it and subscribers get it.
 
@@ -212,7 +212,7 @@ class Arrivals:
         if column is None or retains or driver.connection is not connection or connection.closed:
             return lane
         if lane is None:
-            lane = Lane(self._turn, self.publish, publisher, driver, grant)
+            lane = MqttLane(self._turn, self.publish, publisher, driver, grant)
             connection.receiver.attach_lane(lane)
             lane.begin()
         lane.learn(event, column)

@@ -14,11 +14,11 @@ from typing import Final
 from edge.broker.message.mqtt_errors import LocalError, ProtocolError
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.mqtt.events import Authenticate
+from edge.broker.mqtt.events import AuthenticateEvent
 from edge.broker.mqtt.handshake import Auth
 
 
-class Authentication(enum.Enum):
+class AuthenticationState(enum.Enum):
     """Where the authentication of one client stands."""
 
     DECIDING = "the session decides on what the client said last"
@@ -28,23 +28,23 @@ class Authentication(enum.Enum):
 
 CONTINUE, AGAIN = ReasonCode.CONTINUE_AUTHENTICATION, ReasonCode.RE_AUTHENTICATE
 
-FOLLOWS: Final[Mapping[tuple[Authentication, ReasonCode], Authentication]] = {
-    (Authentication.CHALLENGED, CONTINUE): Authentication.DECIDING,
-    (Authentication.AUTHENTICATED, AGAIN): Authentication.DECIDING,  # section 4.12.1
+FOLLOWS: Final[Mapping[tuple[AuthenticationState, ReasonCode], AuthenticationState]] = {
+    (AuthenticationState.CHALLENGED, CONTINUE): AuthenticationState.DECIDING,
+    (AuthenticationState.AUTHENTICATED, AGAIN): AuthenticationState.DECIDING,  # section 4.12.1
 }
 """By the reason code of the client's AUTH; whatever is not here breaks [MQTT-4.12.0-3] or section 4.12.1."""
 
 
-class Dialogue:
+class AuthenticationExchange:
     """The AUTH packets of one connection; `method` is what its CONNECT named, None when it named none."""
 
     __slots__ = ("_stands", "method")
 
     def __init__(self, method: str | None) -> None:
         self.method = method
-        self._stands = Authentication.AUTHENTICATED if method is None else Authentication.DECIDING
+        self._stands = AuthenticationState.AUTHENTICATED if method is None else AuthenticationState.DECIDING
 
-    def take(self, packet: Auth) -> Authenticate:
+    def take(self, packet: Auth) -> AuthenticateEvent:
         """The event for an AUTH of the client. Raises ProtocolError for one that may not come now."""
         if self.method is None:
             raise ProtocolError("AUTH without an authentication method in CONNECT")  # [MQTT-4.12.0-7]
@@ -54,13 +54,13 @@ class Dialogue:
         if follows is None:
             raise ProtocolError(f"AUTH of a client with reason {packet.reason.words}, while {self._stands.value}")
         self._stands = follows
-        return Authenticate(packet.properties.authentication_data or b"", again=packet.reason is AGAIN)
+        return AuthenticateEvent(packet.properties.authentication_data or b"", again=packet.reason is AGAIN)
 
     def challenge(self, data: bytes) -> bytes:
         """AUTH that asks the client to go on [MQTT-4.12.0-2]. Raises LocalError when there is nothing to decide."""
-        if self._stands is not Authentication.DECIDING:
+        if self._stands is not AuthenticationState.DECIDING:
             raise LocalError(f"a challenge while {self._stands.value}")
-        self._stands = Authentication.CHALLENGED
+        self._stands = AuthenticationState.CHALLENGED
         return self._auth(ReasonCode.CONTINUE_AUTHENTICATION, data)
 
     def succeed(self, data: bytes) -> bytes:
@@ -70,16 +70,16 @@ class Dialogue:
 
     def end(self) -> None:
         """The client is authenticated: from now on it may do it again."""
-        self._stands = Authentication.AUTHENTICATED
+        self._stands = AuthenticationState.AUTHENTICATED
 
     def _auth(self, reason: ReasonCode, data: bytes) -> bytes:
         return Auth(reason, Properties(authentication_method=self.method, authentication_data=data)).encode(5)
 
 
-NO_METHOD: Final = Dialogue(None)
+NO_METHOD: Final = AuthenticationExchange(None)
 """Of every connection whose CONNECT names none: it changes with nothing that happens to it."""
 
 
-def dialogue(method: str | None) -> Dialogue:
+def dialogue(method: str | None) -> AuthenticationExchange:
     """For a connection whose CONNECT names this method."""
-    return NO_METHOD if method is None else Dialogue(method)
+    return NO_METHOD if method is None else AuthenticationExchange(method)

@@ -19,7 +19,7 @@ from edge.broker.message.translation import properties_of
 from edge.broker.model.interfaces import MessageSelection, Subscription
 from edge.broker.model.topics import matches
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.session import Session, Subscriber
+from edge.broker.mqtt.session import MqttSession, Subscriber
 from edge.broker.router.commands.addresses import COMMANDS
 
 _SUBJECT: Final = 3
@@ -27,7 +27,7 @@ _UNESCAPED: Final = " !$&'()*,-.:;=?@_~"
 """Characters of a name that stand in a topic as they are; the others, and a slash, are escaped as in URLs."""
 
 
-def subscriber_of(session: Session, request: SubscriptionRequest, identifier: int, *, kept: bool) -> Subscriber:
+def subscriber_of(session: MqttSession, request: SubscriptionRequest, identifier: int, *, kept: bool) -> Subscriber:
     """Return the consumer for a subscription, which may be one for commands by name."""
     levels = request.filter.split("/")
     by_name = len(levels) == 3 and levels[0] == COMMANDS and levels[1] not in ("", "+", "#") and bool(levels[2])

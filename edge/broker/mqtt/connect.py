@@ -11,7 +11,7 @@ from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
 from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError, RemoteError, UnsupportedProtocolVersion
 from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
 from edge.broker.message.mqtt_reason_codes import ReasonCode, connack_return_code
-from edge.broker.message.mqtt_wire import PacketType, Reader, is_text, read_fixed_header
+from edge.broker.message.mqtt_wire import PacketReader, PacketType, is_text, read_fixed_header
 from edge.broker.mqtt import events
 from edge.broker.mqtt.handshake import (
     CLIENT_DISCONNECT_REASONS,
@@ -37,17 +37,17 @@ PACKET_BYTES_UNLIMITED: Final = 268_435_460
 """The largest packet there can be: five bytes of fixed header, 268 435 455 behind it."""
 
 
-def decode_connect(body: bytes, flags: int) -> events.Connect:
+def decode_connect(body: bytes, flags: int) -> events.ConnectEvent:
     """The event for a CONNECT with this variable header and payload.
 
     Raises MalformedPacket or ProtocolError.
     """
-    packet = Connect.decode(Reader(body), flags, 0)
+    packet = Connect.decode(PacketReader(body), flags, 0)
     block = packet.properties
     expiry_s = block.session_expiry_interval_s or 0
     if packet.version < 5:
         expiry_s = 0 if packet.clean_start else NEVER_EXPIRES
-    return events.Connect(
+    return events.ConnectEvent(
         version=packet.version,
         client_id=packet.client_id,
         clean_start=packet.clean_start,
@@ -67,7 +67,7 @@ def decode_connect(body: bytes, flags: int) -> events.Connect:
     )
 
 
-class Agreed(msgspec.Struct, frozen=True):
+class ConnectTerms(msgspec.Struct, frozen=True):
     """What of a client's wishes is granted; None where it is what it asked for, so that nothing needs to be said."""
 
     session_expiry_s: int
@@ -75,21 +75,21 @@ class Agreed(msgspec.Struct, frozen=True):
     announced_keep_alive_s: int | None
 
 
-def agree(connect: events.Connect, limits: Limits, *, keeps_session: bool = True) -> Agreed:
+def agree(connect: events.ConnectEvent, limits: Limits, *, keeps_session: bool = True) -> ConnectTerms:
     """Hold session expiry and keep alive to our limits. MQTT 5 clients are told and have to follow [MQTT-3.1.2-21];
     of older ones only the session's end is ours to decide. `keeps_session`: it may outlive the connection at all."""
     expiry_s = min(connect.session_expiry_s, limits.session_expiry_s_max) if keeps_session else 0
     if connect.version < 5:
-        return Agreed(expiry_s, None, None)
+        return ConnectTerms(expiry_s, None, None)
     keep_alive_s = min(connect.keep_alive_s or KEEP_ALIVE_S_MAX, limits.keep_alive_s_max, KEEP_ALIVE_S_MAX)
-    return Agreed(
+    return ConnectTerms(
         expiry_s,
         expiry_s if expiry_s != connect.session_expiry_s else None,
         keep_alive_s if keep_alive_s != connect.keep_alive_s else None,
     )
 
 
-def connack(connect: events.Connect, limits: Limits, session_present: bool, announced: Properties) -> ConnAck:
+def connack(connect: events.ConnectEvent, limits: Limits, session_present: bool, announced: Properties) -> ConnAck:
     """CONNACK that accepts; MQTT 5 clients read what was `announced`, and of what we support
     all that is not its default (section 3.2.2.3): some clients take small packets only."""
     if connect.version < 5:
@@ -136,7 +136,7 @@ def encode_refusal(
     return b""
 
 
-def reason_string(connect: events.Connect, text: str, content_bytes: int) -> Properties:
+def reason_string(connect: events.ConnectEvent, text: str, content_bytes: int) -> Properties:
     """`text` as Reason String of a packet with so many bytes of other content, where the client wants to hear it
     [MQTT-3.1.2-29] and takes a packet of that size [MQTT-3.4.2-2] [MQTT-3.5.2-2] [MQTT-3.9.2-1] [MQTT-3.14.2-3]."""
     if not text or connect.version < 5 or not connect.request_problem_information:
@@ -147,7 +147,7 @@ def reason_string(connect: events.Connect, text: str, content_bytes: int) -> Pro
     return Properties(reason_string=text)
 
 
-def encode_farewell(reason: ReasonCode, text: str, connect: events.Connect) -> bytes:
+def encode_farewell(reason: ReasonCode, text: str, connect: events.ConnectEvent) -> bytes:
     """DISCONNECT of an MQTT 5 server; nothing at all where the client does not take that many bytes."""
     sent = reason if reason in SERVER_DISCONNECT_REASONS else ReasonCode.UNSPECIFIED_ERROR
     encoded = Disconnect(sent, reason_string(connect, text, 1)).encode(5)
@@ -170,7 +170,7 @@ def encode_violation(error: RemoteError, data: bytes) -> bytes:
     return encode_refusal(error.reason, 4)
 
 
-def expiry_of_disconnect(packet: Disconnect, connect: events.Connect) -> int | None:
+def expiry_of_disconnect(packet: Disconnect, connect: events.ConnectEvent) -> int | None:
     """The session expiry interval a client's DISCONNECT sets, seconds; None when it sets none. Raises ProtocolError."""
     if packet.reason not in CLIENT_DISCONNECT_REASONS:
         raise ProtocolError(f"DISCONNECT of a client with reason {packet.reason.words}")

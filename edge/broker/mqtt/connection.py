@@ -1,7 +1,7 @@
 """The server's end of one MQTT connection as a sans-I/O machine: MQTT 3.1, 3.1.1 and 5 (its states: `phase`).
 
 The session answers a `Connect` event with `accept`, `refuse` or `challenge`; what the client sent behind its CONNECT
-waits until then. Whatever ends the connection, `Disconnected` is the last event and comes once. The machine keeps no
+waits until then. Whatever ends the connection, `DisconnectedEvent` is the last event and comes once. The machine keeps no
 subscription, no message and no clock; what outlives it is in `SessionState`.
 """
 
@@ -37,17 +37,17 @@ from edge.broker.mqtt.connect import (
     reason_string,
 )
 from edge.broker.mqtt.events import Event
-from edge.broker.mqtt.inbound import Inbound
+from edge.broker.mqtt.inbound import PublishReceiver
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, EVENTS_AT_ONCE, KEEP_ALIVE_GRACE
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
-from edge.broker.mqtt.outbound import Outbound, first_window
+from edge.broker.mqtt.outbound import PublishSender, first_window
 from edge.broker.mqtt.phase import (
     BEFORE_OPEN,
     ENDED,
     OPENED,
     READING,
-    Phase,
-    Step,
+    ConnectionPhase,
+    ConnectionStep,
     after_packet,
     after_step,
     check_first_byte,
@@ -55,13 +55,13 @@ from edge.broker.mqtt.phase import (
 from edge.broker.mqtt.state import InFlight, SessionState
 from edge.broker.mqtt.unread import NOTHING, UNREADY
 
-_OPEN: Final = Phase.OPEN
+_OPEN: Final = ConnectionPhase.OPEN
 """Here, as an attribute of an enumeration takes four times as long, and the hot path asks for nothing else."""
-_DECIDING: Final = Phase.DECIDING
+_DECIDING: Final = ConnectionPhase.DECIDING
 _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 
 
-class Connection:
+class MqttConnection:
     """One client's connection; obeys `bridge.transport.connection.Connection`."""
 
     has_output = True
@@ -74,19 +74,19 @@ class Connection:
     def __init__(self, limits: Limits, now: float) -> None:
         """`limits`: packet_bytes_max, inflight_max, receive_maximum and handshake_s count here."""
         self.limits = limits
-        self._phase, self._now, self._connect_deadline = Phase.CONNECTING, now, now + limits.handshake_s
+        self._phase, self._now, self._connect_deadline = ConnectionPhase.CONNECTING, now, now + limits.handshake_s
         self.version = 4
         """Protocol level the client speaks: 3 (MQTT 3.1), 4 (3.1.1) or 5; from CONNECT on."""
-        self._connect: events.Connect  # from CONNECT on
+        self._connect: events.ConnectEvent  # from CONNECT on
         self._dialogue = NO_METHOD
-        self._reported = False  # True once `Disconnected` has been given
+        self._reported = False  # True once `DisconnectedEvent` has been given
         self._out: list[bytes] | None = None  # none at rest: an empty list is 64 bytes
         self._unread = NOTHING
         self.more, self._lost, self._connect_bytes, self._keep_alive_s = False, False, 0, 0
         self.spoken, self._client_id, self._publisher, self._end_reason = "", "", "", "closed by the gateway"
         self._state: SessionState  # from `accept` on
-        self._outbound: Outbound | None = None
-        self._inbound: Inbound | None = None
+        self._outbound: PublishSender | None = None
+        self._inbound: PublishReceiver | None = None
         """Each is made for its first message: many clients only listen, or only send."""
 
     # --- bridge.transport.connection.Connection ---------------------------------------------------------------
@@ -198,7 +198,7 @@ class Connection:
         if self._phase in ENDED:
             return ()
         self._now = self._now if now is None else now
-        phase = after_step(self._phase, Step.ACCEPT)
+        phase = after_step(self._phase, ConnectionStep.ACCEPT)
         self.admit()
         connect, client_id = self._connect, self._client_id or assigned_client_id
         if not client_id:
@@ -226,7 +226,7 @@ class Connection:
         self._publisher = publisher or client_id
         state.connection = self
         dropped = self._sender.resume() if state.in_flight else []
-        found: list[Event] = [events.Acknowledged(dropped, DeliveryOutcome.TOO_LARGE)] if dropped else []
+        found: list[Event] = [events.AcknowledgedEvent(dropped, DeliveryOutcome.TOO_LARGE)] if dropped else []
         found.extend(self._take(self._unread.take()))
         return found or self._last(publish_will=True)
 
@@ -241,7 +241,7 @@ class Connection:
             return ()
         opened = self._phase is _OPEN
         if not opened:
-            self._phase = after_step(self._phase, Step.CHALLENGE)
+            self._phase = after_step(self._phase, ConnectionStep.CHALLENGE)
         self._append(self._dialogue.challenge(data), "AUTH")
         return () if opened else self._take(self._unread.take())
 
@@ -259,7 +259,7 @@ class Connection:
             return 0
         return self._outbound.window if self._outbound else first_window(self._connect, self._state, self.limits)
 
-    def deliver(self, delivery: events.Delivery) -> Sequence[int]:
+    def deliver(self, delivery: events.MqttDelivery) -> Sequence[int]:
         """Send one PUBLISH a message; returns the indexes of those above the client's Maximum Packet Size.
 
         QoS 1 and 2 messages stay in the session's state until acknowledged; on a connection that has closed they only
@@ -268,8 +268,8 @@ class Connection:
             self._must_have_opened()
         return (self._outbound or self._sender).deliver(delivery, send=self._phase is _OPEN)
 
-    def deliver_all(self, runs: Sequence[Run], alike: events.Delivery, ids: int) -> bool:
-        """As `Outbound.deliver_all`; False on a connection that has closed, too."""
+    def deliver_all(self, runs: Sequence[Run], alike: events.MqttDelivery, ids: int) -> bool:
+        """As `PublishSender.deliver_all`; False on a connection that has closed, too."""
         return self._phase is _OPEN and self._sender.deliver_all(runs, alike, ids)
 
     def send_committed(self, packet_ids: Sequence[int]) -> None:
@@ -277,7 +277,7 @@ class Connection:
         if self._phase is _OPEN:
             self._sender.send_committed(packet_ids)
 
-    def fits(self, delivery: events.Delivery, index: int) -> bool:
+    def fits(self, delivery: events.MqttDelivery, index: int) -> bool:
         """The client takes a packet as large as this message, of QoS 1 or 2."""
         self._must_have_opened()
         return self._sender.fits(delivery, index)
@@ -333,8 +333,8 @@ class Connection:
         self._reply(packets.UnsubAck(packet_id, tuple(codes) if self.version == 5 else ()))
 
     def disconnect(self, reason: ReasonCode) -> None:
-        """Close; an MQTT 5 client is told why. Idempotent. `Disconnected` comes with `receive_eof`."""
-        if self._phase is Phase.CONNECTING:
+        """Close; an MQTT 5 client is told why. Idempotent. `DisconnectedEvent` comes with `receive_eof`."""
+        if self._phase is ConnectionPhase.CONNECTING:
             self._end(f"disconnected: {reason.words}")
         elif self._phase not in ENDED:
             self._close(reason, f"disconnected: {reason.words}")
@@ -378,7 +378,7 @@ class Connection:
                 packet_bytes = stop - pos
                 break
             first = data[pos]
-            if self._phase is Phase.CONNECTING:
+            if self._phase is ConnectionPhase.CONNECTING:
                 self._connected(data[body:stop], first & 15, found)
                 pos = stop
             elif first >> 4 == PacketType.PUBLISH:
@@ -418,16 +418,16 @@ class Connection:
         return self._out
 
     @property
-    def _sender(self) -> Outbound:
+    def _sender(self) -> PublishSender:
         if self._outbound is None:
-            self._outbound = Outbound(self._connect, self._state, self._output, self.limits)
+            self._outbound = PublishSender(self._connect, self._state, self._output, self.limits)
         return self._outbound
 
     @property
-    def receiver(self) -> Inbound:
+    def receiver(self) -> PublishReceiver:
         """Of PUBLISH packets; once the connection is open."""
         if self._inbound is None:
-            self._inbound = Inbound(self._connect, self._publisher, self._state, self._output, self.limits)
+            self._inbound = PublishReceiver(self._connect, self._publisher, self._state, self._output, self.limits)
         return self._inbound
 
     def _acknowledged(self, first: int, packet_ids: list[int], found: list[Any]) -> None:
@@ -448,9 +448,9 @@ class Connection:
                 self._sender.pubcomp(packet_ids, done)
         finally:
             if done:
-                found.append(events.Acknowledged(done))
+                found.append(events.AcknowledgedEvent(done))
             if received:
-                found.append(events.Received(received))
+                found.append(events.PubRecEvent(received))
         if zero:
             raise ProtocolError("packet identifier 0")
 
@@ -465,7 +465,7 @@ class Connection:
                 else:
                     self._sender.pubrec_refused(packet_id, done)
                 if done:
-                    found.append(events.Acknowledged(done, DeliveryOutcome.REJECTED))
+                    found.append(events.AcknowledgedEvent(done, DeliveryOutcome.REJECTED))
             case packets.PubAck() | packets.PubRec() | packets.PubRel() | packets.PubComp():
                 self._acknowledged(packet.kind << 4 | packet.low_bits, [packet.packet_id], found)
             case packets.Subscribe():
@@ -507,7 +507,7 @@ class Connection:
     def _violated(self, error: RemoteError, data: bytes) -> None:
         """Answer a client that broke the standard (section 4.13) as its version has it, and close."""
         self._lost = True
-        if self._phase is Phase.CONNECTING:
+        if self._phase is ConnectionPhase.CONNECTING:
             self._output.append(encode_violation(error, data))
             self.spoken = foreign_protocol(data, "MQTT")
             self._end(str(error))
@@ -518,7 +518,7 @@ class Connection:
         (self._farewell if self._phase is _OPEN else self._refuse)(reason, text)  # [MQTT-4.12.0-4]
 
     def _refuse(self, reason: ReasonCode, text: str, explanation: str = "") -> None:
-        self._end(text, Step.REFUSE)
+        self._end(text, ConnectionStep.REFUSE)
         self._output.append(encode_refusal(reason, self.version, explanation, self._connect.maximum_packet_size))
 
     def _farewell(self, reason: ReasonCode, text: str) -> None:
@@ -527,20 +527,20 @@ class Connection:
             self._output.append(encode_farewell(reason, text, self._connect))
         self._end(text)
 
-    def _end(self, text: str, step: Step = Step.CLOSE, *, lost: bool = False) -> None:
+    def _end(self, text: str, step: ConnectionStep = ConnectionStep.CLOSE, *, lost: bool = False) -> None:
         self._phase = after_step(self._phase, step)
         self._end_reason, self._unread, self.more, self._lost = text, NOTHING, False, self._lost or lost
         if self._inbound is not None:
             self._inbound.close()
-        if self._phase is Phase.CLOSED and self._state.connection is self:
+        if self._phase is ConnectionPhase.CLOSED and self._state.connection is self:
             self._state.connection = None
 
     def _last(self, *, publish_will: bool, session_expiry_s: int | None = None) -> Sequence[Event]:
         if self._phase not in ENDED or self._reported:
             return ()
         self._reported = True
-        will = publish_will and self._phase is Phase.CLOSED and self._connect.will is not None
-        return (events.Disconnected(will, self._end_reason, session_expiry_s, self._lost),)
+        will = publish_will and self._phase is ConnectionPhase.CLOSED and self._connect.will is not None
+        return (events.DisconnectedEvent(will, self._end_reason, session_expiry_s, self._lost),)
 
 
 def _suback_codes(codes: Sequence[int], version: int) -> tuple[int, ...]:
@@ -549,7 +549,7 @@ def _suback_codes(codes: Sequence[int], version: int) -> tuple[int, ...]:
     return tuple(codes) if failure is None else tuple(code if code < 0x80 else failure for code in codes)
 
 
-def _subscribe_parts(packet: packets.Subscribe) -> Iterator[events.Subscribe]:
+def _subscribe_parts(packet: packets.Subscribe) -> Iterator[events.SubscribeEvent]:
     """Raises RemoteError where one of its filters is none."""
     for request in packet.requests:
         check_subscription(request.filter, TOPIC_LEVELS_MAX, no_local=request.no_local)
@@ -557,14 +557,16 @@ def _subscribe_parts(packet: packets.Subscribe) -> Iterator[events.Subscribe]:
     return events.subscribe_parts(packet.packet_id, packet.requests, identifiers[0])
 
 
-def _unsubscribe_parts(packet: packets.Unsubscribe) -> Iterator[events.Unsubscribe]:
+def _unsubscribe_parts(packet: packets.Unsubscribe) -> Iterator[events.UnsubscribeEvent]:
     """Raises RemoteError where one of its filters is none."""
     for topic_filter in packet.filters:
         check_topic_filter(topic_filter, TOPIC_LEVELS_MAX)
     return events.unsubscribe_parts(packet.packet_id, packet.filters)
 
 
-def _fixed_header(data: bytes, pos: int, phase: Phase, version: int, limits: Limits) -> tuple[int, int] | None:
+def _fixed_header(
+    data: bytes, pos: int, phase: ConnectionPhase, version: int, limits: Limits
+) -> tuple[int, int] | None:
     """Where variable header and packet end, once the remaining length is there."""
     early = phase is not _OPEN
     if early:

@@ -22,8 +22,8 @@ class Will(msgspec.Struct, frozen=True, gc=False):
 
 
 @hides("password", "authentication_data")
-class Connect(msgspec.Struct, frozen=True, gc=False):
-    """A valid CONNECT. The session answers with `Connection.accept` or `Connection.refuse`."""
+class ConnectEvent(msgspec.Struct, frozen=True, gc=False):
+    """A valid CONNECT. The session answers with `MqttConnection.accept` or `Connection.refuse`."""
 
     version: int
     """Protocol level: 3 (MQTT 3.1), 4 (3.1.1), 5."""
@@ -45,7 +45,7 @@ class Connect(msgspec.Struct, frozen=True, gc=False):
     bridge: bool = False
     """Set for the bridge of another broker: its subscriptions use No Local and Retain As Published."""
 
-    def accepted(self) -> Connect:
+    def accepted(self) -> ConnectEvent:
         """What of it counts from CONNACK on: who the client is has been proven, and is not kept for the life of a
         connection. What is left most clients of a fleet have said alike, and then it is one object."""
         terms = msgspec.structs.replace(self, client_id="", username=None, password=None, authentication_data=b"")
@@ -58,14 +58,14 @@ class Connect(msgspec.Struct, frozen=True, gc=False):
 
 
 @lru_cache(maxsize=TERMS_SHARED_MAX)
-def _shared(terms: Connect) -> Connect:
+def _shared(terms: ConnectEvent) -> ConnectEvent:
     """The first that said the same."""
     return terms
 
 
 @hides("data")
-class Authenticate(msgspec.Struct, frozen=True, gc=False):
-    """AUTH of a client (MQTT 5 section 4.12). The session answers with `Connection.challenge`, or with `accept` or
+class AuthenticateEvent(msgspec.Struct, frozen=True, gc=False):
+    """AUTH of a client (MQTT 5 section 4.12). The session answers with `MqttConnection.challenge`, or with `accept` or
     `refuse` (`authenticated` or `disconnect` when the connection was open before).
 
     `again`: the client begins a re-authentication; else it goes on with what it began.
@@ -75,12 +75,12 @@ class Authenticate(msgspec.Struct, frozen=True, gc=False):
     again: bool
 
 
-class Published(msgspec.Struct, frozen=True, gc=False):
+class PublishEvent(msgspec.Struct, frozen=True, gc=False):
     """PUBLISH packets that arrived together, alike but for their payload.
 
     `packet_ids` has one entry a message at QoS 1 and 2 and is empty at QoS 0. A QoS 2 packet id that is already
     being received is answered by the machine and never shows up twice. The session answers with
-    `Connection.acknowledge(qos, packet_ids)` once the messages are safe: PUBACK, or PUBREC.
+    `MqttConnection.acknowledge(qos, packet_ids)` once the messages are safe: PUBACK, or PUBREC.
     """
 
     run: Run
@@ -91,23 +91,23 @@ class Published(msgspec.Struct, frozen=True, gc=False):
     """The properties of such packets with their length."""
 
 
-class Rejected(msgspec.Struct, frozen=True, gc=False):
+class RejectedPublish(msgspec.Struct, frozen=True, gc=False):
     """PUBLISH packets of QoS 1 or 2 that break a rule which costs them, and not the connection. The session answers
-    with `Connection.acknowledge(qos, packet_ids, reason)` when it is their turn."""
+    with `MqttConnection.acknowledge(qos, packet_ids, reason)` when it is their turn."""
 
     run: Run
     packet_ids: list[int]
     reason: ReasonCode
 
 
-class Released(msgspec.Struct, frozen=True, gc=False):
-    """PUBREL for these packet ids: they may be forgotten. PUBCOMP follows with `Connection.complete`."""
+class PubRelEvent(msgspec.Struct, frozen=True, gc=False):
+    """PUBREL for these packet ids: they may be forgotten. PUBCOMP follows with `MqttConnection.complete`."""
 
     packet_ids: list[int]
 
 
-class Delivery(msgspec.Struct, frozen=True):  # the collector has to see it: its token leads back to who holds it
-    """A run handed to `Connection.deliver`: sent as one PUBLISH a message.
+class MqttDelivery(msgspec.Struct, frozen=True):  # the collector has to see it: its token leads back to who holds it
+    """A run handed to `MqttConnection.deliver`: sent as one PUBLISH a message.
 
     `qos` is the one granted (never above the run's own), `retain` the RETAIN flag to send, `identifiers` the
     subscription identifiers (MQTT 5 section 3.3.2.3.8), `token` whatever the session wants to find again.
@@ -119,23 +119,23 @@ class Delivery(msgspec.Struct, frozen=True):  # the collector has to see it: its
     token: object
     identifiers: tuple[int, ...] = ()
     kept: bool = False
-    """QoS 2, and its packet identifier is kept on disk: PUBLISH and PUBREL wait for `Connection.send_committed`."""
+    """QoS 2, and its packet identifier is kept on disk: PUBLISH and PUBREL wait for `MqttConnection.send_committed`."""
 
 
-class Received(msgspec.Struct, frozen=True, gc=False):
-    """PUBREC for these packet ids of kept deliveries. PUBREL follows with `Connection.send_committed`."""
+class PubRecEvent(msgspec.Struct, frozen=True, gc=False):
+    """PUBREC for these packet ids of kept deliveries. PUBREL follows with `MqttConnection.send_committed`."""
 
     packet_ids: list[int]
 
 
-class Acknowledged(msgspec.Struct, frozen=True, gc=False):
+class AcknowledgedEvent(msgspec.Struct, frozen=True, gc=False):
     """Messages of ours the peer is done with (PUBACK, PUBCOMP, or PUBREC with an error), in that order.
 
     Each is (delivery, index of the message in ``delivery.run.bodies``). `outcome`: REJECTED when the answer was a
     reason code of 0x80 or above; TOO_LARGE when the client takes no such message any more, and was not sent it again.
     """
 
-    messages: list[tuple[Delivery, int]]
+    messages: list[tuple[MqttDelivery, int]]
     outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED
 
 
@@ -149,9 +149,9 @@ class SubscriptionRequest(msgspec.Struct, frozen=True, gc=False):
     retain_handling: int = 0
 
 
-class Subscribe(msgspec.Struct, frozen=True, gc=False):
+class SubscribeEvent(msgspec.Struct, frozen=True, gc=False):
     """`FILTERS_AT_ONCE` filters of a SUBSCRIBE, or what is left of it. After the last part the session answers with
-    `Connection.subscribed(packet_id, codes)`; nothing else comes between the parts."""
+    `MqttConnection.subscribed(packet_id, codes)`; nothing else comes between the parts."""
 
     packet_id: int
     requests: list[SubscriptionRequest]
@@ -159,15 +159,15 @@ class Subscribe(msgspec.Struct, frozen=True, gc=False):
     last: bool = True
 
 
-class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
-    """The same of an UNSUBSCRIBE; answered with `Connection.unsubscribed(packet_id, codes)`."""
+class UnsubscribeEvent(msgspec.Struct, frozen=True, gc=False):
+    """The same of an UNSUBSCRIBE; answered with `MqttConnection.unsubscribed(packet_id, codes)`."""
 
     packet_id: int
     filters: list[str]
     last: bool = True
 
 
-class Disconnected(msgspec.Struct, frozen=True, gc=False):
+class DisconnectedEvent(msgspec.Struct, frozen=True, gc=False):
     """The connection is over; always the last event, exactly once.
 
     `publish_will`: false after a normal DISCONNECT (or one without a will), true otherwise.
@@ -183,29 +183,31 @@ class Disconnected(msgspec.Struct, frozen=True, gc=False):
 
 
 Event = (
-    Connect
-    | Authenticate
-    | Published
-    | Rejected
-    | Released
-    | Acknowledged
-    | Received
-    | Subscribe
-    | Unsubscribe
-    | Disconnected
+    ConnectEvent
+    | AuthenticateEvent
+    | PublishEvent
+    | RejectedPublish
+    | PubRelEvent
+    | AcknowledgedEvent
+    | PubRecEvent
+    | SubscribeEvent
+    | UnsubscribeEvent
+    | DisconnectedEvent
 )
 """Whatever the machine tells."""
 
 
-def subscribe_parts(packet_id: int, requests: Sequence[SubscriptionRequest], identifier: int) -> Iterator[Subscribe]:
+def subscribe_parts(
+    packet_id: int, requests: Sequence[SubscriptionRequest], identifier: int
+) -> Iterator[SubscribeEvent]:
     """A SUBSCRIBE in parts."""
     for start in range(0, len(requests), FILTERS_AT_ONCE):
         stop = start + FILTERS_AT_ONCE
-        yield Subscribe(packet_id, list(requests[start:stop]), identifier, stop >= len(requests))
+        yield SubscribeEvent(packet_id, list(requests[start:stop]), identifier, stop >= len(requests))
 
 
-def unsubscribe_parts(packet_id: int, filters: Sequence[str]) -> Iterator[Unsubscribe]:
+def unsubscribe_parts(packet_id: int, filters: Sequence[str]) -> Iterator[UnsubscribeEvent]:
     """An UNSUBSCRIBE in parts."""
     for start in range(0, len(filters), FILTERS_AT_ONCE):
         stop = start + FILTERS_AT_ONCE
-        yield Unsubscribe(packet_id, list(filters[start:stop]), stop >= len(filters))
+        yield UnsubscribeEvent(packet_id, list(filters[start:stop]), stop >= len(filters))

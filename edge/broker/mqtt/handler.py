@@ -22,40 +22,40 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.mqtt.answers import QOS_2, qos2_tokens
-from edge.broker.mqtt.arrivals import Arrivals, Lane
-from edge.broker.mqtt.connect import Agreed, agree
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.arrivals import MqttLane, MqttLanes
+from edge.broker.mqtt.connect import ConnectTerms, agree
+from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import (
-    Acknowledged,
-    Authenticate,
-    Connect,
-    Disconnected,
-    Published,
-    Received,
-    Rejected,
-    Released,
-    Subscribe,
-    Unsubscribe,
+    AcknowledgedEvent,
+    AuthenticateEvent,
+    ConnectEvent,
+    DisconnectedEvent,
+    PublishEvent,
+    PubRecEvent,
+    PubRelEvent,
+    RejectedPublish,
+    SubscribeEvent,
+    UnsubscribeEvent,
 )
 from edge.broker.mqtt.interception import (
     NO_INTERCEPTION,
     PASS_THROUGH,
     UNCHANGED,
-    Admission,
+    ClientAdmission,
     Interception,
     Interceptor,
     NotAdmitted,
 )
-from edge.broker.mqtt.login import Login
+from edge.broker.mqtt.login import MqttLogin
 from edge.broker.mqtt.publish_answers import PublishAnswers
-from edge.broker.mqtt.session import Session, Subscriber
+from edge.broker.mqtt.session import MqttSession, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.mqtt.subscribing import Subscribing
 from edge.broker.router.batch import Publication
 from edge.broker.router.connection_states import state_topic
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.proof import Proven
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.proof import VerifiedIdentity
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ REPLIES = "replies"
 """Response Information is a topic below this, with the client's identifier (MQTT 5 section 3.2.2.3.15)."""
 
 
-class Common:
+class HandlerContext:
     """What the handlers of one broker have in common."""
 
     __slots__ = ("arrivals", "clock", "gate", "interception", "router", "sessions")
@@ -77,8 +77,8 @@ class Common:
         router: Router,
         sessions: SessionRegistry,
         clock: Callable[[], float],
-        arrivals: Arrivals,
-        gate: Gate | None = None,
+        arrivals: MqttLanes,
+        gate: Authenticator | None = None,
         interception: Interception = NO_INTERCEPTION,
     ) -> None:
         """`clock` returns monotonic seconds. Without a gate every client may do everything. `interception` steps in
@@ -105,25 +105,25 @@ class ConnectionHandler(Origin):
         "_lane", "_left", "_login", "_session", "connection", "name", "user",
     )  # fmt: skip
 
-    def __init__(self, driver: Driver, connection: Connection, common: Common) -> None:
+    def __init__(self, driver: Driver, connection: MqttConnection, common: HandlerContext) -> None:
         self.name = self.user = ""
         self.connection, self._driver = connection, driver
         self._common = common
-        self._session: Session | None = None
+        self._session: MqttSession | None = None
         """Set by CONNECT for good; `_left` says whether it is still ours."""
         self._left = False
         """The session belongs to another connection."""
         self._arriving = False
         """The session is ours, and the client has not heard so."""
         self._answers: PublishAnswers | None = None
-        self._connect: Connect | None = None
-        self._login: Login | None = None
+        self._connect: ConnectEvent | None = None
+        self._login: MqttLogin | None = None
         """Of a client that named a method, and may come back to it."""
         self._grant: Grant | None = None
         """What the client may do; None where everybody may do everything."""
-        self._admission: Admission = UNCHANGED
+        self._admission: ClientAdmission = UNCHANGED
         self._interceptor: Interceptor = PASS_THROUGH
-        self._lane: Lane | None = None
+        self._lane: MqttLane | None = None
         self._in_parts: Subscribing | None = None
         """SUBSCRIBE or UNSUBSCRIBE of which the last part has not come."""
 
@@ -133,14 +133,14 @@ class ConnectionHandler(Origin):
         try:
             self._handle(events)
         except Exception:  # the driver logs it and closes; what is left of these events may have been the last ones
-            self._leave(Disconnected(publish_will=True, reason="an error of the gateway"))
+            self._leave(DisconnectedEvent(publish_will=True, reason="an error of the gateway"))
             raise
 
     def _handle(self, events: Sequence[Any]) -> None:
         publish = self._common.publisher(self._driver)
         for event in events:
             kind = type(event)
-            if kind is Published:
+            if kind is PublishEvent:
                 if self._interceptor is not PASS_THROUGH and self._interceptor.published(event):
                     continue
                 run, grant = event.run, self._grant
@@ -153,7 +153,7 @@ class ConnectionHandler(Origin):
                         self._lane = self._common.arrivals.teach(event, self._lane, self, self._driver, self._grant)
                 else:
                     self._publish_once(run, event.packet_ids)
-            elif kind is Acknowledged:
+            elif kind is AcknowledgedEvent:
                 self._attached.acknowledged(event.messages, event.outcome)
             else:
                 self._control(event)
@@ -227,7 +227,7 @@ class ConnectionHandler(Origin):
         """Another connection came with our client id."""
         self.connection.disconnect(ReasonCode.SESSION_TAKEN_OVER)
         self._driver.flush_soon()
-        self._leave(Disconnected(publish_will=True, reason="session taken over", lost=True))
+        self._leave(DisconnectedEvent(publish_will=True, reason="session taken over", lost=True))
 
     # --- origin -----------------------------------------------------------------------------------------------
 
@@ -272,37 +272,37 @@ class ConnectionHandler(Origin):
         return self._answers
 
     @property
-    def _attached(self) -> Session:
+    def _attached(self) -> MqttSession:
         if self._session is None:
             raise LookupError("the machine gave an event before CONNECT was accepted")
         return self._session
 
     def _control(self, event: Any) -> None:
         match event:
-            case Connect():
+            case ConnectEvent():
                 driver = self._driver
-                login = Login(self._common.gate, self.connection, self, driver.identity, driver.address)
+                login = MqttLogin(self._common.gate, self.connection, self, driver.identity, driver.address)
                 if event.authentication_method is not None:
                     self._login = login
                 login.begin(event)
-            case Authenticate() if self._login is not None:
+            case AuthenticateEvent() if self._login is not None:
                 self._login.go_on(event)
-            case Subscribe():
+            case SubscribeEvent():
                 self._subscribe(event)
-            case Unsubscribe():
+            case UnsubscribeEvent():
                 self._unsubscribe(event)
-            case Received():
+            case PubRecEvent():
                 self._attached.journal.received(event.packet_ids)
-            case Rejected():
+            case RejectedPublish():
                 self._refuse(event, Refusal.FORMAT_INVALID)
-            case Released():
+            case PubRelEvent():
                 self._common.sessions.on_disk.release(self._attached, event.packet_ids)
-            case Disconnected():
+            case DisconnectedEvent():
                 self._leave(event)
             case _:
                 raise TypeError(f"unknown event {type(event).__name__}")
 
-    def admit(self, connect: Connect, proven: Proven | None, data: bytes | None = None) -> None:
+    def admit(self, connect: ConnectEvent, proven: VerifiedIdentity | None, data: bytes | None = None) -> None:
         """The client is who it says: give it its session. `proven` None: nobody was asked."""
         assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
         self.name = assigned or connect.client_id
@@ -331,9 +331,10 @@ class ConnectionHandler(Origin):
         agreed = agree(connect, self.connection.limits, keeps_session=self._admission.keeps_session)
         self._take_session(connect.accepted(), agreed, assigned, data)
 
-    def _take_session(self, connect: Connect, agreed: Agreed, assigned: str | None, data: bytes | None) -> None:
-        """The client gets its session, and hears so when that is on disk: a session a clean start has ended must not be
-        back after a power cut."""
+    def _take_session(
+        self, connect: ConnectEvent, agreed: ConnectTerms, assigned: str | None, data: bytes | None
+    ) -> None:
+        """Take the session. CONNACK waits for the commit, so that an ended session cannot return after a power cut."""
         self._arriving = True
         anew = connect.clean_start or not self._admission.keeps_session
         session, present = self._common.sessions.take(
@@ -359,7 +360,7 @@ class ConnectionHandler(Origin):
         )
         self._common.sessions.save(session, will, self, partial(self._accept, session, accept))
 
-    def _accept(self, session: Session, accept: Callable[..., Sequence[Any]], why: Refusal | None) -> None:
+    def _accept(self, session: MqttSession, accept: Callable[..., Sequence[Any]], why: Refusal | None) -> None:
         """It is on disk that the session is the client's, or `why` it could not be written."""
         if self._left or self.connection.closed:
             return  # the client did not wait
@@ -367,7 +368,7 @@ class ConnectionHandler(Origin):
         if why is not None:
             log.warning("%s: not accepted, its session cannot be kept: %s", self.name, why.value)
             self.connection.refuse(ReasonCode.SERVER_UNAVAILABLE, f"the session cannot be kept: {why.value}")
-            self._leave(Disconnected(publish_will=False, reason="its session could not be written"))
+            self._leave(DisconnectedEvent(publish_will=False, reason="its session could not be written"))
         else:
             self._common.sessions.join(session)
             events = accept(now=self._common.clock())
@@ -378,7 +379,7 @@ class ConnectionHandler(Origin):
 
     # --- authorization ----------------------------------------------------------------------------------------
 
-    def renewed(self, proven: Proven) -> bool:
+    def renewed(self, proven: VerifiedIdentity) -> bool:
         """The client has authenticated again: what it may do now counts. False: it is somebody else."""
         grant = self._grant
         if grant is None or self._common.gate is None or not self._common.gate.renew(grant, proven):
@@ -394,7 +395,7 @@ class ConnectionHandler(Origin):
         if self._session is not None and self._grant is not None:
             self._common.sessions.drop_forbidden(self._session, self._grant)
 
-    def _take_grant(self, proven: Proven, connect: Connect) -> ReasonCode | None:
+    def _take_grant(self, proven: VerifiedIdentity, connect: ConnectEvent) -> ReasonCode | None:
         """Find out what the user may do over this connection; why it may not connect at all, if so."""
         owner = self._common.sessions.owner(self.name)
         if owner not in (None, "", proven.user):
@@ -412,7 +413,7 @@ class ConnectionHandler(Origin):
             return ReasonCode.NOT_AUTHORIZED
         return None
 
-    def _refuse(self, event: Published | Rejected, why: Refusal) -> None:
+    def _refuse(self, event: PublishEvent | RejectedPublish, why: Refusal) -> None:
         """Not taken: answered in its turn at QoS 1 and 2, only counted at QoS 0."""
         packet_ids = event.packet_ids
         if event.run.qos == 0:
@@ -429,13 +430,13 @@ class ConnectionHandler(Origin):
         expired = why is Ended.EXPIRED
         self.connection.disconnect(ReasonCode.MAXIMUM_CONNECT_TIME if expired else ReasonCode.NOT_AUTHORIZED)
         self._driver.flush_soon()
-        self._leave(Disconnected(publish_will=expired, reason=why.value))
+        self._leave(DisconnectedEvent(publish_will=expired, reason=why.value))
 
     def _release(self) -> None:
         if self._grant is not None and self._common.gate is not None:
             self._common.gate.release(self._grant)
 
-    def _subscribe(self, event: Subscribe) -> None:
+    def _subscribe(self, event: SubscribeEvent) -> None:
         subscribing = self._subscribing(last=event.last)
         subscribing.subscribe(event)
 
@@ -448,7 +449,7 @@ class ConnectionHandler(Origin):
         else:
             self._common.sessions.on_disk.save(self._attached)
 
-    def _unsubscribe(self, event: Unsubscribe) -> None:
+    def _unsubscribe(self, event: UnsubscribeEvent) -> None:
         subscribing = self._subscribing(last=event.last)
         subscribing.unsubscribe(event)
         if event.last:
@@ -488,7 +489,7 @@ class ConnectionHandler(Origin):
 
         self._common.sessions.on_disk.save_and_tell(self._attached, tell)
 
-    def _leave(self, event: Disconnected) -> None:
+    def _leave(self, event: DisconnectedEvent) -> None:
         session = self._session
         if self._lane is not None:
             self._lane.leave()  # before the will
@@ -506,7 +507,7 @@ class ConnectionHandler(Origin):
         finally:
             self._interceptor.leave()
 
-    def _detach(self, session: Session, event: Disconnected) -> None:
+    def _detach(self, session: MqttSession, event: DisconnectedEvent) -> None:
         """Give the session back."""
         if event.session_expiry_s is not None and self._admission.keeps_session:
             expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)

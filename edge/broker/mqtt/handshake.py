@@ -15,7 +15,7 @@ from edge.broker.message import mqtt_properties as props
 from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError, UnsupportedProtocolVersion
 from edge.broker.message.mqtt_properties import NONE, Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode, connack_return_code, reason_of_return_code
-from edge.broker.message.mqtt_wire import PacketType, Reader, encode_binary, encode_string, frame, reason_code
+from edge.broker.message.mqtt_wire import PacketReader, PacketType, encode_binary, encode_string, frame, reason_code
 
 R = ReasonCode
 PROTOCOL_NAMES = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
@@ -111,7 +111,7 @@ class Connect(msgspec.Struct, frozen=True):
         return flags | (_PASSWORD if self.password is not None else 0)
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> Connect:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> Connect:
         """Raises UnsupportedProtocolVersion, MalformedPacket or ProtocolError; `version` is not looked at."""
         if flags:
             raise MalformedPacket("reserved bits of CONNECT")
@@ -136,7 +136,7 @@ class Connect(msgspec.Struct, frozen=True):
         return cls(client_id, version, clean_start, keep_alive_s, username, password, will, properties, bridge)
 
 
-def _protocol(reader: Reader) -> tuple[int, bool]:
+def _protocol(reader: PacketReader) -> tuple[int, bool]:
     """Read protocol name and level (sections 3.1.2.1 and 3.1.2.2); return the level, and whether it has the bridge
     bit."""
     name = reader.binary()
@@ -162,7 +162,7 @@ def _check_flags(flags: int, version: int) -> None:
         raise MalformedPacket("password without a user name")
 
 
-def _will(reader: Reader, flags: int, version: int) -> WillMessage:
+def _will(reader: PacketReader, flags: int, version: int) -> WillMessage:
     properties = props.decode(reader, PacketType.WILL) if version == 5 else NONE
     topic = reader.string()
     return WillMessage(topic, reader.binary(), flags >> 3 & 3, bool(flags & _WILL_RETAIN), properties)
@@ -188,7 +188,7 @@ class ConnAck(msgspec.Struct, frozen=True):
         return frame(0x20, bytes((self.session_present and version > 3, code)))
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> ConnAck:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> ConnAck:
         """Raises MalformedPacket."""
         acknowledge_flags = reader.integer(1)
         code = reader.integer(1)
@@ -215,7 +215,7 @@ class Disconnect(msgspec.Struct, frozen=True):
         return frame(0xE0, _reason_and_properties(self.reason, self.properties, self.kind) if version == 5 else b"")
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> Disconnect:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> Disconnect:
         """Raises MalformedPacket or ProtocolError."""
         if flags and version > 3:
             raise MalformedPacket("reserved bits of DISCONNECT")
@@ -244,7 +244,7 @@ class Auth(msgspec.Struct, frozen=True):
         return frame(0xF0, _reason_and_properties(self.reason, self.properties, self.kind))
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> Auth:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> Auth:
         """Raises MalformedPacket or ProtocolError."""
         if flags or version < 5:
             raise MalformedPacket("reserved bits of AUTH" if version == 5 else "packet type 15 came with MQTT 5")

@@ -13,20 +13,20 @@ from bridge.message import Run
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Refusal
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import Published, SubscriptionRequest, Will
-from edge.broker.mqtt.session import Session
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.events import PublishEvent, SubscriptionRequest, Will
+from edge.broker.mqtt.session import MqttSession
 
 
 class NotAdmitted(Exception):
     """The client may not connect under the name it has."""
 
 
-class Publisher(Protocol):
+class InterceptedPublisher(Protocol):
     """The connection's session, as an interceptor uses it."""
 
     name: str
-    connection: Connection
+    connection: MqttConnection
 
     def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
         """Publish as the client's; answered to it under these packet identifiers."""
@@ -54,7 +54,7 @@ class Interceptor:
         """The Will Message as it is to be published; None: none is."""
         return will
 
-    def published(self, event: Published) -> bool:
+    def published(self, event: PublishEvent) -> bool:
         """True when the messages are dealt with; False leaves them to the session."""
         return False
 
@@ -81,7 +81,7 @@ class Interceptor:
         """The connection is over."""
 
 
-class Admission:
+class ClientAdmission:
     """How one client connects. Changes nothing."""
 
     __slots__ = ()
@@ -96,7 +96,7 @@ class Admission:
         """`Interceptor.will` deals with a will the client has no right to leave; else such a client is refused."""
         return False
 
-    def interceptor(self, publisher: Publisher, session: Session) -> Interceptor:
+    def interceptor(self, publisher: InterceptedPublisher, session: MqttSession) -> Interceptor:
         """For the connection, once the client has its session."""
         return PASS_THROUGH
 
@@ -106,12 +106,12 @@ class Interception:
 
     __slots__ = ()
 
-    def admit(self, user: str | None, *, authenticated: bool) -> Admission:
+    def admit(self, user: str | None, *, authenticated: bool) -> ClientAdmission:
         """For a client that calls itself `user`, which is proven when it is `authenticated`; where nobody has to say
         who he is, it is what CONNECT says. Raises NotAdmitted."""
         return UNCHANGED
 
 
 PASS_THROUGH: Final = Interceptor()
-UNCHANGED: Final = Admission()
+UNCHANGED: Final = ClientAdmission()
 NO_INTERCEPTION: Final = Interception()

@@ -10,21 +10,21 @@ from functools import partial
 from typing import Any, Protocol
 
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import Authenticate, Connect
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.mechanisms import Ask, Done, Exchange, Failed, begin
-from edge.broker.security.proof import Proven, Verdict
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.events import AuthenticateEvent, ConnectEvent
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.mechanisms import Authenticated, AuthenticationFailed, Challenge, SaslExchange, begin
+from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 
 
-class Session(Protocol):
+class AdmittingSession(Protocol):
     """Whom the client becomes once it is known."""
 
-    def admit(self, connect: Connect, proven: Proven | None, data: bytes | None = None) -> None:
+    def admit(self, connect: ConnectEvent, proven: VerifiedIdentity | None, data: bytes | None = None) -> None:
         """The client is who it says (None: nobody was asked); `data` goes out with CONNACK."""
         ...
 
-    def renewed(self, proven: Proven) -> bool:
+    def renewed(self, proven: VerifiedIdentity) -> bool:
         """The client has authenticated again; False when it may not go on as this."""
         ...
 
@@ -37,11 +37,16 @@ class Session(Protocol):
         ...
 
 
-class Login:
+class MqttLogin:
     """Of one connection."""
 
     def __init__(
-        self, gate: Gate | None, connection: Connection, session: Session, identity: str | None, source: str
+        self,
+        gate: Authenticator | None,
+        connection: MqttConnection,
+        session: AdmittingSession,
+        identity: str | None,
+        source: str,
     ) -> None:
         """`identity`: name in the verified certificate; `source`: address of the peer. Without a gate nobody is
         asked."""
@@ -50,11 +55,11 @@ class Login:
         self._session = session
         self._identity = identity
         self._source = source
-        self._connect: Connect | None = None
-        self._exchange: Exchange | None = None
+        self._connect: ConnectEvent | None = None
+        self._exchange: SaslExchange | None = None
         self._open = False
 
-    def begin(self, connect: Connect) -> None:
+    def begin(self, connect: ConnectEvent) -> None:
         """CONNACK waits for the verdict, and what the client sends meanwhile waits too."""
         if self._connection.closed:
             return  # it sent too much before the answer
@@ -70,47 +75,47 @@ class Login:
         elif gate is None or gate.open:
             self._session.admit(connect, None)
         elif identity is not None and connect.username in (None, identity) and connect.password is None:
-            self._session.admit(connect, Proven(identity))  # TLS has proven it
+            self._session.admit(connect, VerifiedIdentity(identity))  # TLS has proven it
         else:
             gate.check(connect.username, connect.password, partial(self._decided, connect), self._source)
 
-    def go_on(self, event: Authenticate) -> None:
+    def go_on(self, event: AuthenticateEvent) -> None:
         """AUTH of the client: of the exchange under way, or the first of a new one (section 4.12.1)."""
         connect = self._connect
         if event.again and self._gate is not None and connect is not None:
             self._open = True
             self._exchange = begin(self._gate, connect.authentication_method or "", self._source)
         if self._exchange is None:  # the method is not in force any more
-            self._refuse(Verdict.REFUSED)
+            self._refuse(LoginVerdict.REFUSED)
         else:
             self._exchange.step(event.data, self._next)
 
-    def _next(self, step: Ask | Done | Failed) -> None:
+    def _next(self, step: Challenge | Authenticated | AuthenticationFailed) -> None:
         connection = self._connection
         if connection.closed or self._connect is None:
             return  # the client did not wait
         match step:
-            case Ask(data):
+            case Challenge(data):
                 self._session.handle(connection.challenge(data))
-            case Failed(verdict):
+            case AuthenticationFailed(verdict):
                 self._refuse(verdict)
-            case Done(proven, data):
+            case Authenticated(proven, data):
                 self._exchange = None
                 self._proven(self._connect, proven, data)
         self._session.flush_soon()
 
-    def _proven(self, connect: Connect, proven: Proven, data: bytes | None) -> None:
+    def _proven(self, connect: ConnectEvent, proven: VerifiedIdentity, data: bytes | None) -> None:
         if self._open:
             if self._session.renewed(proven):
                 self._connection.authenticated(data or b"")
             else:
                 self._connection.disconnect(ReasonCode.NOT_AUTHORIZED)
         elif connect.username not in (None, "", proven.user):
-            self._refuse(Verdict.REFUSED)
+            self._refuse(LoginVerdict.REFUSED)
         else:
             self._session.admit(connect, proven, data)
 
-    def _decided(self, connect: Connect, verdict: Verdict, proven: Proven | None) -> None:
+    def _decided(self, connect: ConnectEvent, verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
         if self._connection.closed:
             return  # the client did not wait
         if proven is None:
@@ -119,10 +124,10 @@ class Login:
             self._session.admit(connect, proven)
         self._session.flush_soon()
 
-    def _refuse(self, verdict: Verdict) -> None:
+    def _refuse(self, verdict: LoginVerdict) -> None:
         """[MQTT-4.12.0-4], on an open connection [MQTT-4.12.1-2]."""
         self._exchange = None
-        if verdict is Verdict.BUSY:
+        if verdict is LoginVerdict.BUSY:
             reason = ReasonCode.SERVER_BUSY
         else:
             reason = ReasonCode.NOT_AUTHORIZED if self._open else ReasonCode.BAD_USER_NAME_OR_PASSWORD

@@ -20,7 +20,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import encode_string, encode_variable_byte_integer
 from edge.broker.mqtt.acknowledgements import PUBREL, encode_acknowledgements, encode_packet_ids, encode_reasons
 from edge.broker.mqtt.aliases import TopicAliases
-from edge.broker.mqtt.events import Connect, Delivery
+from edge.broker.mqtt.events import ConnectEvent, MqttDelivery
 from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN, INFLIGHT_BYTES_MAX, USUAL_TOPIC_CHARACTERS_MAX
 from edge.broker.mqtt.state import InFlight, SessionState
 
@@ -50,7 +50,7 @@ def write_publishes(
         out += (head, middle, body)
 
 
-def first_window(connect: Connect, state: SessionState, limits: Limits) -> int:
+def first_window(connect: ConnectEvent, state: SessionState, limits: Limits) -> int:
     """Messages of QoS 1 and 2 that may be sent over a connection before its first; `limits`: inflight_max."""
     return max(0, min(connect.receive_maximum, limits.inflight_max, state.free_packet_ids) - state.in_flight)
 
@@ -59,7 +59,7 @@ def _alias_property(alias: int) -> bytes:
     return b"\x23" + alias.to_bytes(2, "big")
 
 
-class Outbound:
+class PublishSender:
     """PUBLISH packets to one client: window, packet identifiers, acknowledgements, sending again."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Outbound:
         "_state", "_unsent", "_version",
     )  # fmt: skip
 
-    def __init__(self, connect: Connect, state: SessionState, out: list[bytes], limits: Limits) -> None:
+    def __init__(self, connect: ConnectEvent, state: SessionState, out: list[bytes], limits: Limits) -> None:
         """`limits`: inflight_max counts here."""
         self._aliases = TopicAliases(connect.topic_alias_maximum) if connect.topic_alias_maximum else None
         self._version = connect.version
@@ -98,7 +98,7 @@ class Outbound:
             self._largest = largest
             self._inflight_max = min(self._inflight_most, max(INFLIGHT_BYTES_MAX // largest, 1))
 
-    def deliver(self, delivery: Delivery, *, send: bool) -> Sequence[int]:
+    def deliver(self, delivery: MqttDelivery, *, send: bool) -> Sequence[int]:
         """Send one PUBLISH a message, as new ones; returns the indexes of those larger than the client takes.
 
         With `send` false the messages only enter the session, to be sent when it is resumed.
@@ -147,7 +147,7 @@ class Outbound:
             write_publishes(self._out, first, topic, middles=middles, between=between, bodies=bodies)
         return skipped
 
-    def deliver_all(self, runs: Sequence[Run], alike: Delivery, ids: int) -> bool:
+    def deliver_all(self, runs: Sequence[Run], alike: MqttDelivery, ids: int) -> bool:
         """Send one PUBLISH for each message of these, `ids` of them above QoS 0, as new ones; `alike` is their delivery
         but for the run, with the highest QoS. False, and nothing was sent, where there is more to look at than to write
         them: one has properties of its own, is retained, of QoS 2 or in AMQP's encoding, or is longer."""
@@ -163,7 +163,7 @@ class Outbound:
             block,
             list(self._state.reserve(ids)) if ids else [],
             self._state.outgoing,
-            Delivery,
+            MqttDelivery,
             alike.token,
             alike.identifiers,
             min(SHORT_LENGTH_MAX, self._packet_bytes_max - 3),
@@ -174,7 +174,7 @@ class Outbound:
         self._out.append(packets)
         return True
 
-    def _deliver_one(self, delivery: Delivery, body: bytes) -> bool:
+    def _deliver_one(self, delivery: MqttDelivery, body: bytes) -> bool:
         """Send the only message of a run; False when there is more to look at than to write it."""
         address = delivery.run.address
         if self._aliases is not None or self._last_kept or delivery.kept or "\0" in address:
@@ -237,7 +237,7 @@ class Outbound:
         if released:
             self._out.append(encode_acknowledgements(PUBREL, released))
 
-    def fits(self, delivery: Delivery, index: int) -> bool:
+    def fits(self, delivery: MqttDelivery, index: int) -> bool:
         """The client takes a packet of this size, with a packet identifier and its full topic name."""
         _, topic, block = self._head(delivery)
         return len(delivery.run.bodies[index]) <= self._room(len(topic) + len(block) + 2)
@@ -316,14 +316,14 @@ class Outbound:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _head(self, delivery: Delivery) -> tuple[int, bytes, bytes]:
+    def _head(self, delivery: MqttDelivery) -> tuple[int, bytes, bytes]:
         """First byte, topic name with its length, properties with their length."""
         run = delivery.run
         first = 0x30 | delivery.qos << 1 | (_RETAIN_BIT if delivery.retain else 0)
         topic = encode_string(run.address)
         return first, topic, b"" if self._version < 5 else self._block(delivery)
 
-    def _block(self, delivery: Delivery) -> bytes:
+    def _block(self, delivery: MqttDelivery) -> bytes:
         """Properties with their length (MQTT 5)."""
         properties = delivery.run.properties
         if not delivery.identifiers and not properties:
@@ -332,7 +332,13 @@ class Outbound:
         return encode_variable_byte_integer(len(raw)) + raw
 
     def _aliased(
-        self, first: int, topic: bytes, ids: Sequence[bytes], block: bytes, delivery: Delivery, bodies: Sequence[bytes]
+        self,
+        first: int,
+        topic: bytes,
+        ids: Sequence[bytes],
+        block: bytes,
+        delivery: MqttDelivery,
+        bodies: Sequence[bytes],
     ) -> tuple[Sequence[bytes], bytes, bytes]:
         """Bodies, topic name and properties to go on with: under an alias where there is one.
 

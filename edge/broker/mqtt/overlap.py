@@ -26,7 +26,7 @@ from edge.broker.mqtt.limits import HEADS_CACHED_MAX, OVERLAP_CHECKED_MAX, OVERL
 from edge.broker.router.live_subscriptions import LiveSink
 
 
-class Combined(NamedTuple):
+class MergedOptions(NamedTuple):
     """What several subscriptions ask for together."""
 
     qos: int
@@ -53,7 +53,7 @@ class OverlapMember(Consumer, Protocol):
         """Set whether another subscription of the client matches some of the same topics."""
         ...
 
-    def merged(self, combined: Combined, live: Joinable) -> OverlapMember:
+    def merged(self, combined: MergedOptions, live: Joinable) -> OverlapMember:
         """Make a subscriber with the options of several, and have it join this live subscription."""
         ...
 
@@ -98,7 +98,7 @@ class Overlaps:
         self._many = False
         """All count as overlapping, as there are too many to compare."""
         self._merged: dict[tuple[str, ...], tuple[OverlapMember, TransientSubscription]] = {}
-        self._combined: dict[tuple[str, bool], Combined] = {}
+        self._combined: dict[tuple[str, bool], MergedOptions] = {}
         self._sent: dict[int, Ranges] = {}
         """Positions sent already for a subscription that overlaps with another, by log."""
 
@@ -148,7 +148,7 @@ class Overlaps:
             found = self._merged[filters] = (subscriber, subscription)
         return found[1]
 
-    def combined(self, run: Run) -> Combined:
+    def combined(self, run: Run) -> MergedOptions:
         """What the client's subscriptions that match a run ask for together."""
         own = is_from(run, self.client_id)
         key = (run.address, own)
@@ -189,8 +189,8 @@ class Overlaps:
             self._sent[log].remove(first, last)
 
 
-def _combine(members: Sequence[OverlapMember]) -> Combined:
-    return Combined(
+def _combine(members: Sequence[OverlapMember]) -> MergedOptions:
+    return MergedOptions(
         max((member.request.qos for member in members), default=0),
         tuple(dict.fromkeys(each for member in members for each in member.identifiers)),
         any(member.request.retain_as_published for member in members),

@@ -17,7 +17,7 @@ from edge.broker.message import mqtt_properties as props
 from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError
 from edge.broker.message.mqtt_properties import NONE, Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.message.mqtt_wire import PacketType, Reader, encode_string, frame, reason_code
+from edge.broker.message.mqtt_wire import PacketReader, PacketType, encode_string, frame, reason_code
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handshake import Auth, ConnAck, Connect, Disconnect, WillMessage
 from edge.broker.mqtt.limits import FILTERS_MAX
@@ -36,7 +36,7 @@ class Packet(Protocol):
         ...
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> Self:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> Self:
         """The packet with this variable header, payload and low four bits of its first byte.
 
         Raises MalformedPacket or ProtocolError.
@@ -44,7 +44,7 @@ class Packet(Protocol):
         ...
 
 
-def packet_identifier(reader: Reader) -> int:
+def packet_identifier(reader: PacketReader) -> int:
     """A packet identifier, which is never 0 [MQTT-2.2.1-3] (3.1.1: [MQTT-2.3.1-1])."""
     value = reader.integer(2)
     if not value:
@@ -82,7 +82,7 @@ class Publish(msgspec.Struct, frozen=True):
         )
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> Publish:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> Publish:
         """Whether the topic name is one, its taker finds out."""
         qos = flags >> 1 & 3
         dup = bool(flags & DUP)
@@ -117,7 +117,7 @@ class _Acknowledgement(msgspec.Struct, frozen=True):
         return frame(first, head, bytes((self.reason,)), tail)
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> Self:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> Self:
         """Raises MalformedPacket or ProtocolError."""
         _check_reserved(flags, cls.low_bits, version, cls.kind)
         packet_id = packet_identifier(reader)
@@ -187,7 +187,7 @@ class Subscribe(msgspec.Struct, frozen=True):
         return frame(0x82, *parts)
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> Subscribe:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> Subscribe:
         """Whether the filters are well-formed, its taker finds out."""
         _check_reserved(flags, 2, version, cls.kind)
         packet_id = packet_identifier(reader)
@@ -235,7 +235,7 @@ class SubAck(msgspec.Struct, frozen=True):
         return frame(0x90, head, props.encode(self.properties, self.kind) if version == 5 else b"", bytes(self.codes))
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> SubAck:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> SubAck:
         """Raises MalformedPacket or ProtocolError."""
         _check_reserved(flags, 0, version, cls.kind)
         packet_id = packet_identifier(reader)
@@ -281,7 +281,7 @@ class Unsubscribe(msgspec.Struct, frozen=True):
         return frame(0xA2, head, block, *map(encode_string, self.filters))
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> Unsubscribe:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> Unsubscribe:
         """Whether the filters are well-formed, its taker finds out."""
         _check_reserved(flags, 2, version, cls.kind)
         packet_id = packet_identifier(reader)
@@ -312,7 +312,7 @@ class UnsubAck(msgspec.Struct, frozen=True):
         return frame(0xB0, head, props.encode(self.properties, self.kind), bytes(self.codes))
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> UnsubAck:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> UnsubAck:
         """Raises MalformedPacket or ProtocolError."""
         _check_reserved(flags, 0, version, cls.kind)
         packet_id = packet_identifier(reader)
@@ -335,7 +335,7 @@ class _Ping(msgspec.Struct, frozen=True):
         return bytes((self.kind << 4, 0))
 
     @classmethod
-    def decode(cls, reader: Reader, flags: int, version: int) -> Self:
+    def decode(cls, reader: PacketReader, flags: int, version: int) -> Self:
         """Raises MalformedPacket."""
         _check_reserved(flags, 0, version, cls.kind)
         reader.finish()
@@ -366,7 +366,7 @@ def decode(first: int, body: bytes, version: int) -> Packet:
     cls = _BY_KIND.get(first >> 4)
     if cls is None:
         raise MalformedPacket("packet type 0")
-    return cls.decode(Reader(body), first & 15, version)
+    return cls.decode(PacketReader(body), first & 15, version)
 
 
 __all__ = [

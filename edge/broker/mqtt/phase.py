@@ -23,7 +23,7 @@ from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, Protoco
 from edge.broker.message.mqtt_wire import PacketType
 
 
-class Phase(enum.Enum):
+class ConnectionPhase(enum.Enum):
     """Where a connection stands."""
 
     CONNECTING = "waiting for CONNECT"
@@ -34,7 +34,7 @@ class Phase(enum.Enum):
     CLOSED = "closed after it was open"
 
 
-class Step(enum.Enum):
+class ConnectionStep(enum.Enum):
     """What we do, and no packet asks for."""
 
     ACCEPT = "CONNACK"
@@ -59,81 +59,88 @@ _RESERVED: Final = Violation("MQTT 5 table 2-1", "packet type 0", MalformedPacke
 _MQTT_5: Final = Violation("MQTT 3.1.1 table 2.1", "packet type 15 came with MQTT 5", MalformedPacket)
 
 _P = PacketType
-PACKETS: Final[Mapping[Phase, Mapping[PacketType, Phase | Violation]]] = {
-    Phase.CONNECTING: {
+PACKETS: Final[Mapping[ConnectionPhase, Mapping[PacketType, ConnectionPhase | Violation]]] = {
+    ConnectionPhase.CONNECTING: {
         **dict.fromkeys(PacketType, _FIRST),
-        _P.CONNECT: Phase.DECIDING,
+        _P.CONNECT: ConnectionPhase.DECIDING,
     },
-    Phase.AUTHENTICATING: {
+    ConnectionPhase.AUTHENTICATING: {
         **dict.fromkeys(PacketType, _EARLY),
-        _P.AUTH: Phase.DECIDING,
-        _P.DISCONNECT: Phase.REFUSED,
+        _P.AUTH: ConnectionPhase.DECIDING,
+        _P.DISCONNECT: ConnectionPhase.REFUSED,
     },
-    Phase.OPEN: {
+    ConnectionPhase.OPEN: {
         _P.WILL: _RESERVED,
         _P.CONNECT: _SECOND,
         _P.CONNACK: _DIRECTION,
-        _P.PUBLISH: Phase.OPEN,
-        _P.PUBACK: Phase.OPEN,
-        _P.PUBREC: Phase.OPEN,
-        _P.PUBREL: Phase.OPEN,
-        _P.PUBCOMP: Phase.OPEN,
-        _P.SUBSCRIBE: Phase.OPEN,
+        _P.PUBLISH: ConnectionPhase.OPEN,
+        _P.PUBACK: ConnectionPhase.OPEN,
+        _P.PUBREC: ConnectionPhase.OPEN,
+        _P.PUBREL: ConnectionPhase.OPEN,
+        _P.PUBCOMP: ConnectionPhase.OPEN,
+        _P.SUBSCRIBE: ConnectionPhase.OPEN,
         _P.SUBACK: _DIRECTION,
-        _P.UNSUBSCRIBE: Phase.OPEN,
+        _P.UNSUBSCRIBE: ConnectionPhase.OPEN,
         _P.UNSUBACK: _DIRECTION,
-        _P.PINGREQ: Phase.OPEN,
+        _P.PINGREQ: ConnectionPhase.OPEN,
         _P.PINGRESP: _DIRECTION,
-        _P.DISCONNECT: Phase.CLOSED,
-        _P.AUTH: Phase.OPEN,
+        _P.DISCONNECT: ConnectionPhase.CLOSED,
+        _P.AUTH: ConnectionPhase.OPEN,
     },
 }
 """What a packet leads to. Before MQTT 5 there is no AUTH: see `after_packet`."""
 
-STEPS: Final[Mapping[Phase, Mapping[Step, Phase]]] = {
-    Phase.CONNECTING: {Step.CLOSE: Phase.REFUSED},
-    Phase.DECIDING: {
-        Step.ACCEPT: Phase.OPEN,
-        Step.CHALLENGE: Phase.AUTHENTICATING,
-        Step.REFUSE: Phase.REFUSED,
-        Step.CLOSE: Phase.REFUSED,
+STEPS: Final[Mapping[ConnectionPhase, Mapping[ConnectionStep, ConnectionPhase]]] = {
+    ConnectionPhase.CONNECTING: {ConnectionStep.CLOSE: ConnectionPhase.REFUSED},
+    ConnectionPhase.DECIDING: {
+        ConnectionStep.ACCEPT: ConnectionPhase.OPEN,
+        ConnectionStep.CHALLENGE: ConnectionPhase.AUTHENTICATING,
+        ConnectionStep.REFUSE: ConnectionPhase.REFUSED,
+        ConnectionStep.CLOSE: ConnectionPhase.REFUSED,
     },
-    Phase.AUTHENTICATING: {Step.REFUSE: Phase.REFUSED, Step.CLOSE: Phase.REFUSED},
-    Phase.OPEN: {Step.CLOSE: Phase.CLOSED},
-    Phase.REFUSED: {},
-    Phase.CLOSED: {},
+    ConnectionPhase.AUTHENTICATING: {
+        ConnectionStep.REFUSE: ConnectionPhase.REFUSED,
+        ConnectionStep.CLOSE: ConnectionPhase.REFUSED,
+    },
+    ConnectionPhase.OPEN: {ConnectionStep.CLOSE: ConnectionPhase.CLOSED},
+    ConnectionPhase.REFUSED: {},
+    ConnectionPhase.CLOSED: {},
 }
 
-ENDED: Final = (Phase.REFUSED, Phase.CLOSED)
+ENDED: Final = (ConnectionPhase.REFUSED, ConnectionPhase.CLOSED)
 """The socket is to be closed; nothing is read any more, and whatever the session still says is of no consequence."""
 READING: Final = tuple(PACKETS)[::-1]
 """Packets are looked at; the busiest phase first."""
-BEFORE_OPEN: Final = {Phase.CONNECTING: 0.0, Phase.DECIDING: LOGIN_WAIT_S_MAX, Phase.AUTHENTICATING: 0.0}
+BEFORE_OPEN: Final = {
+    ConnectionPhase.CONNECTING: 0.0,
+    ConnectionPhase.DECIDING: LOGIN_WAIT_S_MAX,
+    ConnectionPhase.AUTHENTICATING: 0.0,
+}
 """The time until CONNACK is limited: seconds that are added to the client's while it waits for us."""
-OPENED: Final = (Phase.OPEN, Phase.CLOSED)
+OPENED: Final = (ConnectionPhase.OPEN, ConnectionPhase.CLOSED)
 """The session has its connection, or had it."""
 
 
-def after_packet(phase: Phase, kind: int, version: int) -> Phase:
+def after_packet(phase: ConnectionPhase, kind: int, version: int) -> ConnectionPhase:
     """Where a packet of this type (the high four bits of its first byte) leads to. Raises MalformedPacket or
     ProtocolError for one that may not come."""
     follows = PACKETS[phase][PacketType(kind)]
-    if phase is Phase.OPEN and kind == PacketType.AUTH and version < 5:
+    if phase is ConnectionPhase.OPEN and kind == PacketType.AUTH and version < 5:
         follows = _MQTT_5
     if isinstance(follows, Violation):
         raise follows.error(follows.text.format(kind=PacketType(kind).name))
     return follows
 
 
-def check_first_byte(phase: Phase, first: int) -> None:
+def check_first_byte(phase: ConnectionPhase, first: int) -> None:
     """Before CONNACK the first byte of a packet is judged as soon as it is there: a client that speaks another protocol
     (TLS begins with 0x16) is not waited for. Raises MalformedPacket or ProtocolError."""
     after_packet(phase, first >> 4, 5)
-    if phase is Phase.CONNECTING and first & 15:
+    if phase is ConnectionPhase.CONNECTING and first & 15:
         raise MalformedPacket("reserved bits of CONNECT")
 
 
-def after_step(phase: Phase, step: Step) -> Phase:
+def after_step(phase: ConnectionPhase, step: ConnectionStep) -> ConnectionPhase:
     """Where a step of ours leads to. Raises LocalError for one that may not be taken."""
     follows = STEPS[phase].get(step)
     if follows is None:

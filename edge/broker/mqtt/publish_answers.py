@@ -9,7 +9,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.interfaces import Refusal
 from edge.broker.mqtt.answers import REASONS, by_qos, packet_ids_of, qos_of
 from edge.broker.mqtt.interception import Interceptor
-from edge.broker.mqtt.session import Attachment, Session
+from edge.broker.mqtt.session import AttachedConnection, MqttSession
 from edge.broker.mqtt.session_store import SessionStore
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class PublishAnswers:
     __slots__ = ("_attachment", "_interceptor", "_on_disk", "_session")
 
     def __init__(
-        self, attachment: Attachment, session: Session, interceptor: Interceptor, on_disk: SessionStore
+        self, attachment: AttachedConnection, session: MqttSession, interceptor: Interceptor, on_disk: SessionStore
     ) -> None:
         self._attachment = attachment
         self._session = session
@@ -95,7 +95,7 @@ class PublishAnswers:
         """The session is still that of our connection."""
         return self._session.attachment is self._attachment
 
-    def _reader(self, qos: int) -> Attachment | None:
+    def _reader(self, qos: int) -> AttachedConnection | None:
         """Return the connection over which the client reads an answer, or None."""
         return self._session.attachment if qos == 2 or self._joined else None
 

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from bridge.message import Run
-from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.events import MqttDelivery
 from edge.broker.mqtt.state import SessionState
 
 if TYPE_CHECKING:
-    from edge.broker.mqtt.connection import Connection
+    from edge.broker.mqtt.connection import MqttConnection
 
 
-class Stage(enum.IntEnum):
+class Qos2Stage(enum.IntEnum):
     """Where an exchange stands."""
 
     SENT = 0
@@ -38,7 +38,7 @@ class Stage(enum.IntEnum):
     DONE = 2
 
 
-class Entry(NamedTuple):
+class Qos2Entry(NamedTuple):
     """One message of the record."""
 
     stage: int
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     position: int
 
 
-class Recovered(NamedTuple):
+class ReleasedMessage(NamedTuple):
     """Token of a message that was released before a restart; its body is not needed any more."""
 
     log: int
@@ -67,7 +67,7 @@ class Qos2Journal:
         self._changed = changed
         self._done: deque[tuple[int | None, int, int]] = deque()
         """What is DONE: `Commits.moves_kept` when the record with it was first written, log and position."""
-        self._recovered: dict[tuple[int, int], Entry] = {}
+        self._recovered: dict[tuple[int, int], Qos2Entry] = {}
         """What a restart found and no subscription has delivered again yet."""
 
     def is_done(self, moves_kept: int) -> bool:
@@ -92,9 +92,9 @@ class Qos2Journal:
     # --- deliveries -------------------------------------------------------------------------------------------
 
     def deliver(
-        self, connection: Connection, delivery: Delivery, log: int, position: int
+        self, connection: MqttConnection, delivery: MqttDelivery, log: int, position: int
     ) -> tuple[Sequence[int], Sequence[int]]:
-        """Send as `Connection.deliver` does, once the record is on disk; go on with what a restart interrupted.
+        """Send as `MqttConnection.deliver` does, once the record is on disk; go on with what a restart interrupted.
 
         Returns the indexes of the messages the client has already, and of those larger than it takes.
         """
@@ -110,10 +110,10 @@ class Qos2Journal:
             if entry is None:
                 one = msgspec.structs.replace(delivery, run=delivery.run.part(i, i + 1), token=_at(delivery, i))
                 too_large += [i for _ in self._deliver_new(connection, one)]
-            elif entry.stage == Stage.DONE:
+            elif entry.stage == Qos2Stage.DONE:
                 had.append(i)
                 self._done.append((None, log, position + i))
-            elif entry.stage == Stage.SENT and not connection.fits(delivery, i):
+            elif entry.stage == Qos2Stage.SENT and not connection.fits(delivery, i):
                 self._state.reserved.discard(entry.packet_id)
                 too_large.append(i)
                 self._changed()
@@ -121,7 +121,7 @@ class Qos2Journal:
                 self._go_on(connection, entry, delivery, i)
         return had, too_large
 
-    def _deliver_new(self, connection: Connection, delivery: Delivery) -> Sequence[int]:
+    def _deliver_new(self, connection: MqttConnection, delivery: MqttDelivery) -> Sequence[int]:
         before = len(self._state.awaiting_commit)
         skipped = connection.deliver(delivery)
         ids = list(self._state.awaiting_commit)[before:]
@@ -130,9 +130,9 @@ class Qos2Journal:
             self._changed()
         return skipped
 
-    def _go_on(self, connection: Connection, entry: Entry, delivery: Delivery, index: int) -> None:
+    def _go_on(self, connection: MqttConnection, entry: Qos2Entry, delivery: MqttDelivery, index: int) -> None:
         state = self._state
-        if entry.stage == Stage.RELEASED:
+        if entry.stage == Qos2Stage.RELEASED:
             if entry.packet_id in state.released:
                 state.released[entry.packet_id] = (delivery, index)
             return
@@ -157,11 +157,11 @@ class Qos2Journal:
         """Exchanges have ended without the client having the messages: the record must not say more of them."""
         self._changed()
 
-    def recovered_completed(self, token: Recovered) -> None:
+    def recovered_completed(self, token: ReleasedMessage) -> None:
         """PUBCOMP for a message whose subscription has not delivered it again yet."""
         entry = self._recovered.get(token)
         if entry is not None:
-            self._recovered[token] = entry._replace(stage=Stage.DONE)
+            self._recovered[token] = entry._replace(stage=Qos2Stage.DONE)
 
     # --- the record -------------------------------------------------------------------------------------------
 
@@ -181,45 +181,49 @@ class Qos2Journal:
         `moves_kept`: see `Store`. What was DONE in an earlier record leaves when it has grown since, for then the
         cursor's move is on disk. A clock would not do: on a busy machine moves are late.
         """
-        entries: dict[tuple[int, int], Entry] = dict(self._recovered)
-        for stage, under_way in ((Stage.SENT, self._state.outgoing), (Stage.RELEASED, self._state.released)):
+        entries: dict[tuple[int, int], Qos2Entry] = dict(self._recovered)
+        for stage, under_way in ((Qos2Stage.SENT, self._state.outgoing), (Qos2Stage.RELEASED, self._state.released)):
             for packet_id, (delivery, i) in under_way.items():
                 if delivery.kept:
                     log, position = _place(delivery, i)
-                    entries[log, position] = Entry(stage, packet_id, log, position)
+                    entries[log, position] = Qos2Entry(stage, packet_id, log, position)
         done = self._done
         while done and done[0][0] is not None and done[0][0] < moves_kept:
             done.popleft()
         self._done = deque((moves_kept if at is None else at, log, position) for at, log, position in done)
-        entries.update(((log, position), Entry(Stage.DONE, 0, log, position)) for _, log, position in self._done)
+        entries.update(
+            ((log, position), Qos2Entry(Qos2Stage.DONE, 0, log, position)) for _, log, position in self._done
+        )
         return msgspec.msgpack.encode(list(entries.values())) if entries else b""
 
     def restore(self, record: bytes, pending: Callable[[int, int], bool]) -> None:
         """Take up what the record says. `pending`: whether a subscription of the client still owes (log, position)."""
         state = self._state
-        for entry in msgspec.msgpack.decode(record, type=list[Entry]):
+        for entry in msgspec.msgpack.decode(record, type=list[Qos2Entry]):
             place = (entry.log, entry.position)
             owed = pending(*place)
             # PUBREL goes out whatever the cursor says: the client waits for it. So it does for a message that is not
             # coming any more, for another of a group has it: the client must forget the packet identifier.
-            if entry.stage == Stage.RELEASED or (entry.stage == Stage.SENT and not owed):
-                merged = Delivery(Run("", "", 2, b"", [b""]), 2, retain=False, token=Recovered(*place), kept=True)
+            if entry.stage == Qos2Stage.RELEASED or (entry.stage == Qos2Stage.SENT and not owed):
+                merged = MqttDelivery(
+                    Run("", "", 2, b"", [b""]), 2, retain=False, token=ReleasedMessage(*place), kept=True
+                )
                 state.released[entry.packet_id] = (merged, 0)
             if owed:
                 self._recovered[place] = entry
-                if entry.stage == Stage.SENT:
+                if entry.stage == Qos2Stage.SENT:
                     state.reserved.add(entry.packet_id)
 
 
-def _at(delivery: Delivery, index: int) -> object:
+def _at(delivery: MqttDelivery, index: int) -> object:
     """The token of one message of a delivery."""
     token = delivery.token
     return token._replace(position=token.position + index)  # type: ignore[attr-defined]
 
 
-def _place(delivery: Delivery, index: int) -> tuple[int, int]:
+def _place(delivery: MqttDelivery, index: int) -> tuple[int, int]:
     """Log and position of one message of a kept delivery."""
     token = delivery.token
-    if isinstance(token, Recovered):
+    if isinstance(token, ReleasedMessage):
         return token
     return token.subscription.log, token.position + index  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """One MQTT session (MQTT 5 section 4.1): its subscriptions, and how what the router delivers for them is sent.
 
-`Subscriber` is the router's consumer for one subscription, `Session` the session they belong to. Nothing here reads
+`Subscriber` is the router's consumer for one subscription, `MqttSession` the session they belong to. Nothing here reads
 packets, and nothing outlives the session but through `edge.broker.mqtt.session_registry`.
 """
 
@@ -21,25 +21,25 @@ from edge.broker.delivery.pattern import Joinable
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import DeliveryOutcome, MessageCounts, Subscription
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.events import MqttDelivery, SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
 from edge.broker.mqtt.limits import USUAL_TOPIC_CHARACTERS_MAX
 from edge.broker.mqtt.names import SHARE
-from edge.broker.mqtt.overlap import Combined, OverlapMember, Overlaps
-from edge.broker.mqtt.qos2_journal import Qos2Journal, Recovered
+from edge.broker.mqtt.overlap import MergedOptions, OverlapMember, Overlaps
+from edge.broker.mqtt.qos2_journal import Qos2Journal, ReleasedMessage
 from edge.broker.mqtt.retained_delivery import RetainedDelivery
 from edge.broker.mqtt.state import SessionState
-from edge.broker.mqtt.turn import Part, Turn
+from edge.broker.mqtt.turn import DeliveryBudget, PendingDelivery
 
 UNLIMITED = 1 << 30
 """Credit of a QoS 0 subscriber whose socket takes data: deliveries leave no trace that would need a bound."""
 
 
-class Attachment(Protocol):
+class AttachedConnection(Protocol):
     """The connection a client has at the moment."""
 
-    connection: Connection
+    connection: MqttConnection
 
     @property
     def congested(self) -> bool:
@@ -51,7 +51,7 @@ class Attachment(Protocol):
         ...
 
     def go_on_soon(self) -> None:
-        """Call `Session.go_on` in the next turn of the loop."""
+        """Call `MqttSession.go_on` in the next turn of the loop."""
         ...
 
     def taken_over(self) -> None:
@@ -72,7 +72,7 @@ class Subscriber(OverlapMember):
 
     __slots__ = ("competes", "durable", "identifiers", "kept", "kind", "live", "name", "overlaps", "request", "session")
 
-    def __init__(self, session: Session, request: SubscriptionRequest, identifier: int, *, kept: bool) -> None:
+    def __init__(self, session: MqttSession, request: SubscriptionRequest, identifier: int, *, kept: bool) -> None:
         """`kept`: messages wait for it while the client is away."""
         self.name = session.client_id
         self.kept = kept
@@ -145,7 +145,9 @@ class Subscriber(OverlapMember):
         if attachment is None or session.turn is not None:
             return False
         ids = batch.acknowledged_messages if qos_max else 0
-        alike = Delivery(batch.runs[0], min(qos_max, 1), False, Token(subscription, SETTLED, self), self.identifiers)
+        alike = MqttDelivery(
+            batch.runs[0], min(qos_max, 1), False, DeliveryRef(subscription, SETTLED, self), self.identifiers
+        )
         if not attachment.connection.deliver_all(batch.runs, alike, ids):
             return False
         session.figures.sent += sum(len(run.bodies) for run in batch.runs)
@@ -178,7 +180,7 @@ class Subscriber(OverlapMember):
         """See `OverlapMember`."""
         self.overlaps = overlaps
 
-    def merged(self, combined: Combined, live: Joinable) -> Subscriber:
+    def merged(self, combined: MergedOptions, live: Joinable) -> Subscriber:
         """Make a subscriber with the options of several, and have it join this live subscription."""
         request = msgspec.structs.replace(
             self.request, qos=combined.qos, retain_as_published=combined.retain_as_published, no_local=False
@@ -208,7 +210,7 @@ class Subscriber(OverlapMember):
         write = partial(self._write, subscription, qos_max, identifiers, retain)
         run = stored.run
         if run.flags & AMQP:
-            self.session.begin_turn().translate(Part(stored, write, partial(self._give_back, subscription)))
+            self.session.begin_turn().translate(PendingDelivery(stored, write, partial(self._give_back, subscription)))
         else:
             if len(run.address) > USUAL_TOPIC_CHARACTERS_MAX:
                 self.session.begin_turn().write_topics(run)
@@ -249,14 +251,14 @@ class Subscriber(OverlapMember):
                     position = last + 1
                 continue
             qos = min(left.flags & QOS_MASK, qos_most)
-            token = Token(subscription, position, self)
+            token = DeliveryRef(subscription, position, self)
             if qos == 2 and self.kept and isinstance(subscription, LogSubscription):
-                delivery = Delivery(left, qos, retain, token, identifiers, kept=True)
+                delivery = MqttDelivery(left, qos, retain, token, identifiers, kept=True)
                 had, too_large = session.journal.deliver(attachment.connection, delivery, subscription.log, position)
                 for i in had:
                     subscription.settle(self, position + i, position + i, DeliveryOutcome.ACCEPTED)
             else:
-                too_large = attachment.connection.deliver(Delivery(left, qos, retain, token, identifiers))
+                too_large = attachment.connection.deliver(MqttDelivery(left, qos, retain, token, identifiers))
             session.figures.sent += len(left.bodies) - len(too_large) - len(had)
             if position < 0:
                 continue
@@ -279,7 +281,7 @@ class Subscriber(OverlapMember):
             position += len(run.bodies)
 
 
-class Token(NamedTuple):
+class DeliveryRef(NamedTuple):
     """How a delivery finds back to where it is settled."""
 
     subscription: Subscription
@@ -287,18 +289,18 @@ class Token(NamedTuple):
     subscriber: Subscriber
 
 
-class Common(NamedTuple):
+class SessionContext(NamedTuple):
     """What the sessions of one broker have in common."""
 
     translator: MqttTranslator
     lifetime: Lifetime
     figures: MessageCounts
     """Count what is sent."""
-    journal_changed: Callable[[Session], None]
+    journal_changed: Callable[[MqttSession], None]
     """What the journal of a session holds has to reach the disk."""
 
 
-class Session:
+class MqttSession:
     """One session.
 
     What only some sessions need is made when it is first asked for: there may be 10 000 that are idle.
@@ -309,10 +311,10 @@ class Session:
         "counted", "ended", "expires_at", "expiry_s", "recorded", "state", "turn", "user", "will_due",
     )  # fmt: skip
 
-    def __init__(self, client_id: str, common: Common) -> None:
+    def __init__(self, client_id: str, common: SessionContext) -> None:
         self.client_id = client_id
         self._common = common
-        self.turn: Turn | None = None
+        self.turn: DeliveryBudget | None = None
         """Its share of this turn of the loop, where deliveries to it may take more."""
         self.state = SessionState()
         self.user = ""
@@ -325,7 +327,7 @@ class Session:
         self.ended = False
         """Nothing is kept of it any more; its client identifier may be another session's."""
         self._subscribers: dict[str, Subscriber] | None = None
-        self.attachment: Attachment | None = None
+        self.attachment: AttachedConnection | None = None
         self.expires_at: float | None = None
         """When the session ends (monotonic seconds); None while connected, or when it never does."""
         self.will_due: tuple[float, Will] | None = None
@@ -396,16 +398,16 @@ class Session:
         return self.state.at_rest and (self._journal is None or self._journal.at_rest)
 
     def acknowledged(
-        self, messages: Iterable[tuple[Delivery, int]], outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED
+        self, messages: Iterable[tuple[MqttDelivery, int]], outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED
     ) -> None:
         """The client is done with these deliveries: settle them as ranges, then use the window they freed."""
-        last_delivery: Delivery | None = None
+        last_delivery: MqttDelivery | None = None
         settled: object = None
         first = last = -2
         for delivery, i in messages:
             if delivery.token is settled:
                 continue  # of many that were delivered together, for which nobody has to answer
-            if isinstance(delivery.token, Token) and delivery.token.position == SETTLED:
+            if isinstance(delivery.token, DeliveryRef) and delivery.token.position == SETTLED:
                 settled = delivery.token
                 continue
             if delivery is last_delivery and i == last + 1:
@@ -418,9 +420,9 @@ class Session:
             self._settle(last_delivery, first, last, outcome)
         self.pump_starved()
 
-    def _settle(self, delivery: Delivery, first: int, last: int, outcome: DeliveryOutcome) -> None:
+    def _settle(self, delivery: MqttDelivery, first: int, last: int, outcome: DeliveryOutcome) -> None:
         token = delivery.token
-        if isinstance(token, Token):
+        if isinstance(token, DeliveryRef):
             if token.position >= 0:
                 position = token.position
                 token.subscription.settle(token.subscriber, position + first, position + last, outcome)
@@ -429,7 +431,7 @@ class Session:
                         self.journal.completed(token.subscription.log, position + first, position + last)
                     else:
                         self.journal.given_back()
-        elif isinstance(token, Recovered):
+        elif isinstance(token, ReleasedMessage):
             self.journal.recovered_completed(token)
 
     def pump_starved(self) -> None:
@@ -460,7 +462,7 @@ class Session:
             return
         for packet_id, (delivery, i) in [*state.outgoing.items(), *state.released.items()]:
             token = delivery.token
-            if not isinstance(token, Token) or not token.subscriber.competes or token.position < 0:
+            if not isinstance(token, DeliveryRef) or not token.subscriber.competes or token.position < 0:
                 continue
             position = token.position + i
             received = packet_id in state.released
@@ -498,12 +500,12 @@ class Session:
         if self._overlaps is not None or len(self.all_subscribers) > 1:
             self.overlaps.changed(pattern)
 
-    def begin_turn(self) -> Turn:
+    def begin_turn(self) -> DeliveryBudget:
         """Its share of this turn of the loop, from now on counted."""
         if self.turn is None:
             if self.attachment is None:
                 raise LookupError(f"{self.client_id}: delivery without a connection")
-            self.turn = Turn(self._common.translator, self.attachment.go_on_soon)
+            self.turn = DeliveryBudget(self._common.translator, self.attachment.go_on_soon)
         return self.turn
 
     def leave(self) -> None:
@@ -524,7 +526,7 @@ class Session:
             self._overlaps.clear_merged()
 
     def go_on(self) -> None:
-        """The turn of the loop that was asked for (`Attachment.go_on_soon`)."""
+        """The turn of the loop that was asked for (`AttachedConnection.go_on_soon`)."""
         if self._retained is not None:
             self._retained.next_turn()
         if self.turn is not None:

@@ -27,7 +27,7 @@ from edge.broker.mqtt.due_sessions import DueSessions
 from edge.broker.mqtt.events import SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import PREFIX, BrokerFigures, ClientFigures, NetworkFigures
-from edge.broker.mqtt.session import Attachment, Common, Session, Subscriber
+from edge.broker.mqtt.session import AttachedConnection, MqttSession, SessionContext, Subscriber
 from edge.broker.mqtt.session_store import SessionStore
 from edge.broker.mqtt.session_table import NEVER_EXPIRES, SessionTable
 from edge.broker.mqtt.wills import Wills
@@ -73,7 +73,7 @@ class SessionRegistry:
         self._router = router
         self._store = store
         self._connected = 0
-        self._arriving: dict[str, Attachment] = {}
+        self._arriving: dict[str, AttachedConnection] = {}
         """Connections that have taken the session of this client identifier, and are not accepted yet."""
         self._due = DueSessions()
         self._restored = True
@@ -81,7 +81,7 @@ class SessionRegistry:
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
         self._on_disk = SessionStore(store.state, store.commits, router.flush_soon)
-        self._common = Common(translator, self.lifetime, router.figures, self._on_disk.journal_changed)
+        self._common = SessionContext(translator, self.lifetime, router.figures, self._on_disk.journal_changed)
         self._table = SessionTable(router.names, self._new, self._on_disk)
         self._restore_all()
         router.participate(self._on_disk)
@@ -99,7 +99,7 @@ class SessionRegistry:
         """Clients with a connection."""
         return self._connected
 
-    def attached(self) -> list[Attachment]:
+    def attached(self) -> list[AttachedConnection]:
         """The connections clients have, or are about to."""
         joined = [session.attachment for session in self._table.opened.values() if session.attachment is not None]
         return [*joined, *self._arriving.values()]
@@ -113,8 +113,8 @@ class SessionRegistry:
         return self._table.user(client_id)
 
     def take(
-        self, client_id: str, attachment: Attachment, *, clean_start: bool, expiry_s: int, user: str = ""
-    ) -> tuple[Session, bool]:
+        self, client_id: str, attachment: AttachedConnection, *, clean_start: bool, expiry_s: int, user: str = ""
+    ) -> tuple[MqttSession, bool]:
         """Give the session of `client_id` to a connection; returns it and whether it was there before. What it
         subscribes to is joined with `join`, when CONNACK goes.
 
@@ -143,7 +143,9 @@ class SessionRegistry:
         self._arriving[client_id] = attachment
         return session, present
 
-    def save(self, session: Session, will: Will | None, origin: Origin, tell: Callable[[Refusal | None], None]) -> None:
+    def save(
+        self, session: MqttSession, will: Will | None, origin: Origin, tell: Callable[[Refusal | None], None]
+    ) -> None:
         """Write what is to outlive the connection that has taken the session, with its will; `tell` as
         `CommitWaits.add` does, and at once where nothing is to be written."""
         kept = self.wills.keep(session.client_id, will, session.expiry_s, session.user)
@@ -154,7 +156,7 @@ class SessionRegistry:
             self._router.waits.add(ticket, origin, tell)
             self._router.flush_soon()
 
-    def join(self, session: Session) -> None:
+    def join(self, session: MqttSession) -> None:
         """The connection that has taken the session is accepted: join what the session subscribes to."""
         session.attachment = self._arriving.pop(session.client_id)
         self.wills.back(session.client_id)
@@ -164,7 +166,7 @@ class SessionRegistry:
             self._join_again(subscriber)
 
     def leave(
-        self, session: Session, attachment: Attachment, will: Will | None, now: float, *, lost: bool = False
+        self, session: MqttSession, attachment: AttachedConnection, will: Will | None, now: float, *, lost: bool = False
     ) -> None:
         """The connection is gone, and `will` is to be published; `lost`: without a goodbye. Nothing happens where
         another one has the session."""
@@ -173,7 +175,7 @@ class SessionRegistry:
             self._leave_will(session, will, now)
             self._table.let_large_go(session)
 
-    def _detach(self, session: Session, now: float, *, lost: bool) -> None:
+    def _detach(self, session: MqttSession, now: float, *, lost: bool) -> None:
         """The client's connection is gone: keep the session for its expiry interval, or end it."""
         if self._restored:
             self._count_from(now)
@@ -195,12 +197,12 @@ class SessionRegistry:
             log.warning("%s: its session ends: its user has no room for what it has not released", session.client_id)
             self._end(session)
 
-    def _take_back(self, session: Session) -> None:
+    def _take_back(self, session: MqttSession) -> None:
         """Its connection has failed to give it back."""
         session.leave()
         self._leave_for_now(session, lost=False)
 
-    def _leave_for_now(self, session: Session, *, lost: bool) -> None:
+    def _leave_for_now(self, session: MqttSession, *, lost: bool) -> None:
         """What it subscribes to waits for its client to come back."""
         session.clear_merged()
         session.release_group(ended=False, lost=lost)
@@ -213,7 +215,7 @@ class SessionRegistry:
                 self._router.subscriptions.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
                 subscriber.live = None
 
-    def _leave_will(self, session: Session, will: Will | None, now: float) -> None:
+    def _leave_will(self, session: MqttSession, will: Will | None, now: float) -> None:
         """Its client has gone: publish the Will Message now, later, or not at all (section 3.1.2.5)."""
         if will is None:
             self.wills.drop(session.client_id)
@@ -231,13 +233,13 @@ class SessionRegistry:
         kept = self._router.retained.walk(pattern)
         return chain(self.figures.matching(pattern), kept) if is_wide(pattern) else kept
 
-    def expire_after(self, session: Session, expiry_s: int) -> None:
+    def expire_after(self, session: MqttSession, expiry_s: int) -> None:
         """The client has said anew how long its session outlives the connection (section 3.14.2.2.2)."""
         session.expiry_s = expiry_s
         if session.durable:
             self._on_disk.save(session)
 
-    def subscribe(self, session: Session, request: SubscriptionRequest, identifier: int) -> tuple[Subscriber, bool]:
+    def subscribe(self, session: MqttSession, request: SubscriptionRequest, identifier: int) -> tuple[Subscriber, bool]:
         """Add or replace a subscription; returns it and whether it is new. The caller saves. Raises AddressError."""
         old, kept = session.subscribers.get(request.filter), session.durable and request.qos > 0
         if old is not None and old.request.no_local == request.no_local and (old.kept or not kept):
@@ -261,7 +263,7 @@ class SessionRegistry:
         session.subscriptions_changed(request.filter)
         return subscriber, old is None
 
-    def unsubscribe(self, session: Session, pattern: str) -> bool:
+    def unsubscribe(self, session: MqttSession, pattern: str) -> bool:
         """Remove a subscription; False when there was none. The caller saves."""
         subscriber = session.subscribers.pop(pattern, None)
         if subscriber is None:
@@ -270,7 +272,7 @@ class SessionRegistry:
         self._leave(subscriber, forget=True, finish=True)
         return True
 
-    def drop_forbidden(self, session: Session, grant: Grant) -> None:
+    def drop_forbidden(self, session: MqttSession, grant: Grant) -> None:
         """End the subscriptions to what may not be received any more."""
         patterns = [each.request.filter for each in session.all_subscribers]
         for pattern in [each for each in patterns if not grant.may_receive(each)]:
@@ -322,7 +324,7 @@ class SessionRegistry:
     def _figures(self) -> ClientFigures:
         return ClientFigures(self.connected, len(self), self._table.subscriptions, self.lifetime)
 
-    def _publish_will(self, session: Session) -> None:
+    def _publish_will(self, session: MqttSession) -> None:
         """Publish the Will Message that waits, if there is one."""
         if session.will_due is not None:
             will, session.will_due = session.will_due[1], None
@@ -331,8 +333,8 @@ class SessionRegistry:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _new(self, client_id: str) -> Session:
-        return Session(client_id, self._common)
+    def _new(self, client_id: str) -> MqttSession:
+        return MqttSession(client_id, self._common)
 
     def _restore_all(self) -> None:
         """Enter the sessions the store has; those with deliveries under way are objects."""
@@ -413,7 +415,7 @@ class SessionRegistry:
                 report(f"session {session.client_id!r}", "its connection ends", error)
                 session.attachment.abort()
 
-    def _readdress_one(self, session: Session) -> None:
+    def _readdress_one(self, session: MqttSession) -> None:
         changed = False
         for subscriber in list(session.all_subscribers):
             kind = self._router.addresses.type_of(_split_share(subscriber.request.filter)[1])
@@ -466,7 +468,7 @@ class SessionRegistry:
             if name in self._router.durable_subscriptions:
                 self._router.subscriptions.forget(name)
 
-    def _end(self, session: Session, *, lost: bool = False) -> None:
+    def _end(self, session: MqttSession, *, lost: bool = False) -> None:
         """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2). `lost`: as
         of `leave`."""
         self._on_disk.forget(session)
@@ -479,7 +481,7 @@ class SessionRegistry:
         session.subscribers.clear()
 
 
-def _take_over(attachment: Attachment, client_id: str) -> None:
+def _take_over(attachment: AttachedConnection, client_id: str) -> None:
     """End a connection in favour of a new one, which must not suffer from it."""
     try:
         attachment.taken_over()
@@ -500,12 +502,12 @@ def _group_name(share: str, pattern: str) -> str:
     return f"{GROUP_PREFIX}{share}/{pattern}"
 
 
-def _durable_name(session: Session, share: str | None, pattern: str) -> str:
+def _durable_name(session: MqttSession, share: str | None, pattern: str) -> str:
     """Of the durable subscription a kept session has with a filter."""
     return _group_name(share, pattern) if share is not None else f"mqtt/{session.client_id}/{pattern}"
 
 
-def _pending(session: Session, cursors: Mapping[tuple[str, int], CursorRecord]) -> Callable[[int, int], bool]:
+def _pending(session: MqttSession, cursors: Mapping[tuple[str, int], CursorRecord]) -> Callable[[int, int], bool]:
     """Whether one of the client's subscriptions has not settled (log, position); `cursors` by name and log."""
     names = {QUEUE_CURSOR}  # a queue's log is its own
     for subscribed in session.subscribers:

@@ -22,7 +22,7 @@ import msgspec
 
 from edge.broker.model.isolation import report
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.session import Session
+from edge.broker.mqtt.session import MqttSession
 from edge.broker.store.contract import SmallState, StoreCommits
 from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
@@ -32,7 +32,7 @@ _INCOMING: Final = "incoming"
 _OUTGOING: Final = "outgoing"
 
 
-class Record(msgspec.Struct):
+class SessionRecord(msgspec.Struct):
     """What is kept of a session on disk."""
 
     expiry_s: int
@@ -42,11 +42,11 @@ class Record(msgspec.Struct):
     """Whom the session belongs to; empty: to whoever names it."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingSession(NamedTuple):
     """What the client of a session may hear when a commit has succeeded."""
 
     ticket: Ticket
-    session: Session
+    session: MqttSession
     tell: Callable[[], None]
     write_again: Callable[[], None]
     """Has it wait for another commit, as this one failed."""
@@ -60,25 +60,25 @@ class SessionStore:
         self._state = state
         self._commits = commits
         self._save_soon = save_soon
-        self._changed: dict[Session, None] = {}
+        self._changed: dict[MqttSession, None] = {}
         """Their journals have to be written."""
-        self._waiting: deque[_Waiting] = deque()
-        self._failed: list[_Waiting] = []
+        self._waiting: deque[_WaitingSession] = deque()
+        self._failed: list[_WaitingSession] = []
         """Their commits failed, and none has succeeded since."""
         self._forgotten: dict[str, Ticket] = {}
         """By client identifier of sessions that have ended: what deletes them, as long as that is not on disk."""
 
     # --- at start ---------------------------------------------------------------------------------------------
 
-    def records(self) -> Iterator[tuple[str, Record]]:
+    def records(self) -> Iterator[tuple[str, SessionRecord]]:
         """Every session, by client identifier."""
         for client_id, value in self._state.items(_SESSION):
-            yield client_id, msgspec.msgpack.decode(value, type=Record)
+            yield client_id, msgspec.msgpack.decode(value, type=SessionRecord)
 
-    def record(self, client_id: str) -> Record | None:
+    def record(self, client_id: str) -> SessionRecord | None:
         """Return the record of one session; None if it is not found. Raises StoreError."""
         value = self._state.get(_SESSION, client_id)
-        return None if value is None else msgspec.msgpack.decode(value, type=Record)
+        return None if value is None else msgspec.msgpack.decode(value, type=SessionRecord)
 
     def incoming_of(self, client_id: str) -> bytes:
         """Return what `incoming` has of one session. Raises StoreError."""
@@ -94,7 +94,7 @@ class SessionStore:
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
-    def save(self, session: Session) -> Ticket | None:
+    def save(self, session: MqttSession) -> Ticket | None:
         """Write the record of a session that outlives its connection; None for one that does not, unless one before it
         did and is on disk still."""
         if session.ended:
@@ -104,22 +104,22 @@ class SessionStore:
         session.recorded = True
         return self._state.put(_SESSION, session.client_id, _record(session))
 
-    def save_and_tell(self, session: Session, tell: Callable[[], None]) -> None:
+    def save_and_tell(self, session: MqttSession, tell: Callable[[], None]) -> None:
         """Write the record, and call `tell` once it is on disk; at once for a session that ends with its connection."""
         ticket = self.save(session)
         if ticket is None:
             tell()
         else:
-            self._wait(_Waiting(ticket, session, tell, partial(self.save_and_tell, session, tell)))
+            self._wait(_WaitingSession(ticket, session, tell, partial(self.save_and_tell, session, tell)))
 
-    def save_incoming(self, session: Session) -> Ticket | None:
+    def save_incoming(self, session: MqttSession) -> Ticket | None:
         """Write the packet identifiers of messages that are stored, in the group that stores them; None for a session
         that ends with its connection."""
         if not session.recorded:
             return None
         return self._state.put(_INCOMING, session.client_id, _incoming(session))
 
-    def release(self, session: Session, packet_ids: Sequence[int]) -> None:
+    def release(self, session: MqttSession, packet_ids: Sequence[int]) -> None:
         """PUBREL came for these. PUBCOMP follows once that is on disk: the client may use them again from then on, and
         after a restart what it sends again under one of them would be taken for the message before."""
         ticket = self.save_incoming(session)
@@ -127,15 +127,15 @@ class SessionStore:
             _complete(session, packet_ids)
             return
         complete, again = partial(_complete, session, packet_ids), partial(self.release, session, packet_ids)
-        self._wait(_Waiting(ticket, session, complete, again))
+        self._wait(_WaitingSession(ticket, session, complete, again))
 
-    def journal_changed(self, session: Session) -> None:
+    def journal_changed(self, session: MqttSession) -> None:
         """Its journal is to be part of the next commit."""
         if session.recorded:
             self._changed[session] = None
             self._save_soon()
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: MqttSession) -> None:
         """The session has ended."""
         self._changed.pop(session, None)
         session.ended = True
@@ -155,7 +155,7 @@ class SessionStore:
             ticket = self._forgotten[client_id] = self._delete(client_id)
         return ticket
 
-    def let_go(self, session: Session) -> bool:
+    def let_go(self, session: MqttSession) -> bool:
         """End the use of the object: the rows hold all of the session from now on.
 
         False, and nothing happens, while the object holds more, or the rows cannot be read.
@@ -173,7 +173,7 @@ class SessionStore:
         session.ended = True
         return True
 
-    def _complete_rows(self, session: Session) -> None:
+    def _complete_rows(self, session: MqttSession) -> None:
         """Write what the rows lack: subscriptions of a client that left before SUBACK, identifiers of anycast messages
         a consumer has. Raises StoreError."""
         for kind, value in ((_SESSION, _record(session)), (_INCOMING, _incoming(session))):
@@ -192,7 +192,7 @@ class SessionStore:
             except Exception as error:
                 _end(session, error)
 
-    def _write_journal(self, session: Session) -> None:
+    def _write_journal(self, session: MqttSession) -> None:
         record = session.journal.encode(self._commits.moves_kept)
         if record:
             ticket = self._state.put(_OUTGOING, session.client_id, record)
@@ -201,7 +201,7 @@ class SessionStore:
         unwritten = session.journal.take_unwritten()
         if unwritten:
             send, again = partial(_send_committed, session, unwritten), partial(session.journal.write_again, unwritten)
-            self._waiting.append(_Waiting(ticket, session, send, again))
+            self._waiting.append(_WaitingSession(ticket, session, send, again))
 
     def committed(self, *, kept: bool) -> None:
         """Let go what is on disk now. What a commit failed with waits until one succeeds, and is written with the next:
@@ -223,28 +223,28 @@ class SessionStore:
                 if not waiting.session.ended:
                     waiting.write_again()
 
-    def _wait(self, waiting: _Waiting) -> None:
+    def _wait(self, waiting: _WaitingSession) -> None:
         self._waiting.append(waiting)
         self._save_soon()
 
 
-def _record(session: Session) -> bytes:
+def _record(session: MqttSession) -> bytes:
     requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in session.all_subscribers]
-    return msgspec.msgpack.encode(Record(session.expiry_s, requests, session.user))
+    return msgspec.msgpack.encode(SessionRecord(session.expiry_s, requests, session.user))
 
 
-def _incoming(session: Session) -> bytes:
+def _incoming(session: MqttSession) -> bytes:
     return array.array("H", sorted(session.state.stored)).tobytes()
 
 
-def _end(session: Session, error: Exception) -> None:
+def _end(session: MqttSession, error: Exception) -> None:
     """Its connection ends; the session stays, and goes on from what is on disk."""
     report(f"session {session.client_id!r}", "its connection ends", error)
     if session.attachment is not None:
         session.attachment.abort()
 
 
-def _send_committed(session: Session, packet_ids: Sequence[int]) -> None:
+def _send_committed(session: MqttSession, packet_ids: Sequence[int]) -> None:
     """The journal that holds these deliveries is on disk."""
     state = session.state
     if state.connection is not None:
@@ -255,7 +255,7 @@ def _send_committed(session: Session, packet_ids: Sequence[int]) -> None:
         session.attachment.flush_soon()
 
 
-def _complete(session: Session, packet_ids: Sequence[int]) -> None:
+def _complete(session: MqttSession, packet_ids: Sequence[int]) -> None:
     """These are forgotten, on disk too where anything of the session is."""
     session.state.complete(packet_ids)
     if session.attachment is not None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from edge.broker.limits import SESSION_REST_S, SESSIONS_AWAY_MAX, SESSIONS_LOOKED_AT_MAX, SUBSCRIPTIONS_OPEN_MAX
 from edge.broker.mqtt.command_topics import subscriber_of
-from edge.broker.mqtt.session import Session
-from edge.broker.mqtt.session_store import Record, SessionStore
+from edge.broker.mqtt.session import MqttSession
+from edge.broker.mqtt.session_store import SessionRecord, SessionStore
 from edge.broker.retention.names import NameKind, NameQuotas
 
 NEVER_EXPIRES = 0xFFFF_FFFF
@@ -22,9 +22,9 @@ NEVER_EXPIRES = 0xFFFF_FFFF
 class SessionTable:
     """See the module's docstring."""
 
-    def __init__(self, names: NameQuotas, new: Callable[[str], Session], on_disk: SessionStore) -> None:
+    def __init__(self, names: NameQuotas, new: Callable[[str], MqttSession], on_disk: SessionStore) -> None:
         """`new` makes an object."""
-        self.opened: dict[str, Session] = {}
+        self.opened: dict[str, MqttSession] = {}
         """Those that are objects (outside only to be looked at)."""
         self._rows: dict[str, float | None] = {}
         """Client identifiers of the others, and when each session ends (monotonic seconds; None: never)."""
@@ -59,7 +59,7 @@ class SessionTable:
         """Return True when this client has a session, or `user` may have another one."""
         return client_id in self or self._names.has_room(NameKind.SESSION, user, len(client_id))
 
-    def get(self, client_id: str) -> Session | None:
+    def get(self, client_id: str) -> MqttSession | None:
         """Return the session of a client, an object from now on; None if it is not found. Raises StoreError."""
         if client_id not in self._rows:
             return self.opened.get(client_id)
@@ -70,14 +70,14 @@ class SessionTable:
         self._subscriptions_in_rows -= len(record.subscriptions)
         return self._reopen(client_id, record, incoming, self._rows.pop(client_id))
 
-    def make(self, client_id: str, user: str) -> Session:
+    def make(self, client_id: str, user: str) -> MqttSession:
         """Make a session for a client that has none."""
         session = self._open(client_id)
         session.user, session.counted = user, len(client_id)
         self._names.made(NameKind.SESSION, user, session.counted)
         return session
 
-    def restore(self, client_id: str, record: Record, incoming: bytes, *, in_flight: bool) -> Session | None:
+    def restore(self, client_id: str, record: SessionRecord, incoming: bytes, *, in_flight: bool) -> MqttSession | None:
         """Enter a session the store has; return it as an object where something is in flight to it.
 
         Its end counts from 0 until `begin_at`.
@@ -90,7 +90,7 @@ class SessionTable:
         self._subscriptions_in_rows += len(record.subscriptions)
         return None
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: MqttSession) -> None:
         """Remove a session that has ended."""
         if self.opened.get(session.client_id) is session:
             del self.opened[session.client_id]
@@ -99,12 +99,12 @@ class SessionTable:
 
     # --- clients that come and go -----------------------------------------------------------------------------
 
-    def came(self, session: Session, user: str) -> None:
+    def came(self, session: MqttSession, user: str) -> None:
         """Note that its client is there, as this user."""
         self._away.pop(session.client_id, None)
         self._count(session, user, len(session.client_id))
 
-    def left(self, session: Session, now: float) -> bool:
+    def left(self, session: MqttSession, now: float) -> bool:
         """Note that its client has gone.
 
         The packet identifiers it keeps count as part of its name; False when its user has no room for them.
@@ -156,7 +156,7 @@ class SessionTable:
             elif client_id in self._away and now - self._away[client_id] >= rest_s:
                 self._let_go(self.opened[client_id])
 
-    def let_large_go(self, session: Session) -> None:
+    def let_large_go(self, session: MqttSession) -> None:
         """Drop the object now if its client is away and it has very many subscriptions.
 
         A burst of clients leaves more of these than one tick drops.
@@ -176,11 +176,11 @@ class SessionTable:
                 return True
         return False
 
-    def _open(self, client_id: str) -> Session:
+    def _open(self, client_id: str) -> MqttSession:
         session = self.opened[client_id] = self._new(client_id)
         return session
 
-    def _reopen(self, client_id: str, record: Record, incoming: bytes, expires_at: float | None) -> Session:
+    def _reopen(self, client_id: str, record: SessionRecord, incoming: bytes, expires_at: float | None) -> MqttSession:
         """Make an object of what its rows say."""
         session = self._open(client_id)
         session.user, session.expiry_s, session.recorded = record.user, record.expiry_s, True
@@ -193,14 +193,14 @@ class SessionTable:
         self._away[client_id] = 0.0
         return session
 
-    def _count(self, session: Session, user: str, size: int) -> None:
+    def _count(self, session: MqttSession, user: str, size: int) -> None:
         """Count it for this user, by this size."""
         if (session.user, session.counted) != (user, size):
             self._names.gone(NameKind.SESSION, session.user, session.counted)
             self._names.made(NameKind.SESSION, user, size)
             session.user, session.counted = user, size
 
-    def _let_go(self, session: Session) -> None:
+    def _let_go(self, session: MqttSession) -> None:
         """Drop the object, if the rows hold all of it."""
         if not self._on_disk.let_go(session):
             return

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from edge.broker.message.mqtt_errors import LocalError
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.events import MqttDelivery
 
 PACKET_ID_MAX = 65_535
 
-InFlight = tuple[Delivery, int]
+InFlight = tuple[MqttDelivery, int]
 """A delivery and the index of one message in its run."""
 
 

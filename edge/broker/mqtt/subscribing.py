@@ -16,9 +16,9 @@ from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Refusal
 from edge.broker.model.topics import widened
 from edge.broker.mqtt.answers import REASONS
-from edge.broker.mqtt.events import Connect, Subscribe, SubscriptionRequest, Unsubscribe
+from edge.broker.mqtt.events import ConnectEvent, SubscribeEvent, SubscriptionRequest, UnsubscribeEvent
 from edge.broker.mqtt.interception import Interceptor
-from edge.broker.mqtt.session import Session, Subscriber
+from edge.broker.mqtt.session import MqttSession, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import AddressError
 
@@ -32,7 +32,12 @@ class Subscribing:
     """One packet of a client. Who calls it saves the session, and answers then."""
 
     def __init__(
-        self, session: Session, sessions: SessionRegistry, interceptor: Interceptor, grant: Grant | None, terms: Connect
+        self,
+        session: MqttSession,
+        sessions: SessionRegistry,
+        interceptor: Interceptor,
+        grant: Grant | None,
+        terms: ConnectEvent,
     ) -> None:
         """`grant` is what the client may do, None: everything; `terms` say its version, and whether it is a bridge."""
         self.codes: list[ReasonCode] = []
@@ -53,7 +58,7 @@ class Subscribing:
         """Why filters were refused."""
         return "; ".join(self._words[:EXPLAINED_MAX])
 
-    def subscribe(self, event: Subscribe) -> None:
+    def subscribe(self, event: SubscribeEvent) -> None:
         """Join what may be joined."""
         for asked in event.requests:
             self.codes.append(self._one(self._as_its_version_means(self._of_bridge(asked)), event.identifier))
@@ -65,7 +70,7 @@ class Subscribing:
         else:
             tell()
 
-    def unsubscribe(self, event: Unsubscribe) -> None:
+    def unsubscribe(self, event: UnsubscribeEvent) -> None:
         """Leave what there is."""
         for pattern in event.filters:
             there = self._leave(pattern)

@@ -16,7 +16,7 @@ from edge.broker.limits import TOPIC_BYTES_A_TURN, TRANSLATED_BYTES_A_TURN
 from edge.broker.message.mqtt_translator import MqttTranslator
 
 
-class Part(NamedTuple):
+class PendingDelivery(NamedTuple):
     """A delivery of AMQP messages, or what is left of one."""
 
     stored: Stored
@@ -26,7 +26,7 @@ class Part(NamedTuple):
     """These positions were not sent, and will not be."""
 
 
-class Turn:
+class DeliveryBudget:
     """Of one session, while it has a connection."""
 
     __slots__ = ("_go_on_soon", "_topic_bytes", "_translated_bytes", "_translator", "_waiting", "over")
@@ -37,7 +37,7 @@ class Turn:
         """The session has had its share."""
         self._translator = translator
         self._go_on_soon = go_on_soon
-        self._waiting: deque[Part] = deque()
+        self._waiting: deque[PendingDelivery] = deque()
         self._translated_bytes = 0
         self._topic_bytes = 0
 
@@ -60,7 +60,7 @@ class Turn:
         for (position, _, run), _, give_back in waiting:
             give_back(position, position + len(run.bodies) - 1)
 
-    def translate(self, part: Part) -> None:
+    def translate(self, part: PendingDelivery) -> None:
         """Send this delivery, as far as this turn allows."""
         if self._waiting:
             self._waiting.append(part)
@@ -73,7 +73,7 @@ class Turn:
         if self._topic_bytes >= TOPIC_BYTES_A_TURN:
             self._end()
 
-    def _translate(self, part: Part) -> None:
+    def _translate(self, part: PendingDelivery) -> None:
         position, _, run = part.stored
         made = self._translator.part(run, 0, max(1, TRANSLATED_BYTES_A_TURN - self._translated_bytes))
         self._translated_bytes += made.decoded

@@ -12,10 +12,10 @@ from typing import Any, Final
 from edge.broker.mqtt.limits import CHUNK_BYTES
 
 UNREADY: Final = -1
-"""See `Unread.missing`."""
+"""See `UnreadPackets.missing`."""
 
 
-class Unread:
+class UnreadPackets:
     """Of one connection."""
 
     __slots__ = ("_chunks", "_packet_bytes", "parts", "size")
@@ -52,7 +52,7 @@ class Unread:
         """All bytes, which stay."""
         return b"".join(self._chunks or ())
 
-    def add(self, data: bytes) -> Unread:
+    def add(self, data: bytes) -> UnreadPackets:
         """Bytes that came."""
         if not data:
             return self
@@ -72,7 +72,7 @@ class Unread:
         self._chunks, self.size = None, 0
         return data
 
-    def keep(self, data: bytes, packet_bytes: int = 0) -> Unread:
+    def keep(self, data: bytes, packet_bytes: int = 0) -> UnreadPackets:
         """What is left of them. `packet_bytes`: of the packet that begins there, where it is known to be incomplete."""
         if not data and not self.parts:
             return NOTHING
@@ -80,7 +80,7 @@ class Unread:
         unread._chunks, unread.size, unread._packet_bytes = [data] if data else None, len(data), packet_bytes
         return unread
 
-    def take_parts(self, parts: Iterator[Any], found: list[Any]) -> Unread:
+    def take_parts(self, parts: Iterator[Any], found: list[Any]) -> UnreadPackets:
         """A packet is taken in parts, the first now."""
         found.append(next(parts))
         others = tuple(parts)
@@ -90,7 +90,7 @@ class Unread:
         unread.parts = others
         return unread
 
-    def next_part(self, found: list[Any], data: bytes) -> Unread:
+    def next_part(self, found: list[Any], data: bytes) -> UnreadPackets:
         """Another part, there is one, while `data` waits."""
         part, *self.parts = self.parts
         found.append(part)
@@ -101,9 +101,9 @@ class Unread:
         """There is something."""
         return self is not NOTHING
 
-    def _own(self) -> Unread:
+    def _own(self) -> UnreadPackets:
         """One that may be altered."""
-        return Unread() if self is NOTHING else self
+        return UnreadPackets() if self is NOTHING else self
 
 
-NOTHING: Final = Unread()
+NOTHING: Final = UnreadPackets()

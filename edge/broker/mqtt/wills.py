@@ -28,7 +28,7 @@ _OWED: Final = "owed-will"
 T = TypeVar("T")
 
 
-class Owed(msgspec.Struct, frozen=True):
+class PendingWill(msgspec.Struct, frozen=True):
     """A will as it is kept when its client has gone and the store could not take it."""
 
     client_id: str
@@ -36,17 +36,17 @@ class Owed(msgspec.Struct, frozen=True):
     run: Run
 
 
-class Kept(Will, frozen=True, gc=False):
+class StoredWill(Will, frozen=True, gc=False):
     """A will as it is kept while its client is there, or may come back."""
 
     user: str = ""
     """Whose quota pays for the names its message makes; empty also of what an older version kept."""
 
 
-class _GoneClient(WillOrigin):
+class _DisconnectedClient(WillOrigin):
     """The will of a client that is gone."""
 
-    def __init__(self, wills: Wills, owed: Owed, number: int | None) -> None:
+    def __init__(self, wills: Wills, owed: PendingWill, number: int | None) -> None:
         """`number`: it is kept under this one among those owed; None: as the will of its client."""
         super().__init__(owed.client_id, owed.user, owed.run)
         self._wills = wills
@@ -62,7 +62,7 @@ class _GoneClient(WillOrigin):
         """Under a number of its own: its client may have another will by then."""
         if not self._wills.is_owed(self):
             return False
-        self._number = self._wills.owe(Owed(self.name, self.user, self.run), self._number)
+        self._number = self._wills.owe(PendingWill(self.name, self.user, self.run), self._number)
         return True
 
     def is_over(self) -> None:
@@ -76,15 +76,15 @@ class Wills:
         self._router = router
         self._state = state
         self._started_at: float | None = None
-        self._left = dict(_read(state, _KIND, Kept))
+        self._left = dict(_read(state, _KIND, StoredWill))
         """Of clients that have not come back since the start."""
         self._kept = set(self._left)
-        self._gone: dict[str, list[_GoneClient]] = {}
+        self._gone: dict[str, list[_DisconnectedClient]] = {}
         """By client, those that are due, and not stored yet."""
         self._next_number = 0
-        for key, owed in sorted(_read(state, _OWED, Owed), key=lambda item: int(item[0])):
+        for key, owed in sorted(_read(state, _OWED, PendingWill), key=lambda item: int(item[0])):
             self._next_number = int(key) + 1
-            origin = _GoneClient(self, owed, int(key))
+            origin = _DisconnectedClient(self, owed, int(key))
             self._gone.setdefault(owed.client_id, []).append(origin)
             router.wills.put_off(origin)
 
@@ -97,7 +97,7 @@ class Wills:
         if will is None:
             return self.drop(client_id)
         self._kept.add(client_id)
-        kept = Kept(will.run, min(will.delay_s, expiry_s), user)
+        kept = StoredWill(will.run, min(will.delay_s, expiry_s), user)
         return self._state.put(_KIND, client_id, msgspec.msgpack.encode(kept))
 
     def drop(self, client_id: str) -> Ticket | None:
@@ -111,7 +111,7 @@ class Wills:
         """The client is gone: publish its will, which is kept no longer, in one commit where it is stored."""
         run = will.run
         copy = Run(run.address, run.device or client_id, run.flags, run.properties, list(run.bodies))
-        origin = _GoneClient(self, Owed(client_id, user, copy), None)
+        origin = _DisconnectedClient(self, PendingWill(client_id, user, copy), None)
         self._gone.setdefault(client_id, []).append(origin)
         self._router.wills.add(origin)
 
@@ -140,7 +140,7 @@ class Wills:
 
     # --- of those that are due --------------------------------------------------------------------------------
 
-    def owe(self, owed: Owed, number: int | None) -> int:
+    def owe(self, owed: PendingWill, number: int | None) -> int:
         """Keep one that could not be stored, under the number it has or a new one."""
         if number is None:
             number, self._next_number = self._next_number, self._next_number + 1
@@ -151,14 +151,14 @@ class Wills:
         """It is kept no longer."""
         self._state.delete(_OWED, str(number))
 
-    def is_owed(self, origin: _GoneClient) -> bool:
+    def is_owed(self, origin: _DisconnectedClient) -> bool:
         """Its client is not back."""
         if origin in self._gone.get(origin.name, ()):
             return True
         log.warning("%s: its will to %s could not be stored before it came back", origin.name, origin.run.address)
         return False
 
-    def forget(self, origin: _GoneClient) -> None:
+    def forget(self, origin: _DisconnectedClient) -> None:
         """It is stored, or will never be."""
         gone = self._gone.get(origin.name, [])
         if origin in gone:

@@ -20,7 +20,7 @@ from bridge.message import AMQP, Run
 from edge.broker.message.amqp_annotations import merged
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run, encode_run
-from edge.broker.message.readings import NUMBER_MAX, Reading, is_number, reading, rewritten
+from edge.broker.message.readings import NUMBER_MAX, MessageReading, is_number, reading, rewritten
 
 PROPERTY: Final = "x-opt-waypost-thinned"
 """User property or annotation of a summary; its value is the number of messages it stands for."""
@@ -87,7 +87,7 @@ def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
         return None
 
 
-def _whole(run: Run, body: bytes, found: Reading, document: dict[str, Any], count: int) -> Run:
+def _whole(run: Run, body: bytes, found: MessageReading, document: dict[str, Any], count: int) -> Run:
     """The last message with what it stands for. Raises ValueError, OverflowError or RecursionError."""
     whole, properties = rewritten(run, body, found, document, MEMBER), run.properties
     if run.flags & AMQP:

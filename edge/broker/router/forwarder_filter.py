@@ -10,7 +10,7 @@ from bridge.message import AMQP, Run
 from edge.broker.configuration import Only
 from edge.broker.message.json_condition import JsonCondition
 from edge.broker.message.selectable import selectable
-from edge.broker.message.selector import Selector
+from edge.broker.message.selector import MessageSelector
 from edge.broker.message.translation import amqp_from_run, payload_of
 from edge.broker.model.topics import matches
 
@@ -22,7 +22,7 @@ def wanted_by(only: Only | None) -> Wanted:
     """The filter as `bridge.forwarders.outbox.Rule` takes it. Raises `SelectorError` or `JsonConditionError`."""
     if only is None:
         return everything
-    selector = Selector(only.properties) if only.properties is not None else None
+    selector = MessageSelector(only.properties) if only.properties is not None else None
     condition = JsonCondition(only.body) if only.body is not None else None
     return ForwarderFilter(only.address, selector, condition)
 
@@ -35,7 +35,7 @@ def everything(_run: Run) -> None:
 class ForwarderFilter:
     """All that is given has to hold."""
 
-    def __init__(self, address: str | None, selector: Selector | None, condition: JsonCondition | None) -> None:
+    def __init__(self, address: str | None, selector: MessageSelector | None, condition: JsonCondition | None) -> None:
         self._address = address
         self._selector = selector
         self._condition = condition
@@ -70,7 +70,7 @@ class ForwarderFilter:
         return self._condition.holds(body)
 
 
-def _selects(selector: Selector, message: bytes) -> bool:
+def _selects(selector: MessageSelector, message: bytes) -> bool:
     try:
         return selector.matches(selectable(message))
     except DecodeError:

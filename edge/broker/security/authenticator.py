@@ -22,7 +22,14 @@ from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Verifier
 from edge.broker.configuration import AuthenticationMode
 from edge.broker.model.authorization import AccessRule, Ended, Grant
 from edge.broker.model.isolation import report
-from edge.broker.security.credentials import Secret, Snapshot, User, new_user, verify, with_secret
+from edge.broker.security.credentials import (
+    CredentialSecret,
+    CredentialSnapshot,
+    CredentialUser,
+    new_user,
+    verify,
+    with_secret,
+)
 from edge.broker.security.limits import (
     PASSWORD_BYTES_MAX,
     TOKEN_BYTES_MAX,
@@ -33,7 +40,7 @@ from edge.broker.security.limits import (
     VERIFICATION_WAIT_S_MAX,
 )
 from edge.broker.security.login_throttle import Failures
-from edge.broker.security.proof import Bearer, Decided, Proven, Verdict
+from edge.broker.security.proof import BearerVerifier, Decided, LoginVerdict, VerifiedIdentity
 from edge.broker.security.waiting_logins import WaitingLogin, WaitingLogins
 
 log = logging.getLogger(__name__)
@@ -46,8 +53,8 @@ COMPLAINT_S = 1.0
 """Wrong passwords are said in the log this often at most, with how many there were."""
 
 
-Work = Callable[[], Secret | None]
-Done = Callable[[Secret | None], None]
+Work = Callable[[], CredentialSecret | None]
+Done = Callable[[CredentialSecret | None], None]
 
 
 class Worker(Protocol):
@@ -59,7 +66,7 @@ class Worker(Protocol):
 
 
 @hides("digest")
-class _Known(NamedTuple):
+class _CachedPassword(NamedTuple):
     """A password that was right: its keyed digest, the secret it was, and until when that is believed."""
 
     digest: bytes
@@ -67,18 +74,18 @@ class _Known(NamedTuple):
     until: float
 
 
-class Gate:
+class Authenticator:
     """Lets clients in or not. One a broker; every method on the loop's thread."""
 
     def __init__(
         self,
         mode: AuthenticationMode,
-        snapshot: Snapshot | None = None,
+        snapshot: CredentialSnapshot | None = None,
         *,
         worker: Worker,
         clock: Callable[[], float],
         utc_s: Callable[[], float] = time.time,
-        bearer: Bearer | None = None,
+        bearer: BearerVerifier | None = None,
     ) -> None:
         """`clock` is monotonic seconds; `utc_s` judges the validity of secrets. `bearer` verifies tokens, where an
         issuer is configured."""
@@ -96,17 +103,17 @@ class Gate:
         self._worker = worker
         self._clock = clock
         self._utc_s = utc_s
-        self._users: Mapping[str, User] = {}
+        self._users: Mapping[str, CredentialUser] = {}
         self._key = secrets.token_bytes(32)
         self._decoy_key = self._key
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _CachedPassword] = {}
         self._waiting = WaitingLogins()
         self._complain_at = 0.0
         self._failures = Failures()
         self._grants: dict[str, set[Grant]] = {}
         self._expiring: set[Grant] = set()
         self._expiry_checked_at = 0.0
-        self.update(snapshot or Snapshot())
+        self.update(snapshot or CredentialSnapshot())
 
     @property
     def open(self) -> bool:
@@ -127,7 +134,7 @@ class Gate:
         """Let clients in by other rules from now on. Connections that are there stay."""
         self.mode = mode
 
-    def accept_tokens(self, bearer: Bearer | None) -> None:
+    def accept_tokens(self, bearer: BearerVerifier | None) -> None:
         """Verify tokens with this issuer from now on, and with no other; None: accept none."""
         self.bearer = bearer
 
@@ -139,7 +146,7 @@ class Gate:
         """Somebody of this name may come, as far as it is known here who may."""
         return self.mode is not AuthenticationMode.STANDARD or user in self._users
 
-    def update(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: CredentialSnapshot) -> None:
         """Follow a change of users. Who is gone, or may do something else now, is cut off (and may come again).
 
         What a user failed before the change counts no more: a device may knock long before somebody adds it.
@@ -168,24 +175,24 @@ class Gate:
             return
         if username is None or password is None or len(password) > PASSWORD_BYTES_MAX or not self.passwords:
             self.failed(source, username or "")
-            decided(Verdict.REFUSED, None)
+            decided(LoginVerdict.REFUSED, None)
             return
         user = self._user(username)
         digest = hmac.digest(self._key, username.encode("utf-8", "surrogatepass") + b"\0" + password, hashlib.sha256)
         if user is not None and self._remembered(user, digest):
             self.succeeded(source, username)
-            decided(Verdict.ACCEPTED, Proven(username))
+            decided(LoginVerdict.ACCEPTED, VerifiedIdentity(username))
             return
         login = None
         if not self.too_many_failures(source, username):
             login = self._waiting.add(username if user is not None else None, decided, self._clock())
         if login is None:
             self.busy += 1
-            decided(Verdict.BUSY, None)
+            decided(LoginVerdict.BUSY, None)
             return
         waiting, asked, at_s = login, user, self._utc_s()
 
-        def work() -> Secret | None:
+        def work() -> CredentialSecret | None:
             if waiting.told:
                 return None
             if asked is not None and any(secret.valid(at_s) for secret in asked.secrets):
@@ -193,18 +200,20 @@ class Gate:
             _waste(password)
             return None
 
-        def done(secret: Secret | None) -> None:
+        def done(secret: CredentialSecret | None) -> None:
             self._verified(username, digest, secret, waiting, source)
 
         self._worker(work, done)
 
-    def _user(self, username: str) -> User | None:
+    def _user(self, username: str) -> CredentialUser | None:
         """A user that has just been added is one; it costs those who are known nothing."""
         if username not in self._users:
             self._look_again()
         return self._users.get(username)
 
-    def _verified(self, username: str, digest: bytes, secret: Secret | None, login: WaitingLogin, source: str) -> None:
+    def _verified(
+        self, username: str, digest: bytes, secret: CredentialSecret | None, login: WaitingLogin, source: str
+    ) -> None:
         """Take the result. One that comes after the answer "busy" counts for the client's next attempt."""
         self.verifications += 1
         self._waiting.remove(login)
@@ -214,13 +223,13 @@ class Gate:
         if user is None or current is None or not current.valid(self._utc_s()):
             if not login.told:
                 self.failed(source, username)
-                login.tell(Verdict.REFUSED, None)
+                login.tell(LoginVerdict.REFUSED, None)
             return
         if len(self._known) >= USERS_MAX:
             self._known.clear()
-        self._known[user.name] = _Known(digest, current.id, self._clock() + VERDICT_KEPT_S)
+        self._known[user.name] = _CachedPassword(digest, current.id, self._clock() + VERDICT_KEPT_S)
         self.succeeded(source, username)
-        login.tell(Verdict.ACCEPTED, Proven(username))
+        login.tell(LoginVerdict.ACCEPTED, VerifiedIdentity(username))
 
     @property
     def waits_s(self) -> float:
@@ -240,11 +249,11 @@ class Gate:
         )  # fmt: skip
         for login in late:
             try:
-                login.tell(Verdict.BUSY, None)
+                login.tell(LoginVerdict.BUSY, None)
             except Exception as error:
                 report("a login that waited", "its connection goes on without an answer", error)
 
-    def _remembered(self, user: User, digest: bytes) -> bool:
+    def _remembered(self, user: CredentialUser, digest: bytes) -> bool:
         known = self._known.get(user.name)
         if known is None or not hmac.compare_digest(known.digest, digest):
             return False
@@ -271,7 +280,7 @@ class Gate:
         self._failures.add(source, username, now)
         if now >= self._complain_at:  # not a line for each: guessing must not fill the log
             self._complain_at = now + COMPLAINT_S
-            words = "token refused" if self.tokens else Verdict.REFUSED.value
+            words = "token refused" if self.tokens else LoginVerdict.REFUSED.value
             log.warning("user %r: %s (%d since start)", (username or "-")[:100], words, self.refused)
 
     # --- tokens -----------------------------------------------------------------------------------------------
@@ -282,13 +291,13 @@ class Gate:
             shown = bearer.read(message)
         except bearer.BearerError:
             self.failed(source, "")
-            decided(Verdict.REFUSED, None)
+            decided(LoginVerdict.REFUSED, None)
             return
 
-        def known(verdict: Verdict, proven: Proven | None) -> None:
+        def known(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
             if proven is not None and shown.authority not in ("", proven.user):
                 self.failed(source, proven.user)
-                decided(Verdict.REFUSED, None)
+                decided(LoginVerdict.REFUSED, None)
             else:
                 decided(verdict, proven)
 
@@ -297,16 +306,16 @@ class Gate:
     def check_token(self, token: bytes, decided: Decided, source: str = "") -> None:
         """Call `decided` once: at once, or when the issuer has been asked for its keys."""
 
-        def known(verdict: Verdict, proven: Proven | None) -> None:
-            if verdict is Verdict.REFUSED:
+        def known(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
+            if verdict is LoginVerdict.REFUSED:
                 self.failed(source, "")
             decided(verdict, proven)
 
         if self.bearer is None or not self.tokens or not 0 < len(token) <= TOKEN_BYTES_MAX:
-            known(Verdict.REFUSED, None)
+            known(LoginVerdict.REFUSED, None)
         elif self.too_many_failures(source, ""):
             self.busy += 1
-            decided(Verdict.BUSY, None)
+            decided(LoginVerdict.BUSY, None)
         else:
             self.bearer.check(token, known)
 
@@ -323,7 +332,7 @@ class Gate:
 
     # --- grants -----------------------------------------------------------------------------------------------
 
-    def grant(self, proven: Proven, client: str, revoke: Callable[[Ended], None]) -> Grant | None:
+    def grant(self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None]) -> Grant | None:
         """What somebody proven may do over one connection; None when there is no such user (any more).
 
         A token names a user that need not be known here. `revoke` is called when that changes, until `release`.
@@ -340,7 +349,7 @@ class Gate:
         self._hold(grant, self._utc_s() + TOKEN_WAIT_S)
         return grant
 
-    def renew(self, grant: Grant, proven: Proven) -> bool:
+    def renew(self, grant: Grant, proven: VerifiedIdentity) -> bool:
         """Renew the grant of a client that has authenticated again; return False when it is another user now.
 
         Its publisher's name says whether it is a relay, so a user who has gained or lost that right counts as another.
@@ -369,7 +378,7 @@ class Gate:
             self._expiring.discard(grant)
             _revoke(grant, Ended.EXPIRED)
 
-    def _rules(self, proven: Proven) -> tuple[AccessRule, ...]:
+    def _rules(self, proven: VerifiedIdentity) -> tuple[AccessRule, ...]:
         user = self._users.get(proven.user)
         return proven.rules if user is None else (*user.rules, *proven.rules)
 
@@ -405,7 +414,7 @@ def _revoke(grant: Grant, why: Ended) -> None:
 
 
 @functools.cache
-def _decoy() -> User:
+def _decoy() -> CredentialUser:
     return with_secret(new_user(NOBODY), secrets.token_hex(8), at_s=0.0)
 
 

@@ -68,7 +68,7 @@ class CredentialsDamaged(CredentialsError):
 
 
 @hides("argon2", "keys")
-class Secret(msgspec.Struct, frozen=True):
+class CredentialSecret(msgspec.Struct, frozen=True):
     """One secret of a user. Times are UTC seconds; `not_after` None: for ever."""
 
     id: str
@@ -83,25 +83,25 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 @hides("salt", "secrets")
-class User(msgspec.Struct, frozen=True, kw_only=True):
+class CredentialUser(msgspec.Struct, frozen=True, kw_only=True):
     """A user: what it may do, and how it shows who it is. All secrets share the salt of SCRAM."""
 
     name: str
     salt: bytes
     iterations: int = ITERATIONS
-    secrets: tuple[Secret, ...] = ()
+    secrets: tuple[CredentialSecret, ...] = ()
     rules: tuple[AccessRule, ...] = ()
     origin: str = BY_HAND
 
 
-def new_user(name: str, rules: Iterable[AccessRule] = (), origin: str = BY_HAND) -> User:
+def new_user(name: str, rules: Iterable[AccessRule] = (), origin: str = BY_HAND) -> CredentialUser:
     """A user without a secret. Raises CredentialsError for a name that is none, or too many rules."""
     if not name or len(name) > USERNAME_CHARACTERS_MAX or not name.isprintable():
         raise CredentialsError(f"a user name is 1 to {USERNAME_CHARACTERS_MAX} printable characters")
-    return with_rules(User(name=name, salt=secrets.token_bytes(SALT_BYTES), origin=origin), rules)
+    return with_rules(CredentialUser(name=name, salt=secrets.token_bytes(SALT_BYTES), origin=origin), rules)
 
 
-def with_rules(user: User, rules: Iterable[AccessRule]) -> User:
+def with_rules(user: CredentialUser, rules: Iterable[AccessRule]) -> CredentialUser:
     """The user with these rules in place of its own. Raises CredentialsError when there are too many."""
     kept = tuple(rules)
     if max(len(kept), *(len(rule.addresses) for rule in kept), 0) > RULES_PER_USER_MAX:
@@ -110,8 +110,8 @@ def with_rules(user: User, rules: Iterable[AccessRule]) -> User:
 
 
 def with_secret(
-    user: User, password: str, *, at_s: float, not_before: float = 0.0, not_after: float | None = None
-) -> User:
+    user: CredentialUser, password: str, *, at_s: float, not_before: float = 0.0, not_after: float | None = None
+) -> CredentialUser:
     """The user with a further secret; those that have ended at `at_s` (UTC seconds) are left out.
 
     A secret that counts at once has a `not_before` of 0: a gateway without a battery clock wakes up in the past, and
@@ -130,11 +130,11 @@ def with_secret(
         hashed = _hasher().hash(password)
     except ValueError as why:  # of SASLprep, or a character without UTF-8
         raise CredentialsError(f"this password cannot be used: {why}") from None
-    fresh = Secret(secrets.token_hex(4), hashed, keys, not_before, not_after)
+    fresh = CredentialSecret(secrets.token_hex(4), hashed, keys, not_before, not_after)
     return msgspec.structs.replace(user, secrets=(*kept, fresh))
 
 
-def ending(user: User, at_s: float) -> User:
+def ending(user: CredentialUser, at_s: float) -> CredentialUser:
     """The user with every secret ending at `at_s` (UTC seconds) if not before."""
     ended = tuple(
         msgspec.structs.replace(secret, not_after=at_s if secret.not_after is None else min(at_s, secret.not_after))
@@ -156,7 +156,7 @@ def generated_password() -> str:
     return secrets.token_urlsafe(GENERATED_BYTES)
 
 
-def verify(user: User, password: bytes, at_s: float) -> Secret | None:
+def verify(user: CredentialUser, password: bytes, at_s: float) -> CredentialSecret | None:
     """The valid secret this password is; None when it is none. Takes some 30 ms for every valid secret."""
     from argon2.exceptions import InvalidHashError, VerificationError  # noqa: PLC0415 - as above
 
@@ -171,10 +171,10 @@ def verify(user: User, password: bytes, at_s: float) -> Secret | None:
 
 
 @hides("decoy_key")
-class Snapshot(msgspec.Struct, frozen=True):
+class CredentialSnapshot(msgspec.Struct, frozen=True):
     """Every user by name, and the key the salts of users that do not exist are made with."""
 
-    users: Mapping[str, User] = {}
+    users: Mapping[str, CredentialUser] = {}
     decoy_key: bytes = b""
 
 
@@ -227,20 +227,20 @@ class CredentialFile:
         except sqlite3.Error:
             return False
 
-    def load(self) -> Snapshot:
+    def load(self) -> CredentialSnapshot:
         """Everything. Raises CredentialsError."""
         try:
             self._connection.execute("BEGIN")
             try:
                 self._seen = self._version()
-                found: dict[str, list[Secret]] = {}
+                found: dict[str, list[CredentialSecret]] = {}
                 for user, id_, hashed, stored, server, *times in self._connection.execute(
                     "SELECT user, id, argon2, stored_key, server_key, not_before, not_after FROM secrets"
                     " ORDER BY rowid"  # the oldest first
                 ):
-                    found.setdefault(user, []).append(Secret(id_, hashed, Keys(stored, server), *times))
+                    found.setdefault(user, []).append(CredentialSecret(id_, hashed, Keys(stored, server), *times))
                 users = {
-                    name: User(
+                    name: CredentialUser(
                         name=name,
                         salt=salt,
                         iterations=iterations,
@@ -257,9 +257,9 @@ class CredentialFile:
                 self._connection.execute("COMMIT")
         except (sqlite3.Error, msgspec.MsgspecError) as why:
             raise CredentialsError(f"cannot read {self.path}: {why}") from why
-        return Snapshot(users, key)
+        return CredentialSnapshot(users, key)
 
-    def put(self, users: Iterable[User], *, new: bool = False) -> None:
+    def put(self, users: Iterable[CredentialUser], *, new: bool = False) -> None:
         """Add or replace users, all or none; `new`: none of them may be there. Raises CredentialsError."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -308,7 +308,7 @@ class CredentialFile:
             execute("INSERT INTO meta VALUES ('decoy', ?)", (secrets.token_bytes(32),))
             execute(f"PRAGMA user_version = {FORMAT}")
 
-    def _put(self, user: User, *, new: bool) -> None:
+    def _put(self, user: CredentialUser, *, new: bool) -> None:
         execute = self._connection.execute
         gone = execute("DELETE FROM users WHERE name = ?", (user.name,)).rowcount
         if gone and new:

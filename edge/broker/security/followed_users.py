@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from edge.broker.security.credentials import CredentialFile, CredentialsError, Snapshot
+from edge.broker.security.credentials import CredentialFile, CredentialsError, CredentialSnapshot
 from edge.output.logs import said
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ WATCH_S: Final = 0.5
 class FollowedUsers:
     """Follows the credential file of a data directory. `start`, later `stop`; inside a running loop."""
 
-    def __init__(self, data: Path, update: Callable[[Snapshot], None]) -> None:
+    def __init__(self, data: Path, update: Callable[[CredentialSnapshot], None]) -> None:
         """`update` gets every user after each change. Raises CredentialsError when the file cannot be opened."""
         self._file = CredentialFile.open(data)
         self._update = update
@@ -32,12 +32,12 @@ class FollowedUsers:
         self._watching: asyncio.Task[None] | None = None
         self._busy = asyncio.Lock()
 
-    async def start(self, change: Callable[[CredentialFile], Snapshot] = CredentialFile.load) -> None:
+    async def start(self, change: Callable[[CredentialFile], CredentialSnapshot] = CredentialFile.load) -> None:
         """Take over those there are, after a `change`; then follow the file. Raises CredentialsError."""
         await self.change(change)
         self._watching = asyncio.create_task(self._watch(), name="users")
 
-    async def change(self, change: Callable[[CredentialFile], Snapshot]) -> None:
+    async def change(self, change: Callable[[CredentialFile], CredentialSnapshot]) -> None:
         """Change the file, on a thread, and take over what `change` returns. Raises CredentialsError."""
         async with self._busy:
             self._update(await asyncio.to_thread(change, self._file))

@@ -28,8 +28,8 @@ from edge.broker.security.limits import (
 )
 from edge.broker.security.peer_tls import peer_context
 from edge.broker.security.private_file import write_private
-from edge.broker.security.proof import Decided, Proven, Verdict
-from edge.broker.security.tokens import Key, TokenError, UnknownKey, read_keys, verify
+from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
+from edge.broker.security.tokens import BearerTokenError, IssuerKey, UnknownIssuerKey, read_keys, verify
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class IssuerError(Exception):
 
 
 class Issuer:
-    """Verifies tokens (`edge.broker.security.proof.Bearer`). `start`, later `stop`; inside a running loop."""
+    """Verifies tokens (`edge.broker.security.proof.BearerVerifier`). `start`, later `stop`; inside a running loop."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Issuer:
         self._file = data / FILE
         self._utc_s = utc_s
         self._fetch = fetch or fetch_keys
-        self._keys: tuple[Key, ...] = ()
+        self._keys: tuple[IssuerKey, ...] = ()
         self._fetched_at_s: float | None = None
         self._asked_at = float("-inf")
         self._asking = False
@@ -101,22 +101,22 @@ class Issuer:
         """Call `decided` once: at once, or when the issuer has been asked about a key that is not known."""
         try:
             proven = self._verified(token)
-        except UnknownKey as why:
+        except UnknownIssuerKey as why:
             if not self._may_ask():
                 self._refuse(why, decided)
             elif len(self._waiting) >= TOKENS_WAITING_MAX:
-                decided(Verdict.BUSY, None)
+                decided(LoginVerdict.BUSY, None)
             else:
                 self._waiting.append((token, decided))
                 self._wanted.set()
-        except TokenError as why:
+        except BearerTokenError as why:
             self._refuse(why, decided)
         else:
-            decided(Verdict.ACCEPTED, proven)
+            decided(LoginVerdict.ACCEPTED, proven)
 
-    def _verified(self, token: bytes) -> Proven:
+    def _verified(self, token: bytes) -> VerifiedIdentity:
         if not self._known():
-            raise UnknownKey("the issuer's keys are not known, or older than the grace")
+            raise UnknownIssuerKey("the issuer's keys are not known, or older than the grace")
         return verify(token, self._keys, self.configuration, self._utc_s())
 
     def _may_ask(self) -> bool:
@@ -124,19 +124,19 @@ class Issuer:
         loop = asyncio.get_running_loop()
         return self._asking or bool(self._waiting) or loop.time() - self._asked_at >= ISSUER_ASKED_S_MIN
 
-    def _refuse(self, why: TokenError, decided: Decided) -> None:
+    def _refuse(self, why: BearerTokenError, decided: Decided) -> None:
         log.info("a token was refused: %s", why)
-        decided(Verdict.REFUSED if self._known() else Verdict.BUSY, None)
+        decided(LoginVerdict.REFUSED if self._known() else LoginVerdict.BUSY, None)
 
     def _answer_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for token, decided in waiting:
             try:
                 proven = self._verified(token)
-            except TokenError as why:
+            except BearerTokenError as why:
                 self._refuse(why, decided)
             else:
-                decided(Verdict.ACCEPTED, proven)
+                decided(LoginVerdict.ACCEPTED, proven)
 
     # --- keys -------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Issuer:
             try:
                 document = await asyncio.to_thread(self._fetch, self.configuration)
                 keys = _usable(document)
-            except (IssuerError, TokenError) as why:
+            except (IssuerError, BearerTokenError) as why:
                 self._failed(str(why))
             else:
                 await self._take(keys, document)
@@ -159,7 +159,7 @@ class Issuer:
             except TimeoutError:
                 pass
 
-    async def _take(self, keys: tuple[Key, ...], document: Any) -> None:
+    async def _take(self, keys: tuple[IssuerKey, ...], document: Any) -> None:
         if self.problem is not None or self._fetched_at_s is None:
             log.info("token issuer %s: %d keys", self.configuration.issuer, len(keys))
         self.problem = None
@@ -186,7 +186,7 @@ class Issuer:
                 self._keys, self._fetched_at_s = read_keys(kept["keys"]), float(kept["fetched_at"])
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError, TokenError) as error:
+        except (OSError, ValueError, KeyError, TypeError, BearerTokenError) as error:
             log.warning("%s cannot be used, the issuer is asked: %s", self._file, type(error).__name__)
 
     def _save(self, document: Any, fetched_at_s: float) -> None:
@@ -194,7 +194,7 @@ class Issuer:
         write_private(self._file, json.dumps(kept))
 
 
-def _usable(document: Any) -> tuple[Key, ...]:
+def _usable(document: Any) -> tuple[IssuerKey, ...]:
     keys = read_keys(document)
     if not keys:
         raise IssuerError("it publishes no key we could use")

@@ -10,35 +10,35 @@ from typing import NamedTuple, Protocol
 
 from bridge.hidden import hides
 from bridge.sasl import bearer, scram
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.proof import Proven, Verdict
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 
 
 @hides("data")
-class Ask(NamedTuple):
+class Challenge(NamedTuple):
     """The client has to answer this."""
 
     data: bytes
 
 
 @hides("data")
-class Done(NamedTuple):
+class Authenticated(NamedTuple):
     """The client has proven who it is; `data` is the last word to it."""
 
-    proven: Proven
+    proven: VerifiedIdentity
     data: bytes | None = None
 
 
-class Failed(NamedTuple):
+class AuthenticationFailed(NamedTuple):
     """It has not; the verdict is not ACCEPTED."""
 
-    verdict: Verdict
+    verdict: LoginVerdict
 
 
-Next = Callable[[Ask | Done | Failed], None]
+Next = Callable[[Challenge | Authenticated | AuthenticationFailed], None]
 
 
-class Exchange(Protocol):
+class SaslExchange(Protocol):
     """One authentication with one mechanism."""
 
     def step(self, data: bytes, answer: Next) -> None:
@@ -46,7 +46,7 @@ class Exchange(Protocol):
         ...
 
 
-def begin(gate: Gate, method: str, source: str) -> Exchange | None:
+def begin(gate: Authenticator, method: str, source: str) -> SaslExchange | None:
     """An exchange with this mechanism for a client at the address `source`; None when it is not in force here."""
     if method == scram.MECHANISM and gate.passwords:
         return _Scram(gate, source)
@@ -56,7 +56,7 @@ def begin(gate: Gate, method: str, source: str) -> Exchange | None:
 
 
 class _Scram:
-    def __init__(self, gate: Gate, source: str) -> None:
+    def __init__(self, gate: Authenticator, source: str) -> None:
         self._gate = gate
         self._source = source
         self._server = scram.ScramServer()
@@ -69,26 +69,26 @@ class _Scram:
                 self._asked = True
                 server.first(data)
                 if self._gate.too_many_failures(self._source, server.username):
-                    answer(Failed(Verdict.BUSY))
+                    answer(AuthenticationFailed(LoginVerdict.BUSY))
                 else:
-                    answer(Ask(server.challenge(self._gate.scram(server.username))))
+                    answer(Challenge(server.challenge(self._gate.scram(server.username))))
                 return
             final = server.finish(data)
         except scram.ScramError:
             self._gate.failed(self._source, server.username)
-            answer(Failed(Verdict.REFUSED))
+            answer(AuthenticationFailed(LoginVerdict.REFUSED))
             return
         self._gate.succeeded(self._source, server.username)
-        answer(Done(Proven(server.username), final))
+        answer(Authenticated(VerifiedIdentity(server.username), final))
 
 
 class _Bearer:
-    def __init__(self, gate: Gate, source: str) -> None:
+    def __init__(self, gate: Authenticator, source: str) -> None:
         self._gate = gate
         self._source = source
 
     def step(self, data: bytes, answer: Next) -> None:
-        def decided(verdict: Verdict, proven: Proven | None) -> None:
-            answer(Failed(verdict) if proven is None else Done(proven))
+        def decided(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
+            answer(AuthenticationFailed(verdict) if proven is None else Authenticated(proven))
 
         self._gate.check_bearer(data, decided, self._source)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from edge.broker.model.authorization import AccessRule
 
 
-class Verdict(enum.Enum):
+class LoginVerdict(enum.Enum):
     """What the gate says to a name and a password, or a token."""
 
     ACCEPTED = "accepted"
@@ -17,7 +17,7 @@ class Verdict(enum.Enum):
     BUSY = "too many passwords to verify, or too many wrong ones"
 
 
-class Proven(NamedTuple):
+class VerifiedIdentity(NamedTuple):
     """Who a client has shown to be, by whatever means."""
 
     user: str
@@ -27,11 +27,11 @@ class Proven(NamedTuple):
     """When that ends, UTC seconds; None for what does not end by itself."""
 
 
-Decided = Callable[[Verdict, Proven | None], None]
+Decided = Callable[[LoginVerdict, VerifiedIdentity | None], None]
 """Told the verdict once, at once or later; somebody is proven with ACCEPTED and with nothing else."""
 
 
-class Bearer(Protocol):
+class BearerVerifier(Protocol):
     """Verifies bearer tokens."""
 
     def check(self, token: bytes, decided: Decided) -> None:

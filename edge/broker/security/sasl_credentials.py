@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 from bridge.sasl import ANONYMOUS, PLAIN, Answer, bearer, scram
 from bridge.sasl.scram import Verifier
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.proof import Decided, Proven, Verdict
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 
 
 class SaslCredentials:
     """A gate as the SASL layer of one AMQP connection asks it (`bridge.sasl.Credentials`)."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Authenticator) -> None:
         self.source = ""
         """The peer's address, once connected."""
-        self.proven: Proven | None = None
+        self.proven: VerifiedIdentity | None = None
         """Who is there, once the layer has let somebody in."""
         self._gate = gate
         self._wake: Callable[[], None] | None = None
@@ -45,7 +45,7 @@ class SaslCredentials:
     def scram(self, username: str) -> Verifier | None:
         if self._gate.too_many_failures(self.source, username):
             return None
-        self.proven = Proven(username)  # should it be proven
+        self.proven = VerifiedIdentity(username)  # should it be proven
         return self._gate.scram(username)
 
     def failed(self, username: str) -> None:
@@ -57,9 +57,9 @@ class SaslCredentials:
     def _ask(self, answer: Answer, ask: Callable[[Decided], None]) -> None:
         asking = True
 
-        def decided(verdict: Verdict, proven: Proven | None) -> None:
+        def decided(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
             self.proven = proven
-            answer(proven.user if proven is not None else None, temporary=verdict is Verdict.BUSY)
+            answer(proven.user if proven is not None else None, temporary=verdict is LoginVerdict.BUSY)
             if not asking and self._wake is not None:
                 self._wake()
 

@@ -22,7 +22,7 @@ _OWN_FETCHES: Final = frozenset(("same-origin", "none"))
 """Sec-Fetch-Site of what no page of another origin asked for: a page of ours did, or a person."""
 
 
-class NotOurs(Exception):
+class ForeignRequest(Exception):
     """The request is meant for somebody else, or comes from a page that may not use this node."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -31,7 +31,7 @@ class NotOurs(Exception):
         self.status = status
 
 
-class Asked(NamedTuple):
+class RequestOrigin(NamedTuple):
     """What a request says of its addressee and its author: fields of its head, None where it has none."""
 
     host: str | None
@@ -55,25 +55,27 @@ class Site:
         self._names = frozenset({host.lower() for host in hosts} | own_names | listed_names | {LOCALHOST})
         self._all_are_listed = bool(listed_names)
 
-    def check(self, asked: Asked, *, guarded: bool, others: Collection[str] = ()) -> None:
-        """Let a request pass, or raise NotOurs. `guarded`: who asks has to prove who it is; `others`: origins whose
-        pages may use what is asked for, too (CORS)."""
+    def check(self, asked: RequestOrigin, *, guarded: bool, others: Collection[str] = ()) -> None:
+        """Raise ForeignRequest unless the request may be served.
+
+        `guarded`: the client has to authenticate. `others`: other origins with access to this route (CORS).
+        """
         self.check_host(asked.host, guarded=guarded)
         if asked.origin is not None:
             if not (same_origin(asked.origin, asked.host) or asked.origin in others or EVERY_ORIGIN in others):
-                raise NotOurs(403, "pages of other sites may not use this node")
+                raise ForeignRequest(403, "pages of other sites may not use this node")
         elif asked.fetch_site not in (None, *_OWN_FETCHES) and not asked.navigates and not others:
-            raise NotOurs(403, "pages of other sites may not use this node")
+            raise ForeignRequest(403, "pages of other sites may not use this node")
 
     def check_host(self, host: str | None, *, guarded: bool) -> None:
-        """Raise NotOurs unless `host`, as a request has it, means this node. None, as of HTTP/1.0, is no browser's."""
+        """Raise ForeignRequest unless `host`, a Host header, names this node. None (HTTP/1.0) passes: no browser."""
         if host is None:
             return
         name = host_name(host)
         if name is None:
-            raise NotOurs(400, "Host is neither a name nor an address")
+            raise ForeignRequest(400, "Host is neither a name nor an address")
         if not self._knows(name, guarded=guarded):
-            raise NotOurs(
+            raise ForeignRequest(
                 421,
                 f"this node is not reached as {name[:100]}: use its address, or list that name (listeners.hostNames)",
             )
@@ -88,7 +90,7 @@ class Site:
         theirs = host_name(of_page[1]) if of_page else None
         ours = host_name(host or "")
         if theirs is None or not (theirs == ours or _is_loopback(theirs)):
-            raise NotOurs(403, "pages of other sites may not use this node")
+            raise ForeignRequest(403, "pages of other sites may not use this node")
 
     def _knows(self, name: str, *, guarded: bool) -> bool:
         if name in self._names or _is_loopback(name):

@@ -16,7 +16,7 @@ from jwt.types import Options
 from edge.broker.configuration import TokenIssuer
 from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security.limits import ISSUER_KEYS_MAX, RULES_PER_USER_MAX, TOKEN_LEEWAY_S, USERNAME_CHARACTERS_MAX
-from edge.broker.security.proof import Proven
+from edge.broker.security.proof import VerifiedIdentity
 
 ALGORITHMS: Final = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
@@ -30,15 +30,15 @@ _OPTIONS: Final[Options] = {
 _OPERATIONS: Final = {operation.value: operation for operation in Operation}
 
 
-class TokenError(Exception):
+class BearerTokenError(Exception):
     """The token is not accepted. The text says why and shows nothing of it."""
 
 
-class UnknownKey(TokenError):
+class UnknownIssuerKey(BearerTokenError):
     """It is signed with a key that is not among those known: the issuer may have a new one."""
 
 
-class Key(NamedTuple):
+class IssuerKey(NamedTuple):
     """A public key of the issuer."""
 
     id: str | None
@@ -48,11 +48,11 @@ class Key(NamedTuple):
     public: Any
 
 
-def read_keys(document: object) -> tuple[Key, ...]:
+def read_keys(document: object) -> tuple[IssuerKey, ...]:
     """The signature keys of a key set (RFC 7517 section 5); others are left out. Raises TokenError when it is none."""
     listed = document.get("keys") if isinstance(document, Mapping) else None
     if not isinstance(listed, list):
-        raise TokenError("not a key set: no list of keys")
+        raise BearerTokenError("not a key set: no list of keys")
     found = []
     for entry in listed[:ISSUER_KEYS_MAX]:
         if not isinstance(entry, Mapping) or entry.get("kty") not in ("RSA", "EC", "OKP"):
@@ -63,29 +63,29 @@ def read_keys(document: object) -> tuple[Key, ...]:
             public = jwt.PyJWK(dict(entry)).key
         except jwt.PyJWTError:
             continue  # a curve or a kind of key that came after us
-        found.append(Key(entry.get("kid"), str(entry["kty"]), entry.get("alg"), public))
+        found.append(IssuerKey(entry.get("kid"), str(entry["kty"]), entry.get("alg"), public))
     return tuple(found)
 
 
-def verify(token: bytes, keys: Sequence[Key], issuer: TokenIssuer, at_s: float) -> Proven:
+def verify(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer, at_s: float) -> VerifiedIdentity:
     """Who the token names at this time (UTC seconds), and what it allows. Raises TokenError."""
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError):
-        raise TokenError("not a signed token") from None
+        raise BearerTokenError("not a signed token") from None
     algorithm, key_id = header.get("alg"), header.get("kid")
     kind = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
     if kind is None or algorithm is None:
-        raise TokenError(f"algorithm {str(algorithm)[:20]!r} is not supported")
+        raise BearerTokenError(f"algorithm {str(algorithm)[:20]!r} is not supported")
     fitting = [
         key for key in keys if key.kind == kind and key_id in (None, key.id) and key.algorithm in (None, algorithm)
     ]
     if not fitting:
-        raise UnknownKey("signed with an unknown key")
+        raise UnknownIssuerKey("signed with an unknown key")
     return _proven(_claims(token, fitting, algorithm, issuer), issuer, at_s)
 
 
-def _claims(token: bytes, keys: Sequence[Key], algorithm: str, issuer: TokenIssuer) -> Mapping[str, Any]:
+def _claims(token: bytes, keys: Sequence[IssuerKey], algorithm: str, issuer: TokenIssuer) -> Mapping[str, Any]:
     why = "the signature is wrong"
     for key in keys:
         try:
@@ -101,26 +101,26 @@ def _claims(token: bytes, keys: Sequence[Key], algorithm: str, issuer: TokenIssu
             continue
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             why = f"{type(error).__name__}"
-    raise TokenError(why)
+    raise BearerTokenError(why)
 
 
-def _proven(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: float) -> Proven:
+def _proven(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: float) -> VerifiedIdentity:
     expires_at_s = _seconds(claims, "exp")
     if expires_at_s <= at_s:
-        raise TokenError("it has expired")
+        raise BearerTokenError("it has expired")
     for name in ("nbf", "iat"):
         if name in claims and _seconds(claims, name) > at_s + TOKEN_LEEWAY_S:
-            raise TokenError(f"{name} is in the future; is the clock right?")
+            raise BearerTokenError(f"{name} is in the future; is the clock right?")
     user = _claim(claims, issuer.user_claim)
     if not isinstance(user, str) or not 0 < len(user) <= USERNAME_CHARACTERS_MAX or not user.isprintable():
-        raise TokenError(f"claim {issuer.user_claim} names no user")
-    return Proven(user, rights(_claim(claims, issuer.rights_claim)), expires_at_s)
+        raise BearerTokenError(f"claim {issuer.user_claim} names no user")
+    return VerifiedIdentity(user, rights(_claim(claims, issuer.rights_claim)), expires_at_s)
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float:
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15 or math.isnan(value):
-        raise TokenError(f"claim {name} is no time")
+        raise BearerTokenError(f"claim {name} is no time")
     return float(value)
 
 

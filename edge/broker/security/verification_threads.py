@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from edge.broker.security.authenticator import Done, Work
-from edge.broker.security.credentials import Secret
+from edge.broker.security.credentials import CredentialSecret
 from edge.broker.security.limits import VERIFICATION_PATIENCE_S
 
 log = logging.getLogger(__name__)
@@ -24,10 +24,10 @@ NICE: Final = 10
 """Nice value of the threads of low priority (nice(2); on Linux every thread has its own)."""
 
 
-class Ran(NamedTuple):
+class VerificationResult(NamedTuple):
     """The result of a thread that did the work, and did not leave it to the other."""
 
-    secret: Secret | None
+    secret: CredentialSecret | None
 
 
 class Verification:
@@ -43,14 +43,14 @@ class Verification:
         self._prompt = False
         """The thread of normal priority has it."""
 
-    def run_patiently(self) -> Ran | None:
+    def run_patiently(self) -> VerificationResult | None:
         """Do it, unless it is done or being done."""
-        return None if self._prompt or self.done is None else Ran(self.work())
+        return None if self._prompt or self.done is None else VerificationResult(self.work())
 
-    def run_promptly(self) -> Ran | None:
+    def run_promptly(self) -> VerificationResult | None:
         """Do it, unless it is done: a thread of low priority may have started and get no time."""
         self._prompt = True
-        return None if self.done is None else Ran(self.work())
+        return None if self.done is None else VerificationResult(self.work())
 
 
 class VerificationThreads:
@@ -77,13 +77,13 @@ class VerificationThreads:
         future.add_done_callback(functools.partial(self._ended, verification))
 
     @staticmethod
-    def _ended(verification: Verification, future: asyncio.Future[Ran | None]) -> None:
+    def _ended(verification: Verification, future: asyncio.Future[VerificationResult | None]) -> None:
         if future.cancelled():
             return
         error = future.exception()
         if verification.done is None:
             return  # the other thread was first
-        ran = future.result() if error is None else Ran(None)
+        ran = future.result() if error is None else VerificationResult(None)
         if ran is None:
             return  # the other thread has it
         done, verification.done = verification.done, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge.broker.security.limits import VERIFICATION_WAIT_S_MAX, VERIFICATIONS_MAX, VERIFICATIONS_PER_USER_MAX
-from edge.broker.security.proof import Decided, Proven, Verdict
+from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 
 
 class WaitingLogin:
@@ -18,7 +18,7 @@ class WaitingLogin:
         self.told = False
         """The client has its verdict. The verification threads read it, and skip the login then."""
 
-    def tell(self, verdict: Verdict, proven: Proven | None) -> None:
+    def tell(self, verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
         """Give the verdict, unless one was given already."""
         if not self.told:
             self.told = True

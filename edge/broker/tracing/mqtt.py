@@ -9,9 +9,9 @@ from edge.broker.message.mqtt_errors import RemoteError
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_properties import decode as decode_properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode, connack_return_code
-from edge.broker.message.mqtt_wire import PacketType, Reader, read_fixed_header
+from edge.broker.message.mqtt_wire import PacketReader, PacketType, read_fixed_header
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.events import Disconnected
+from edge.broker.mqtt.events import DisconnectedEvent
 from edge.broker.mqtt.handshake import PROTOCOL_NAMES
 from edge.broker.tracing.dissector import DissectedPacket, IncompleteBytes, RecentAddresses, Wanted
 from edge.broker.tracing.events import IN, OUT
@@ -101,7 +101,7 @@ class MqttDissector:
         stream.keep(data, pos)
 
     def why_ended(self, event: Any) -> str:
-        return event.reason if isinstance(event, Disconnected) else ""
+        return event.reason if isinstance(event, DisconnectedEvent) else ""
 
     def address_of(self, packet_id: int) -> str:
         """Return the topic name of a message of the client that has not been answered."""
@@ -122,7 +122,7 @@ class MqttDissector:
         return found
 
     def _publish(self, direction: str, first: int, data: bytes, body: int, stop: int) -> DissectedPacket:
-        reader = Reader(data, body, min(stop, len(data)))
+        reader = PacketReader(data, body, min(stop, len(data)))
         qos = first >> 1 & 3
         topic = reader.string()
         packet_id = reader.integer(2) if qos else None

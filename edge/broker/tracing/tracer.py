@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Owner
 from edge.broker.model.tracing import HttpRequest, MakeOwner, Traceable, as_traceable
-from edge.broker.mqtt.connection import Connection as MqttConnection
+from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.tracing.dissector import Dissector
 from edge.broker.tracing.events import TraceEvent, line_of, utc
 from edge.broker.tracing.limits import TRACES_MAX
@@ -35,7 +35,7 @@ class TooManyTraces(Exception):
 
 
 class LoginJudge(Protocol):
-    """Knows why credentials are refused: `edge.broker.security.authenticator.Gate`."""
+    """Knows why credentials are refused: `edge.broker.security.authenticator.Authenticator`."""
 
     @property
     def passwords(self) -> bool:

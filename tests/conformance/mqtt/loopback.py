@@ -1,4 +1,4 @@
-"""The machine as a target: `Connection` with the smallest broker around it that gives every event its answer.
+"""The machine as a target: `MqttConnection` with the smallest broker around it that gives every event its answer.
 
 Topics are matched level by level, QoS 1 and 2 are acknowledged at once, nothing is stored but sessions. It is no model
 of the product's session; it lets the corpus show what the machine does of itself.
@@ -12,8 +12,8 @@ from bridge.message import RETAIN, Run
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import events
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import Delivery, SubscriptionRequest
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.events import MqttDelivery, SubscriptionRequest
 from edge.broker.mqtt.state import SessionState
 from tests.conformance.mqtt.authenticating import WORD
 from tests.support.machines import take_all
@@ -46,17 +46,17 @@ class Session:
             if qos and not self.link.connection.window:
                 return
             del self.waiting[0]
-            self.link.connection.deliver(Delivery(run, qos, retain, None, identifiers))
+            self.link.connection.deliver(MqttDelivery(run, qos, retain, None, identifiers))
 
 
 class LoopbackLink:
     """A client's end, and the session behind the other one."""
 
     def __init__(self, target: LoopbackTarget) -> None:
-        self.connection = Connection(Limits(), target.now)
+        self.connection = MqttConnection(Limits(), target.now)
         self.target = target
         self.session: Session | None = None
-        self.connect: events.Connect | None = None
+        self.connect: events.ConnectEvent | None = None
 
     @property
     def closed(self) -> bool:
@@ -77,12 +77,12 @@ class LoopbackLink:
     def handle(self, found: Any) -> None:
         for event in found:
             match event:
-                case events.Connect() if event.authentication_method is not None:
+                case events.ConnectEvent() if event.authentication_method is not None:
                     self.connect = event
                     self._authenticate(event.authentication_data)
-                case events.Authenticate(data, _):
+                case events.AuthenticateEvent(data, _):
                     self._authenticate(data)
-                case events.Connect():
+                case events.ConnectEvent():
                     self.connect = event
                     session, present = self.target.attach(event, self)
                     self.session = session
@@ -90,22 +90,22 @@ class LoopbackLink:
                     more = self.connection.accept(session.state, present, assigned_client_id=assigned)
                     session.pump()
                     self.handle(more)
-                case events.Published(run, ids):
+                case events.PublishEvent(run, ids):
                     self.connection.acknowledge(run.qos, ids)
                     self.target.publish(run)
-                case events.Acknowledged():
+                case events.AcknowledgedEvent():
                     self._session.pump()
-                case events.Released(ids):
+                case events.PubRelEvent(ids):
                     self._session.state.complete(ids)
-                case events.Subscribe(packet_id, requests, identifier):
+                case events.SubscribeEvent(packet_id, requests, identifier):
                     for request in requests:
                         self._session.subscriptions[request.filter] = (request, identifier)
                     self.connection.subscribed(packet_id, [request.qos for request in requests])
-                case events.Unsubscribe(packet_id, filters):
+                case events.UnsubscribeEvent(packet_id, filters):
                     known = self._session.subscriptions
                     codes = [0 if known.pop(each, None) else ReasonCode.NO_SUBSCRIPTION_EXISTED for each in filters]
                     self.connection.unsubscribed(packet_id, codes)
-                case events.Disconnected():
+                case events.DisconnectedEvent():
                     self._leave(event)
 
     def _authenticate(self, data: bytes) -> None:
@@ -129,7 +129,7 @@ class LoopbackLink:
         assert self.session is not None
         return self.session
 
-    def _leave(self, event: events.Disconnected) -> None:
+    def _leave(self, event: events.DisconnectedEvent) -> None:
         if self.session is not None and self.session.link is self:
             self.session.link = None
         if event.publish_will and self.connect is not None and self.connect.will is not None:
@@ -157,7 +157,7 @@ class LoopbackTarget:
         for link in self.links:
             link.handle(link.connection.handle_timeout(self.now))
 
-    def attach(self, connect: events.Connect, link: LoopbackLink) -> tuple[Session, bool]:
+    def attach(self, connect: events.ConnectEvent, link: LoopbackLink) -> tuple[Session, bool]:
         client_id = connect.client_id or f"assigned-{len(self.sessions)}"
         session = self.sessions.get(client_id)
         if session is not None and session.link is not None:

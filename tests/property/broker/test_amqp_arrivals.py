@@ -21,7 +21,7 @@ from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.sasl import SaslClient
 from bridge.transport.driver import Driver
 from bridge.transport.tcp import TcpTransport
-from edge.broker.amqp.arrivals import AnycastMessages, Arrivals, Member
+from edge.broker.amqp.arrivals import AmqpLanes, AnycastMessages, Member
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.router.batch import CollectedBatch, Publication
@@ -170,7 +170,7 @@ class World:
         self.posted: deque[Callable[[], None]] = deque()
         self.store = MemoryStore(post=self.posted.append)
         self.router = Counting(self.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None)
-        self.arrivals = Arrivals(LOOPS, self.router) if lanes else None
+        self.arrivals = AmqpLanes(LOOPS, self.router) if lanes else None
         self.owners: list[AmqpSession] = []
         self.kept: dict[tuple[str, int], list[Any]] = {}
         self.store.commits.listeners.append(lambda commit: self._keep(commit.appended))

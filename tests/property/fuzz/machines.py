@@ -28,7 +28,7 @@ from bridge.transport.websocket import MQTT, WebSocketConnection
 from bridge.uplink import Uplink
 from edge.broker.http.limits import HTTP_HEAD_BYTES_MAX
 from edge.broker.listeners.web.framing import Framing
-from edge.broker.security.site import Asked, NotOurs, Site
+from edge.broker.security.site import ForeignRequest, RequestOrigin, Site
 from tests.property.fuzz.parser import Parser, reads
 from tests.support.frames import frame
 from tests.support.machines import calls, take_all
@@ -223,11 +223,11 @@ def take_http_head(data: bytes) -> None:
 
 def _look_at_site(site: Site, headers: Mapping[bytes, bytes]) -> None:
     said = {name.decode("ascii"): value.decode("latin-1") for name, value in headers.items()}
-    asked = Asked(said.get("host"), said.get("origin"), said.get("sec-fetch-site"))
+    asked = RequestOrigin(said.get("host"), said.get("origin"), said.get("sec-fetch-site"))
     for guarded in (True, False):
         try:
             site.check(asked, guarded=guarded)
-        except NotOurs:
+        except ForeignRequest:
             continue
 
 

@@ -32,7 +32,7 @@ from cloud.lake.rows import ReceivedBatch, telemetry
 from cloud.lake.sequences import SequenceSet
 from edge.broker.configuration import TokenIssuer
 from edge.broker.hono.errors import DeviceError
-from edge.broker.hono.requests import Requests
+from edge.broker.hono.requests import CommandRequests
 from edge.broker.hono.topics import read_bag, read_filter, read_upload, split_bag
 from edge.broker.http.messages import BadRequest, runs_of, single
 from edge.broker.http.messages import batch as http_batch
@@ -42,12 +42,12 @@ from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.message.mqtt_wire import read_fixed_header
 from edge.broker.message.readings import reading
 from edge.broker.message.selectable import selectable
-from edge.broker.message.selector import Selector, SelectorError
+from edge.broker.message.selector import MessageSelector, SelectorError
 from edge.broker.message.translation import flags_of, payload_of, properties_of
 from edge.broker.model.topics import FilterTree, covers, is_filter, matches, overlaps
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.names import check_topic_filter
-from edge.broker.security.tokens import TokenError, read_keys, verify
+from edge.broker.security.tokens import BearerTokenError, read_keys, verify
 from edge.configuration.kinds import KINDS
 from tests.property.fuzz.documents import DOCUMENTS
 from tests.property.fuzz.machines import MACHINES
@@ -160,7 +160,7 @@ def take_value(data: bytes) -> None:
 
 
 def take_selector(data: bytes) -> None:
-    selector = Selector(data.decode("utf-8", "replace"))
+    selector = MessageSelector(data.decode("utf-8", "replace"))
     for values in ({}, {"a": 1, "b": 2.5, "c": "text", "d": True, "e": None, "f": Symbol("x")}):
         assert selector.matches(values) in (True, False)
 
@@ -198,7 +198,7 @@ def take_hono(data: bytes) -> None:
     with contextlib.suppress(DeviceError):
         read_bag(bag)
     with contextlib.suppress(DeviceError):
-        Requests(b"k" * 32).read("device", text)
+        CommandRequests(b"k" * 32).read("device", text)
 
 
 def take_landing(data: bytes) -> None:
@@ -283,7 +283,7 @@ PARSERS: Final = {
         ],
     ),
     "configuration": Parser(lambda data: parse(KINDS, data, "fuzz"), (ConfigurationRejected,), [CONFIGURATION]),
-    "token": Parser(take_token, (TokenError,), [_token()]),
+    "token": Parser(take_token, (BearerTokenError,), [_token()]),
     "scram": Parser(
         take_scram,
         (ScramError,),

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.amqp_values import DecodeError, encode
-from edge.broker.hono.addresses import Addresses
+from edge.broker.hono.addresses import HonoAddresses
 from edge.broker.hono.commands import addressed
 from edge.broker.hono.errors import DeviceError
-from edge.broker.hono.messages import Source, completed, mqtt_properties
-from edge.broker.hono.requests import Request, Requests
+from edge.broker.hono.messages import MessageSource, completed, mqtt_properties
+from edge.broker.hono.requests import CommandRequest, CommandRequests
 from edge.broker.hono.topics import is_level, read_bag, read_filter, read_upload, split_bag
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.translation import outline
@@ -21,7 +21,7 @@ from edge.broker.message.translation import outline
 WORDS = ("t", "e", "telemetry", "event", "c", "command", "", "s", "res", "q", "+", "#", "200")
 LEVELS = st.one_of(st.sampled_from(WORDS), st.text(max_size=4))
 TOPICS = st.lists(LEVELS, max_size=7).map("/".join)
-SOURCE = Source("4711", "hono-mqtt", "t")
+SOURCE = MessageSource("4711", "hono-mqtt", "t")
 
 
 @given(TOPICS, st.text(max_size=40))
@@ -48,22 +48,22 @@ def test_bags(text: str) -> None:
     st.one_of(st.text(max_size=20), st.binary(max_size=20), st.integers(0, 2**64 - 1), st.uuids()),
 )
 def test_identifiers_come_back(reply: str, correlation: str | bytes | int | UUID) -> None:
-    requests = Requests(b"k" * 32)
-    identifier = requests.identifier("4711", Request(reply, correlation))
+    requests = CommandRequests(b"k" * 32)
+    identifier = requests.identifier("4711", CommandRequest(reply, correlation))
     assert is_level(identifier) or len(identifier) > 255
-    assert requests.read("4711", identifier) == Request(reply, correlation)
+    assert requests.read("4711", identifier) == CommandRequest(reply, correlation)
 
 
 @given(st.text(max_size=80))
 def test_identifiers_of_others(text: str) -> None:
     with suppress(DeviceError):
-        raise AssertionError(Requests(b"k" * 32).read("4711", text))
+        raise AssertionError(CommandRequests(b"k" * 32).read("4711", text))
 
 
 @given(st.binary(max_size=80))
 def test_commands_of_any_bytes(data: bytes) -> None:
     with suppress(DeviceError):
-        raise AssertionError(addressed(data, Addresses("T")))
+        raise AssertionError(addressed(data, HonoAddresses("T")))
 
 
 @given(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bridge.transport.websocket import MQTT, WebSocketConnection
 from edge.broker.http.messages import BadRequest, batch, runs_of, single
 from edge.broker.limits import Limits
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.connection import MqttConnection
 from tests.unit.listeners.test_websocket import REQUEST, Echo, frame
 
 FRAMES = st.builds(
@@ -26,7 +26,7 @@ FRAMES = st.builds(
 @settings(max_examples=300)
 @given(st.lists(FRAMES | st.binary(max_size=50), max_size=12), st.integers(1, 64))
 def test_frames(parts: list[bytes], step: int) -> None:
-    found = WebSocketConnection(Connection(Limits(), 0.0), MQTT, message_bytes_max=1000)
+    found = WebSocketConnection(MqttConnection(Limits(), 0.0), MQTT, message_bytes_max=1000)
     data = REQUEST + b"".join(parts)
     for start in range(0, len(data), step):
         found.receive_data(data[start : start + step], 1.0)

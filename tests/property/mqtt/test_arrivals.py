@@ -25,10 +25,10 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import AccessRule, Grant, Operation
 from edge.broker.model.interfaces import SubscribeOptions, Subscription
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.arrivals import Arrivals
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.arrivals import MqttLanes
+from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import Common, ConnectionHandler
+from edge.broker.mqtt.handler import ConnectionHandler, HandlerContext
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
@@ -166,7 +166,7 @@ class World:
         self.store = MemoryStore(post=self.posted.append)
         self.router = Router(self.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None)
         self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
-        self.arrivals = Arrivals(self.router, asyncio.get_running_loop()) if lanes else NoLanes()
+        self.arrivals = MqttLanes(self.router, asyncio.get_running_loop()) if lanes else NoLanes()
         self.follower = Follower()
         self.router.subscriptions.declare(Declaration(name="kept", pattern=kept, all_qos=True))
         self.kept: list[tuple[int, Stored]] = []
@@ -182,11 +182,11 @@ class World:
             self._connect(f"c{number}", version, rights=rights)
 
     def _connect(self, name: str, version: int, *, rights: bool) -> None:
-        connection = Connection(Limits(packet_bytes_max=20_000, receive_maximum=12), self.clock())
+        connection = MqttConnection(Limits(packet_bytes_max=20_000, receive_maximum=12), self.clock())
 
         def owner(driver: Driver) -> ConnectionHandler:
             handler = ConnectionHandler(
-                driver, connection, Common(self.router, self.sessions, self.clock, self.arrivals)
+                driver, connection, HandlerContext(self.router, self.sessions, self.clock, self.arrivals)
             )
             self.handlers.append(handler)
             return handler

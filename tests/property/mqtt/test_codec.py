@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import RemoteError
-from edge.broker.message.mqtt_wire import Reader, encode_variable_byte_integer, read_fixed_header
+from edge.broker.message.mqtt_wire import PacketReader, encode_variable_byte_integer, read_fixed_header
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.acknowledgements import encode_acknowledgements, encode_packet_ids, read_packet_ids
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.names import check_topic_filter
 from edge.broker.mqtt.state import SessionState
 from tests.property.mqtt.strategies import any_packet, packet_ids, versions
@@ -34,7 +34,7 @@ def test_a_packet_cut_short_is_waited_for(versioned: tuple[int, packets.Packet])
     data = packet.encode(version)
     opening = packets.Connect("c", version).encode()
     for end in range(len(data)):
-        connection = Connection(Limits(), 0.0)
+        connection = MqttConnection(Limits(), 0.0)
         assert len(connection.receive_data(opening, 0.0)) == 1
         assert not connection.accept(SessionState(), False)
         connection.data_to_send()
@@ -50,7 +50,7 @@ def test_a_first_packet_cut_short(versioned: tuple[int, packets.Packet]) -> None
     version, packet = versioned
     data = packet.encode(version)
     for end in range(len(data)):
-        connection = Connection(Limits(), 0.0)
+        connection = MqttConnection(Limits(), 0.0)
         found = connection.receive_data(data[:end], 0.0)
         assert connection.closed is (end > 0 and not isinstance(packet, packets.Connect))
         assert len(found) == connection.closed
@@ -74,7 +74,7 @@ def test_random_content_raises_remote_errors_only(kind: int, flags: int, body: b
 @given(st.integers(0, 268_435_455))
 def test_variable_byte_integer(value: int) -> None:
     encoded = encode_variable_byte_integer(value)
-    assert Reader(encoded).variable_byte_integer() == value
+    assert PacketReader(encoded).variable_byte_integer() == value
     assert read_fixed_header(b"\x30" + encoded, 0) == (1 + len(encoded), value, True)
     assert len(encoded) == max(1, -(-value.bit_length() // 7))
 

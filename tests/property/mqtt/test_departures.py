@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from bridge.message import AMQP, CLOCK_GOOD, DURABLE, RETAIN, Run
 from edge.broker.limits import Limits
-from edge.broker.mqtt.events import Connect, Delivery
+from edge.broker.mqtt.events import ConnectEvent, MqttDelivery
 from edge.broker.mqtt.limits import USUAL_TOPIC_CHARACTERS_MAX
-from edge.broker.mqtt.outbound import SHORT_LENGTH_MAX, Outbound
+from edge.broker.mqtt.outbound import SHORT_LENGTH_MAX, PublishSender
 from edge.broker.mqtt.state import PACKET_ID_MAX, InFlight, SessionState
 
 TOKEN = object()
@@ -31,13 +31,13 @@ RUNS = st.builds(
 
 def outbound(
     version: int, packet_bytes_max: int, in_flight: int, following: int
-) -> tuple[Outbound, SessionState, list[bytes]]:
+) -> tuple[PublishSender, SessionState, list[bytes]]:
     state, out = SessionState(), list[bytes]()
-    before = Delivery(Run("b", "d", 1, b"", [b""] * in_flight), 1, False, None)
+    before = MqttDelivery(Run("b", "d", 1, b"", [b""] * in_flight), 1, False, None)
     state.outgoing.update((n + 1, (before, n)) for n in range(in_flight))
     state._next = following
-    connect = Connect(version, "c", True, 0, 0, maximum_packet_size=packet_bytes_max)
-    return Outbound(connect, state, out, Limits()), state, out
+    connect = ConnectEvent(version, "c", True, 0, 0, maximum_packet_size=packet_bytes_max)
+    return PublishSender(connect, state, out, Limits()), state, out
 
 
 def flying(state: SessionState) -> list[Any]:
@@ -64,10 +64,10 @@ def test_they_are_what_each_is_by_itself(
 ) -> None:
     one_by_one, its_state, its_out = outbound(version, PACKET_ID_MAX, in_flight, following)
     for run in runs:
-        one_by_one.deliver(Delivery(run, min(run.qos, qos_max), False, TOKEN, identifiers), send=True)
+        one_by_one.deliver(MqttDelivery(run, min(run.qos, qos_max), False, TOKEN, identifiers), send=True)
     together, state, out = outbound(version, PACKET_ID_MAX, in_flight, following)
     ids = sum(len(run) for run in runs if run.qos and qos_max)
-    assert together.deliver_all(runs, Delivery(runs[0], min(qos_max, 1), False, TOKEN, identifiers), ids)
+    assert together.deliver_all(runs, MqttDelivery(runs[0], min(qos_max, 1), False, TOKEN, identifiers), ids)
     assert b"".join(out) == b"".join(its_out)
     assert flying(state) == flying(its_state)
 
@@ -86,7 +86,7 @@ def test_they_are_what_each_is_by_itself(
 )
 def test_what_is_not_plain_is_left_alone_with_all_the_others(run: Run, packet_bytes_max: int) -> None:
     plain = Run("a", "d", 1, b"", [b"x"])
-    alike = Delivery(plain, 1, False, TOKEN)
+    alike = MqttDelivery(plain, 1, False, TOKEN)
     made, state, out = outbound(4, packet_bytes_max, 0, 1)
     assert not made.deliver_all([plain, run, plain], alike, 2 + len(run))
     assert not out
@@ -95,6 +95,6 @@ def test_what_is_not_plain_is_left_alone_with_all_the_others(run: Run, packet_by
 
 
 def test_a_client_that_takes_aliases_gets_them_one_by_one() -> None:
-    made = Outbound(Connect(5, "c", True, 0, 0, topic_alias_maximum=3), SessionState(), [], Limits())
+    made = PublishSender(ConnectEvent(5, "c", True, 0, 0, topic_alias_maximum=3), SessionState(), [], Limits())
     run = Run("plant/7", "d", 0, b"", [b"x"])
-    assert not made.deliver_all([run], Delivery(run, 1, False, TOKEN), 0)
+    assert not made.deliver_all([run], MqttDelivery(run, 1, False, TOKEN), 0)

@@ -17,8 +17,8 @@ from bridge.message import Run
 from edge.broker.limits import Limits
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.events import MqttDelivery
 from edge.broker.mqtt.state import SessionState
 from tests.support.machines import take_all
 from tests.unit.mqtt.client import split
@@ -31,7 +31,7 @@ class Exchange(RuleBasedStateMachine):
     def start(self, version: int) -> None:
         self.version = version
         self.state = SessionState()
-        self.commits: deque[tuple[Connection, int, list[int]]] = deque()
+        self.commits: deque[tuple[MqttConnection, int, list[int]]] = deque()
         self.releases: deque[list[int]] = deque()
         self.published: list[bytes] = []
         self.acknowledged: list[bytes] = []
@@ -44,7 +44,7 @@ class Exchange(RuleBasedStateMachine):
         self.dial()
 
     def dial(self) -> None:
-        self.connection = Connection(Limits(inflight_max=4), 0.0)
+        self.connection = MqttConnection(Limits(inflight_max=4), 0.0)
         self.connection.receive_data(p.Connect("c", self.version, clean_start=False).encode(), 0.0)
         self.take(self.connection.accept(self.state, True))
         self.to_server = b""
@@ -57,14 +57,14 @@ class Exchange(RuleBasedStateMachine):
     def take(self, found: Any) -> None:
         for event in found:
             match event:
-                case events.Published(run, ids):
+                case events.PublishEvent(run, ids):
                     self.published += run.bodies
                     self.commits.append((self.connection, run.qos, ids))
-                case events.Released(ids):
+                case events.PubRelEvent(ids):
                     self.releases.append(ids)
-                case events.Acknowledged(messages):
+                case events.AcknowledgedEvent(messages):
                     self.acknowledged += [delivery.run.bodies[index] for delivery, index in messages]
-                case events.Disconnected():
+                case events.DisconnectedEvent():
                     assert not self.connection.closed or event.reason == "the network connection was closed"
 
     # --- what may happen ----------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class Exchange(RuleBasedStateMachine):
             bodies = [b"%d-%d" % (qos, self.counter + n) for n in range(1, count + 1)]
             self.counter += count
             self.sent_down += bodies
-            self.connection.deliver(Delivery(Run("t", "x", qos, b"", bodies), qos, False, None))
+            self.connection.deliver(MqttDelivery(Run("t", "x", qos, b"", bodies), qos, False, None))
 
     @rule(size=st.integers(1, 40))
     def server_reads(self, size: int) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
 from edge.broker.mqtt import events, packets
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.inbound import Inbound
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.inbound import PublishReceiver
 from edge.broker.mqtt.state import SessionState
 from tests.property.mqtt.strategies import conversations
 from tests.support.machines import take_all
@@ -54,7 +54,7 @@ class Session:
     """Accepts, and acknowledges what came at the end of each turn; flattens runs to messages."""
 
     def __init__(self, *, limits: Limits | None = None, acknowledges: bool = True) -> None:
-        self.connection = Connection(limits or Limits(), 0.0)
+        self.connection = MqttConnection(limits or Limits(), 0.0)
         self.flat: list[Any] = []
         self.output = b""
         self.unanswered: list[tuple[int, list[int]]] = []
@@ -67,16 +67,16 @@ class Session:
     def take(self, found: Any) -> None:
         for event in found:
             match event:
-                case events.Connect():
+                case events.ConnectEvent():
                     self.flat.append(event)
                     self.take(self.connection.accept(SessionState(), False, assigned_client_id="assigned"))
-                case events.Published(run, ids):
+                case events.PublishEvent(run, ids):
                     for index, body in enumerate(run.bodies):
                         packet_id = ids[index] if ids else 0
                         self.flat.append((run.address, run.device, run.flags, run.properties, body, packet_id))
                     if ids and self._acknowledges:
                         self.unanswered.append((run.qos, ids))
-                case events.Released(ids):
+                case events.PubRelEvent(ids):
                     self.flat.extend(("released", packet_id) for packet_id in ids)
                 case _:
                     self.flat.append(event)
@@ -89,8 +89,8 @@ class Session:
 
     def end(self) -> None:
         self.take(self.connection.receive_eof(0.0))
-        assert [type(event) for event in self.flat].count(events.Disconnected) == 1
-        assert isinstance(self.flat[-1], events.Disconnected)
+        assert [type(event) for event in self.flat].count(events.DisconnectedEvent) == 1
+        assert isinstance(self.flat[-1], events.DisconnectedEvent)
 
 
 def run(data: bytes, cuts: list[int], **options: Any) -> Session:
@@ -151,7 +151,7 @@ def test_hot_path_says_what_the_packets_say(conversation: tuple[int, list[packet
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_what_was_read_before_is_read_as_the_first_time(data: Any) -> None:
-    """`Inbound.read_known` leaves out checks, and changes nothing: good packets and damaged ones, over and over."""
+    """`PublishReceiver.read_known` skips checks and changes nothing, for good and damaged packets, over and over."""
     version = data.draw(st.sampled_from((3, 4, 5)))
     pool = data.draw(st.lists(publishes(version), min_size=1, max_size=4))
     steps = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=30))
@@ -178,14 +178,14 @@ def test_a_topic_that_is_known_excuses_nothing(version: int, payload: bytes, pac
 def test_a_packet_of_type_0_is_none_that_is_known() -> None:
     stream = packets.Connect("c", 4).encode(4) + packets.Publish("a", b"x").encode(4) + b"\x00\x04\x00\x01ax"
     ended = read_with_and_without(stream, [], Limits()).flat[-1]
-    assert isinstance(ended, events.Disconnected)
+    assert isinstance(ended, events.DisconnectedEvent)
     assert ended.reason == "packet type 0"
 
 
 def read_with_and_without(stream: bytes, cuts: list[int], limits: Limits) -> Session:
-    """Read a stream with `Inbound.read_known` and without: the same comes out."""
+    """Read a stream with `PublishReceiver.read_known` and without: the same comes out."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Inbound, "read_known", lambda _self, _data, pos, _events: pos)
+        patch.setattr(PublishReceiver, "read_known", lambda _self, _data, pos, _events: pos)
         unknown = run(stream, cuts, limits=limits)
     known = run(stream, cuts, limits=limits)
     assert known.flat == unknown.flat

@@ -1,4 +1,4 @@
-"""Model of `edge.broker.mqtt.arrivals.Arrivals`: no connection gets a lane, so the machine reads everything."""
+"""Model of `edge.broker.mqtt.arrivals.MqttLanes`: no connection gets a lane, so the machine reads everything."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from edge.appliance.accounts.cli import device
 from edge.appliance.accounts.users import apply_resources
 from edge.broker.configuration import ConfiguredUser
 from edge.broker.model.authorization import AccessRule, Grant, Operation
-from edge.broker.security.credentials import CredentialFile, Snapshot, User, new_user, verify
+from edge.broker.security.credentials import CredentialFile, CredentialSnapshot, CredentialUser, new_user, verify
 from edge.broker.security.followed_users import FollowedUsers
 
 ROOT = Path(__file__).parents[3]
@@ -27,7 +27,7 @@ def run(data: Path, *arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(device, [*arguments, "--data", str(data)], input=stdin)
 
 
-def users(data: Path) -> dict[str, User]:
+def users(data: Path) -> dict[str, CredentialUser]:
     with CredentialFile.open(data) as file:
         return dict(file.load().users)
 
@@ -163,7 +163,7 @@ class TestResources:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("edge.broker.security.followed_users.WATCH_S", 0.01)
-        seen: asyncio.Queue[Snapshot] = asyncio.Queue()
+        seen: asyncio.Queue[CredentialSnapshot] = asyncio.Queue()
 
         async def main() -> None:
             live = FollowedUsers(tmp_path, seen.put_nowait)

@@ -9,7 +9,7 @@ from typing import Any
 from bridge.engine import Attached, Condition, Dispositions, Engine, Event, Link, Transfers
 from bridge.message import Run
 from bridge.sasl import SaslClient
-from edge.broker.amqp.containers import Containers
+from edge.broker.amqp.containers import ContainerRegistry
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -57,7 +57,7 @@ class Site:
         rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
         self.router = Router(self.store, AddressTable(rules), clock_ns=lambda: CLOCK_NS, flush_soon=lambda: None)
         self.clients: list[Client] = []
-        self.containers = Containers()
+        self.containers = ContainerRegistry()
 
     def client(self, container_id: str = "device-1", *desired_capabilities: str) -> Client:
         client = Client(self, container_id, desired_capabilities)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.broker.limits import SELECTOR_LENGTH_MAX, SELECTOR_SEARCHES_MAX, SELECTOR_TEXT_CHARACTERS_MAX
-from edge.broker.message.like import Like, PatternError
-from edge.broker.message.selector import Selector, SelectorError
+from edge.broker.message.like import LikePattern, PatternError
+from edge.broker.message.selector import MessageSelector, SelectorError
 
 WORST_S_MAX = 1.0
 """Of one message; alone it is 15 ms."""
@@ -24,13 +24,13 @@ def plain(pattern: str) -> re.Pattern[str]:
 
 @given(st.text(alphabet="ab%_", max_size=12), st.text(alphabet="ab\n", max_size=12))
 def test_as_it_is_defined(pattern: str, text: str) -> None:
-    assert Like(pattern, "").matches(text) is (plain(pattern).fullmatch(text) is not None)
+    assert LikePattern(pattern, "").matches(text) is (plain(pattern).fullmatch(text) is not None)
 
 
 @given(st.text(alphabet="ab%_!", max_size=10), st.text(alphabet="ab%_!", max_size=10))
 def test_with_an_escape_character(pattern: str, text: str) -> None:
     try:
-        like = Like(pattern, "!")
+        like = LikePattern(pattern, "!")
     except PatternError:
         assert pattern.replace("!!", "").endswith("!")
         return
@@ -41,10 +41,10 @@ def test_with_an_escape_character(pattern: str, text: str) -> None:
 
 
 def test_what_is_no_text() -> None:
-    assert Like("%", "").matches(None) is None
-    assert Like("%", "").matches(5) is False
-    assert Like("%", "").matches("a" * SELECTOR_TEXT_CHARACTERS_MAX) is True
-    assert Like("%", "").matches("a" * (SELECTOR_TEXT_CHARACTERS_MAX + 1)) is None
+    assert LikePattern("%", "").matches(None) is None
+    assert LikePattern("%", "").matches(5) is False
+    assert LikePattern("%", "").matches("a" * SELECTOR_TEXT_CHARACTERS_MAX) is True
+    assert LikePattern("%", "").matches("a" * (SELECTOR_TEXT_CHARACTERS_MAX + 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ def test_what_is_no_text() -> None:
     ],
 )
 def test_the_worst_takes_no_longer_than_its_text(selector: str) -> None:
-    parsed = Selector(selector)
+    parsed = MessageSelector(selector)
     begin = time.process_time()
     assert not parsed.matches({"b": "a" * SELECTOR_TEXT_CHARACTERS_MAX})
     assert time.process_time() - begin < WORST_S_MAX
 
 
 def test_so_many_patterns_are_looked_for_with_wildcards_and_no_more() -> None:
-    Selector("b LIKE '" + "%a_b" * SELECTOR_SEARCHES_MAX + "%'")
+    MessageSelector("b LIKE '" + "%a_b" * SELECTOR_SEARCHES_MAX + "%'")
     with pytest.raises(SelectorError, match="patterns have '_'"):
-        Selector("b LIKE '" + "%a_b" * (SELECTOR_SEARCHES_MAX + 1) + "%'")
+        MessageSelector("b LIKE '" + "%a_b" * (SELECTOR_SEARCHES_MAX + 1) + "%'")
 
 
 def test_numbers_are_read_in_one_go() -> None:
     begin = time.process_time()
     with pytest.raises(SelectorError):
-        Selector("a = " + "1" * (SELECTOR_LENGTH_MAX - 5) + "x")
+        MessageSelector("a = " + "1" * (SELECTOR_LENGTH_MAX - 5) + "x")
     assert time.process_time() - begin < WORST_S_MAX / 10

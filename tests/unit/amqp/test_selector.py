@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.broker.limits import SELECTOR_DEPTH_MAX, SELECTOR_LENGTH_MAX, SELECTOR_TERMS_MAX
-from edge.broker.message.selector import Selector, SelectorError
+from edge.broker.message.selector import MessageSelector, SelectorError
 
 VALUES: dict[str, Any] = {"a": 5, "b": "hello", "c": True, "d": 2.5, "raw": b"x", "JMSPriority": 7, "p.q": 1}
 
@@ -68,7 +68,7 @@ VALUES: dict[str, Any] = {"a": 5, "b": "hello", "c": True, "d": 2.5, "raw": b"x"
     ],
 )
 def test_meaning(text: str, matches: bool) -> None:
-    assert Selector(text).matches(VALUES) is matches
+    assert MessageSelector(text).matches(VALUES) is matches
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_meaning(text: str, matches: bool) -> None:
 )
 def test_refused(text: str) -> None:
     with pytest.raises(SelectorError):
-        Selector(text)
+        MessageSelector(text)
 
 
 @pytest.mark.parametrize(
@@ -93,19 +93,19 @@ def test_refused(text: str) -> None:
     ],
 )
 def test_limits(text_of: Callable[[int], str]) -> None:
-    Selector(text_of(0))
+    MessageSelector(text_of(0))
     with pytest.raises(SelectorError, match=r"longer than|more than|deeper than"):
-        Selector(text_of(1))
+        MessageSelector(text_of(1))
 
 
 def test_like_does_not_explode() -> None:
-    assert not Selector(f"b LIKE '{'%a' * 1000}b'").matches({"b": "a" * 20_000})
+    assert not MessageSelector(f"b LIKE '{'%a' * 1000}b'").matches({"b": "a" * 20_000})
 
 
 @given(st.text(alphabet="ab'%_()+-*/<>=., 15NOTANDORLIKEINSBETWUC", max_size=60))
 def test_any_text_is_refused_or_evaluated(text: str) -> None:
     try:
-        selector = Selector(text)
+        selector = MessageSelector(text)
     except SelectorError:
         return
     assert selector.matches({"a": 1, "b": "x"}) in (True, False)

@@ -13,8 +13,8 @@ from edge.broker.security.credentials import (
     FILE,
     CredentialFile,
     CredentialsError,
-    Snapshot,
-    User,
+    CredentialSnapshot,
+    CredentialUser,
     ending,
     new_user,
     with_rules,
@@ -31,17 +31,17 @@ RULE = AccessRule(("a/#", "b/%u"), frozenset({Operation.SEND, Operation.VIEW}))
 
 
 @pytest.fixture(scope="module")
-def joe() -> User:
+def joe() -> CredentialUser:
     return with_secret(new_user("joe", [RULE]), "s3cret", at_s=0.0, not_after=9.5)
 
 
-def load(data: Path) -> Snapshot:
+def load(data: Path) -> CredentialSnapshot:
     with CredentialFile.open(data) as file:
         return file.load()
 
 
 class TestFile:
-    def test_what_is_put_is_found(self, tmp_path: Path, joe: User) -> None:
+    def test_what_is_put_is_found(self, tmp_path: Path, joe: CredentialUser) -> None:
         jane = new_user("jane")
         with CredentialFile.open(tmp_path) as file:
             file.put([joe, jane])
@@ -50,7 +50,7 @@ class TestFile:
         assert len(found.decoy_key) == 32
         assert load(tmp_path) == found
 
-    def test_only_the_owner_reads_it_and_no_password_is_in_it(self, tmp_path: Path, joe: User) -> None:
+    def test_only_the_owner_reads_it_and_no_password_is_in_it(self, tmp_path: Path, joe: CredentialUser) -> None:
         data = tmp_path / "data"
         with CredentialFile.open(data) as file:
             file.put([joe])
@@ -58,7 +58,7 @@ class TestFile:
         assert (data / FILE).stat().st_mode & 0o077 == 0
         assert b"s3cret" not in (data / FILE).read_bytes()
 
-    def test_another_process_s_change_is_seen(self, tmp_path: Path, joe: User) -> None:
+    def test_another_process_s_change_is_seen(self, tmp_path: Path, joe: CredentialUser) -> None:
         with CredentialFile.open(tmp_path) as mine, CredentialFile.open(tmp_path) as other:
             assert mine.changed()  # never loaded
             mine.load()
@@ -71,7 +71,7 @@ class TestFile:
             assert mine.changed()
             assert mine.load().users == {}
 
-    def test_new_means_new_and_all_or_nothing(self, tmp_path: Path, joe: User) -> None:
+    def test_new_means_new_and_all_or_nothing(self, tmp_path: Path, joe: CredentialUser) -> None:
         with CredentialFile.open(tmp_path) as file:
             file.put([joe], new=True)
             with pytest.raises(CredentialsError, match="there is a user joe already"):

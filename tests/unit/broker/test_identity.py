@@ -15,8 +15,15 @@ from edge.broker.configuration import AuthenticationMode
 from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.security import authenticator as identity
 from edge.broker.security import credentials
-from edge.broker.security.authenticator import Done, Gate, Work
-from edge.broker.security.credentials import Snapshot, User, ending, new_user, with_rules, with_secret
+from edge.broker.security.authenticator import Authenticator, Done, Work
+from edge.broker.security.credentials import (
+    CredentialSnapshot,
+    CredentialUser,
+    ending,
+    new_user,
+    with_rules,
+    with_secret,
+)
 from edge.broker.security.limits import (
     PASSWORD_BYTES_MAX,
     VERDICT_KEPT_S,
@@ -24,7 +31,7 @@ from edge.broker.security.limits import (
     VERIFICATIONS_MAX,
     VERIFICATIONS_PER_USER_MAX,
 )
-from edge.broker.security.proof import Proven, Verdict
+from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.sasl_credentials import SaslCredentials
 
 NOW = 1_000_000.0
@@ -32,27 +39,27 @@ RULE = AccessRule(("up/#",), frozenset({Operation.SEND}))
 
 
 @pytest.fixture(scope="module")
-def joe() -> User:
+def joe() -> CredentialUser:
     return with_secret(new_user("joe", [RULE]), "s3cret", at_s=NOW)
 
 
 class Rig:
     """A gate with a worker that works when it is told to, and clocks that stand still."""
 
-    def __init__(self, *users: User, mode: AuthenticationMode = AuthenticationMode.STANDARD) -> None:
+    def __init__(self, *users: CredentialUser, mode: AuthenticationMode = AuthenticationMode.STANDARD) -> None:
         self.waiting: deque[tuple[Work, Done]] = deque()
         self.now = 0.0
         self.utc_s = NOW
-        self.gate = Gate(
+        self.gate = Authenticator(
             mode,
-            Snapshot({user.name: user for user in users}, b"k"),
+            CredentialSnapshot({user.name: user for user in users}, b"k"),
             worker=lambda work, done: self.waiting.append((work, done)),
             clock=lambda: self.now,
             utc_s=lambda: self.utc_s,
         )
 
-    def ask(self, username: str | None, password: str | None) -> list[Verdict]:
-        verdicts: list[Verdict] = []
+    def ask(self, username: str | None, password: str | None) -> list[LoginVerdict]:
+        verdicts: list[LoginVerdict] = []
         secret = None if password is None else password.encode()
         self.gate.check(username, secret, lambda said, _: verdicts.append(said))
         return verdicts
@@ -62,7 +69,7 @@ class Rig:
             work, done = self.waiting.popleft()
             done(work())
 
-    def verdict(self, username: str | None, password: str | None) -> Verdict:
+    def verdict(self, username: str | None, password: str | None) -> LoginVerdict:
         verdicts = self.ask(username, password)
         self.work()
         (verdict,) = verdicts
@@ -70,20 +77,20 @@ class Rig:
 
 
 class TestVerdicts:
-    def test_right_and_wrong(self, joe: User) -> None:
+    def test_right_and_wrong(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
-        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
-        assert rig.verdict("joe", "S3cret") is Verdict.REFUSED
-        assert rig.verdict("jane", "s3cret") is Verdict.REFUSED
-        assert rig.verdict(None, None) is Verdict.REFUSED
-        assert rig.verdict("joe", None) is Verdict.REFUSED
+        assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
+        assert rig.verdict("joe", "S3cret") is LoginVerdict.REFUSED
+        assert rig.verdict("jane", "s3cret") is LoginVerdict.REFUSED
+        assert rig.verdict(None, None) is LoginVerdict.REFUSED
+        assert rig.verdict("joe", None) is LoginVerdict.REFUSED
         assert rig.gate.refused == 4
 
-    def test_a_right_password_is_remembered_for_a_while(self, joe: User) -> None:
+    def test_a_right_password_is_remembered_for_a_while(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         assert rig.ask("joe", "s3cret") == []  # later
         rig.work()
-        assert rig.ask("joe", "s3cret") == [Verdict.ACCEPTED]  # at once
+        assert rig.ask("joe", "s3cret") == [LoginVerdict.ACCEPTED]  # at once
         assert rig.ask("joe", "wrong") == []
         rig.work()
         rig.now += VERDICT_KEPT_S
@@ -91,14 +98,14 @@ class TestVerdicts:
         rig.work()
         assert rig.gate.verifications == 3
 
-    def test_a_wrong_user_costs_as_much_as_a_wrong_password(self, joe: User) -> None:
+    def test_a_wrong_user_costs_as_much_as_a_wrong_password(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         rig.ask("jane", "x")
         assert len(rig.waiting) == 1
         rig.work()
         assert rig.gate.verifications == 1
 
-    def test_verdicts_come_as_they_are_ready(self, joe: User) -> None:
+    def test_verdicts_come_as_they_are_ready(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         order: list[str] = []
         rig.gate.check("joe", b"wrong", lambda verdict, _: order.append(f"first {verdict.name}"))
@@ -107,24 +114,24 @@ class TestVerdicts:
         rig.work()
         assert order == ["second ACCEPTED", "first REFUSED"]
 
-    def test_a_user_removed_while_verified_is_not_let_in(self, joe: User) -> None:
+    def test_a_user_removed_while_verified_is_not_let_in(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         verdicts = rig.ask("joe", "s3cret")
-        rig.gate.update(Snapshot())
+        rig.gate.update(CredentialSnapshot())
         rig.work()
-        assert verdicts == [Verdict.REFUSED]
+        assert verdicts == [LoginVerdict.REFUSED]
 
-    def test_a_removed_user_is_not_remembered(self, joe: User) -> None:
+    def test_a_removed_user_is_not_remembered(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
-        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
-        rig.gate.update(Snapshot())
-        assert rig.verdict("joe", "s3cret") is Verdict.REFUSED
+        assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
+        rig.gate.update(CredentialSnapshot())
+        assert rig.verdict("joe", "s3cret") is LoginVerdict.REFUSED
 
     @pytest.mark.parametrize("mode", [AuthenticationMode.EXTERNAL, AuthenticationMode.NONE])
-    def test_passwords_count_in_standard_only(self, joe: User, mode: AuthenticationMode) -> None:
-        assert Rig(joe, mode=mode).verdict("joe", "s3cret") is Verdict.REFUSED
+    def test_passwords_count_in_standard_only(self, joe: CredentialUser, mode: AuthenticationMode) -> None:
+        assert Rig(joe, mode=mode).verdict("joe", "s3cret") is LoginVerdict.REFUSED
 
-    def test_nothing_secret_is_logged(self, joe: User, caplog: pytest.LogCaptureFixture) -> None:
+    def test_nothing_secret_is_logged(self, joe: CredentialUser, caplog: pytest.LogCaptureFixture) -> None:
         rig = Rig(joe)
         with caplog.at_level(logging.DEBUG):
             rig.verdict("joe", "hunter2")
@@ -138,21 +145,21 @@ class TestVerdicts:
 
 
 class TestRotation:
-    def test_secrets_overlap(self, joe: User) -> None:
+    def test_secrets_overlap(self, joe: CredentialUser) -> None:
         rotated = with_secret(ending(joe, NOW + 100), "fresh", at_s=NOW, not_before=NOW + 50)
         rig = Rig(rotated)
         for utc_s, old, new in ((NOW, True, False), (NOW + 50, True, True), (NOW + 100, False, True)):
             rig.utc_s = utc_s
-            assert (rig.verdict("joe", "s3cret") is Verdict.ACCEPTED) is old
-            assert (rig.verdict("joe", "fresh") is Verdict.ACCEPTED) is new
+            assert (rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED) is old
+            assert (rig.verdict("joe", "fresh") is LoginVerdict.ACCEPTED) is new
 
-    def test_a_remembered_secret_ends_in_time(self, joe: User) -> None:
+    def test_a_remembered_secret_ends_in_time(self, joe: CredentialUser) -> None:
         rig = Rig(ending(joe, NOW + 1))
-        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
+        assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
         rig.utc_s = NOW + 1
-        assert rig.verdict("joe", "s3cret") is Verdict.REFUSED
+        assert rig.verdict("joe", "s3cret") is LoginVerdict.REFUSED
 
-    def test_scram_knows_every_valid_secret(self, joe: User) -> None:
+    def test_scram_knows_every_valid_secret(self, joe: CredentialUser) -> None:
         rig = Rig(with_secret(ending(joe, NOW + 100), "fresh", at_s=NOW))
 
         def proves(password: str) -> bool:
@@ -168,7 +175,7 @@ class TestRotation:
         rig.utc_s = NOW + 100
         assert [proves(password) for password in ("s3cret", "fresh")] == [False, True]
 
-    def test_an_unknown_user_looks_like_a_known_one(self, joe: User) -> None:
+    def test_an_unknown_user_looks_like_a_known_one(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         known, unknown = rig.gate.scram("joe"), rig.gate.scram("jane")
         assert (len(unknown.salt), unknown.iterations) == (len(known.salt), known.iterations)
@@ -176,26 +183,28 @@ class TestRotation:
 
 
 class TestBounds:
-    def test_one_user_cannot_keep_everybody_waiting(self, joe: User) -> None:
+    def test_one_user_cannot_keep_everybody_waiting(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         for _ in range(VERIFICATIONS_PER_USER_MAX):
             assert rig.ask("joe", "wrong") == []
-        assert rig.ask("joe", "wrong") == [Verdict.BUSY]
+        assert rig.ask("joe", "wrong") == [LoginVerdict.BUSY]
         for i in range(VERIFICATIONS_PER_USER_MAX):  # names that are nobody's count together
             assert rig.ask(f"nobody{i}", "wrong") == []
-        assert rig.ask("nobody", "wrong") == [Verdict.BUSY]
+        assert rig.ask("nobody", "wrong") == [LoginVerdict.BUSY]
         assert rig.gate.busy == 2
         rig.work()
-        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
+        assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
 
     def test_all_together_are_bounded(self) -> None:
         users = [new_user(f"u{i}") for i in range(VERIFICATIONS_MAX + 1)]
         rig = Rig(*users)
         for user in users[:-1]:
             assert rig.ask(user.name, "x") == []
-        assert rig.ask(users[-1].name, "x") == [Verdict.BUSY]
+        assert rig.ask(users[-1].name, "x") == [LoginVerdict.BUSY]
 
-    def test_a_login_that_waits_too_long_is_told_to_come_again_and_then_let_in_at_once(self, joe: User) -> None:
+    def test_a_login_that_waits_too_long_is_told_to_come_again_and_then_let_in_at_once(
+        self, joe: CredentialUser
+    ) -> None:
         rig = Rig(joe)
         verdicts = rig.ask("joe", "s3cret")
         rig.now = VERIFICATION_WAIT_S_MAX - 0.1
@@ -206,64 +215,64 @@ class TestBounds:
         secret = work()  # it runs when the time is over
         rig.gate.expire()
         rig.gate.expire()
-        assert (verdicts, rig.gate.late, rig.gate.busy, rig.gate.waits_s) == ([Verdict.BUSY], 1, 1, 0.0)
+        assert (verdicts, rig.gate.late, rig.gate.busy, rig.gate.waits_s) == ([LoginVerdict.BUSY], 1, 1, 0.0)
         done(secret)
-        assert verdicts == [Verdict.BUSY], "once"
-        assert rig.ask("joe", "s3cret") == [Verdict.ACCEPTED]
+        assert verdicts == [LoginVerdict.BUSY], "once"
+        assert rig.ask("joe", "s3cret") == [LoginVerdict.ACCEPTED]
 
-    def test_what_was_given_up_is_not_hashed_and_counts_as_no_failure(self, joe: User) -> None:
+    def test_what_was_given_up_is_not_hashed_and_counts_as_no_failure(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         for _ in range(VERIFICATIONS_PER_USER_MAX):
             rig.ask("joe", "wrong")
         rig.now = VERIFICATION_WAIT_S_MAX
         rig.gate.expire()
-        assert rig.ask("joe", "wrong") == [Verdict.BUSY], "their places are taken until the work has ended"
+        assert rig.ask("joe", "wrong") == [LoginVerdict.BUSY], "their places are taken until the work has ended"
         assert [work() for work, _ in rig.waiting] == [None] * VERIFICATIONS_PER_USER_MAX
         rig.work()
         assert rig.gate.refused == 0
-        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
+        assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
 
-    def test_a_remembered_password_passes_a_storm(self, joe: User) -> None:
+    def test_a_remembered_password_passes_a_storm(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
-        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
-        while rig.ask("joe", "wrong") != [Verdict.BUSY]:
+        assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
+        while rig.ask("joe", "wrong") != [LoginVerdict.BUSY]:
             pass
-        assert rig.ask("joe", "s3cret") == [Verdict.ACCEPTED]
+        assert rig.ask("joe", "s3cret") == [LoginVerdict.ACCEPTED]
 
-    def test_a_long_password_is_not_hashed(self, joe: User) -> None:
+    def test_a_long_password_is_not_hashed(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
-        assert rig.ask("joe", "x" * (PASSWORD_BYTES_MAX + 1)) == [Verdict.REFUSED]
+        assert rig.ask("joe", "x" * (PASSWORD_BYTES_MAX + 1)) == [LoginVerdict.REFUSED]
         assert not rig.waiting
 
-    def test_remembered_verdicts_are_bounded(self, joe: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_remembered_verdicts_are_bounded(self, joe: CredentialUser, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(identity, "USERS_MAX", 1)
         jane = with_secret(new_user("jane"), "s3cret", at_s=NOW)
         rig = Rig(joe, jane)
-        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
-        assert rig.verdict("jane", "s3cret") is Verdict.ACCEPTED
-        assert rig.ask("jane", "s3cret") == [Verdict.ACCEPTED]
+        assert rig.verdict("joe", "s3cret") is LoginVerdict.ACCEPTED
+        assert rig.verdict("jane", "s3cret") is LoginVerdict.ACCEPTED
+        assert rig.ask("jane", "s3cret") == [LoginVerdict.ACCEPTED]
         assert rig.ask("joe", "s3cret") == []  # forgotten for jane, and verified again
 
 
 class TestGrants:
-    def test_a_change_of_rules_cuts_the_connections(self, joe: User) -> None:
+    def test_a_change_of_rules_cuts_the_connections(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         cut: list[str] = []
-        one = rig.gate.grant(Proven("joe"), "c1", lambda _: cut.append("one"))
-        two = rig.gate.grant(Proven("joe"), "c2", lambda _: cut.append("two"))
+        one = rig.gate.grant(VerifiedIdentity("joe"), "c1", lambda _: cut.append("one"))
+        two = rig.gate.grant(VerifiedIdentity("joe"), "c2", lambda _: cut.append("two"))
         assert one is not None
         assert two is not None
         assert one.may_send("up/1")
         rig.gate.release(two)
-        rig.gate.update(Snapshot({"joe": with_secret(joe, "another", at_s=NOW)}))
+        rig.gate.update(CredentialSnapshot({"joe": with_secret(joe, "another", at_s=NOW)}))
         assert cut == []  # a new secret is no reason
-        rig.gate.update(Snapshot({"joe": with_rules(joe, [])}))
+        rig.gate.update(CredentialSnapshot({"joe": with_rules(joe, [])}))
         assert cut == ["one"]
-        rig.gate.update(Snapshot())
+        rig.gate.update(CredentialSnapshot())
         assert cut == ["one", "one"]
         rig.gate.release(one)
         rig.gate.release(one)
-        assert rig.gate.grant(Proven("joe"), "c1", lambda _: None) is None
+        assert rig.gate.grant(VerifiedIdentity("joe"), "c1", lambda _: None) is None
 
 
 class TestSasl:
@@ -281,7 +290,7 @@ class TestSasl:
         server.receive(client.take() + b"early")
         return client, server, woken
 
-    def test_the_outcome_waits_and_what_came_early_is_kept(self, joe: User) -> None:
+    def test_the_outcome_waits_and_what_came_early_is_kept(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         client, server, woken = self.begin(rig, "s3cret")
         assert server.deciding
@@ -293,7 +302,7 @@ class TestSasl:
         client.receive(server.take())
         assert client.done
 
-    def test_remembered_is_answered_at_once(self, joe: User) -> None:
+    def test_remembered_is_answered_at_once(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         rig.verdict("joe", "s3cret")
         _, server, woken = self.begin(rig, "s3cret")
@@ -301,7 +310,7 @@ class TestSasl:
         assert woken == []  # no turn within a turn
 
     @pytest.mark.parametrize(("busy", "outcome"), [(False, 1), (True, 4)])
-    def test_refused_and_busy_have_outcomes_of_their_own(self, joe: User, busy: bool, outcome: int) -> None:
+    def test_refused_and_busy_have_outcomes_of_their_own(self, joe: CredentialUser, busy: bool, outcome: int) -> None:
         rig = Rig(joe)
         for _ in range(VERIFICATIONS_PER_USER_MAX if busy else 0):
             rig.ask("joe", "wrong")
@@ -311,7 +320,7 @@ class TestSasl:
         assert client.failure == f"the peer refused our credentials (SASL outcome {outcome})"
         assert server.failure is not None
 
-    def test_the_time_a_client_waits_for_us_is_not_its_own(self, joe: User) -> None:
+    def test_the_time_a_client_waits_for_us_is_not_its_own(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         asked = SaslCredentials(rig.gate)
         client = SaslClient("joe", "s3cret", plain=True)
@@ -329,7 +338,7 @@ class TestSasl:
         assert server.deadline == 10.0 + (19.0 - 4.0), "it has as long as before for the rest"
         assert not server.closed
 
-    def test_a_login_that_waits_too_long_is_a_temporary_failure(self, joe: User) -> None:
+    def test_a_login_that_waits_too_long_is_a_temporary_failure(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         client, server, woken = self.begin(rig, "s3cret")
         rig.now = VERIFICATION_WAIT_S_MAX
@@ -337,7 +346,7 @@ class TestSasl:
         client.receive(server.take())
         assert (client.failure, woken) == ("the peer refused our credentials (SASL outcome 4)", ["turn"])
 
-    def test_early_bytes_are_bounded(self, joe: User) -> None:
+    def test_early_bytes_are_bounded(self, joe: CredentialUser) -> None:
         rig = Rig(joe)
         _, server, _ = self.begin(rig, "s3cret")
         failures = []
@@ -348,7 +357,7 @@ class TestSasl:
         rig.work()  # the verdict comes to nothing
         assert not server.done
 
-    def test_anonymous_is_no_user_name(self, joe: User) -> None:
+    def test_anonymous_is_no_user_name(self, joe: CredentialUser) -> None:
         anonymous = with_secret(new_user("anonymous"), "s3cret", at_s=NOW)
         answers: list[str | None] = []
 
@@ -359,6 +368,6 @@ class TestSasl:
         assert answers == [None]
 
 
-def test_the_hash_is_argon2id(joe: User) -> None:
+def test_the_hash_is_argon2id(joe: CredentialUser) -> None:
     assert joe.secrets[0].argon2.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
     assert credentials.verify(joe, b"s3cret", NOW) == joe.secrets[0]

@@ -8,9 +8,9 @@ import pytest
 
 from edge.broker.configuration import AuthenticationMode
 from edge.broker.model.authorization import AccessRule, Ended, Operation
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.credentials import Snapshot, new_user
-from edge.broker.security.proof import Proven
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.credentials import CredentialSnapshot, new_user
+from edge.broker.security.proof import VerifiedIdentity
 
 RULES = (AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV})),)
 
@@ -18,9 +18,9 @@ RULES = (AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV})),)
 @pytest.mark.parametrize("everybody", [False, True], ids=["users changed", "mode changed"])
 def test_one_that_raises(everybody: bool) -> None:
     users = [new_user(name, RULES) for name in ("ann", "bob", "cay")]
-    gate = Gate(
+    gate = Authenticator(
         AuthenticationMode.STANDARD,
-        Snapshot({user.name: user for user in users}),
+        CredentialSnapshot({user.name: user for user in users}),
         worker=lambda work, done: done(work()),
         clock=lambda: 0.0,
     )
@@ -32,11 +32,11 @@ def test_one_that_raises(everybody: bool) -> None:
     def revocation(name: str) -> Callable[[Ended], None]:
         return raising if name == "bob" else lambda _why: cut.append(name)
 
-    grants = [gate.grant(Proven(user.name), user.name, revocation(user.name)) for user in users]
+    grants = [gate.grant(VerifiedIdentity(user.name), user.name, revocation(user.name)) for user in users]
     if everybody:
         gate.revoke_all()
     else:
-        gate.update(Snapshot())
+        gate.update(CredentialSnapshot())
     assert sorted(cut) == ["ann", "cay"]
     bob = grants[1]
     assert bob is not None

@@ -27,8 +27,8 @@ from edge.broker.security.limits import (
     TOKEN_LEEWAY_S,
     TOKENS_WAITING_MAX,
 )
-from edge.broker.security.proof import Proven, Verdict
-from edge.broker.security.tokens import TokenError, UnknownKey, read_keys, rights, verify
+from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
+from edge.broker.security.tokens import BearerTokenError, UnknownIssuerKey, read_keys, rights, verify
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
 
 NOW = 1_700_000_000.0
@@ -43,7 +43,7 @@ def claims(**more: Any) -> dict[str, Any]:
     return {name: value for name, value in {**base, **more}.items() if value is not None}
 
 
-def checked(token: str, configuration: TokenIssuer = CONFIGURATION) -> Proven:
+def checked(token: str, configuration: TokenIssuer = CONFIGURATION) -> VerifiedIdentity:
     return verify(token.encode(), PUBLIC, configuration, NOW)
 
 
@@ -55,7 +55,7 @@ class TestTaken:
     @pytest.mark.parametrize("algorithm", KEYS)
     def test_algorithms(self, algorithm: str) -> None:
         proven = checked(KEYS[algorithm].token(claims()))
-        assert proven == Proven("ann", (AccessRule(("up/#",), frozenset({Operation.SEND})),), NOW + 60)
+        assert proven == VerifiedIdentity("ann", (AccessRule(("up/#",), frozenset({Operation.SEND})),), NOW + 60)
 
     def test_several_audiences_and_no_key_id(self) -> None:
         token = jwt.encode(claims(aud=["other", AUDIENCE]), KEYS["ES256"].private, "ES256")
@@ -98,15 +98,15 @@ class TestRefused:
         ids=str,
     )
     def test_claims(self, more: dict[str, Any]) -> None:
-        with pytest.raises(TokenError):
+        with pytest.raises(BearerTokenError):
             checked(KEYS["ES256"].token(claims(**more)))
 
     def test_no_signature(self) -> None:
         token = jwt.encode(claims(), None, "none")
-        with pytest.raises(TokenError, match="'none' is not supported"):
+        with pytest.raises(BearerTokenError, match="'none' is not supported"):
             checked(token)
         head = encoded({"alg": "None", "kid": "ES256"})
-        with pytest.raises(TokenError):
+        with pytest.raises(BearerTokenError):
             checked(f"{head}.{encoded(claims())}.")
 
     def test_a_mac_made_with_the_public_key(self) -> None:
@@ -114,29 +114,29 @@ class TestRefused:
         pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         body = f"{encoded({'alg': 'HS256', 'kid': 'RS256'})}.{encoded(claims())}"
         mac = hmac.digest(pem, body.encode(), hashlib.sha256)
-        with pytest.raises(TokenError, match="'HS256' is not supported"):
+        with pytest.raises(BearerTokenError, match="'HS256' is not supported"):
             checked(f"{body}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}")
 
     def test_a_key_of_another_kind(self) -> None:
         token = jwt.encode(claims(), KEYS["RS256"].private, "RS256", {"kid": "ES256"})
-        with pytest.raises(UnknownKey):
+        with pytest.raises(UnknownIssuerKey):
             checked(token)
 
     def test_a_key_the_token_brings(self) -> None:
         stranger = SigningKey("ES256")
-        with pytest.raises(TokenError, match="signature"):
+        with pytest.raises(BearerTokenError, match="signature"):
             checked(stranger.token(claims(), jwk=stranger.published, jku="https://evil.example"))
 
     def test_changed_claims(self) -> None:
         head, _, signature = KEYS["ES256"].token(claims()).split(".")
-        with pytest.raises(TokenError):
+        with pytest.raises(BearerTokenError):
             checked(f"{head}.{encoded(claims(sub='root'))}.{signature}")
 
     @pytest.mark.parametrize(
         "token", ["", "x", "a.b.c", "....", "\xff", f"{encoded([])}.e30.", f"{encoded({'alg': 7})}.e30."]
     )
     def test_nonsense(self, token: str) -> None:
-        with pytest.raises(TokenError):
+        with pytest.raises(BearerTokenError):
             checked(token)
 
     def test_a_key_for_something_else(self) -> None:
@@ -144,12 +144,12 @@ class TestRefused:
         keys = [{**published, "use": "enc"}, {**published, "alg": "ES512"}, {"kty": "oct", "k": "AAAA"}, "x"]
         found = read_keys({"keys": keys})
         assert [key.algorithm for key in found] == ["ES512"]
-        with pytest.raises(UnknownKey):
+        with pytest.raises(UnknownIssuerKey):
             verify(KEYS["ES256"].token(claims()).encode(), found, CONFIGURATION, NOW)
 
     @pytest.mark.parametrize("document", [None, [], {}, {"keys": 7}])
     def test_no_key_set(self, document: object) -> None:
-        with pytest.raises(TokenError):
+        with pytest.raises(BearerTokenError):
             read_keys(document)
 
     def test_key_sets_are_bounded(self) -> None:
@@ -165,8 +165,8 @@ class Rig:
         self.issuer = Issuer(configuration, data, utc_s=lambda: time.time() + self.offset_s, **more)
         self.issuer.start()
 
-    async def verdict(self, token: str) -> tuple[Verdict, Proven | None]:
-        done: asyncio.Future[tuple[Verdict, Proven | None]] = asyncio.get_running_loop().create_future()
+    async def verdict(self, token: str) -> tuple[LoginVerdict, VerifiedIdentity | None]:
+        done: asyncio.Future[tuple[LoginVerdict, VerifiedIdentity | None]] = asyncio.get_running_loop().create_future()
         self.issuer.check(token.encode(), lambda said, proven: done.set_result((said, proven)))
         return await asyncio.wait_for(done, 10)
 
@@ -183,16 +183,18 @@ class TestIssuerFollowed:
         async def play(server: TestIssuer, path: Path) -> None:
             rig = Rig(server, path)
             said, proven = await rig.verdict(server.token("ann"))  # before there was an answer of the issuer
-            assert said is Verdict.ACCEPTED
+            assert said is LoginVerdict.ACCEPTED
             assert proven is not None
             assert proven.user == "ann"
             old = server.token("ann")
             server.keys.append(SigningKey("k2", "RS256"))
-            assert (await rig.verdict(server.token("bob")))[0] is Verdict.ACCEPTED  # the issuer is asked at once
-            assert (await rig.verdict(old))[0] is Verdict.ACCEPTED
+            assert (await rig.verdict(server.token("bob")))[0] is LoginVerdict.ACCEPTED  # the issuer is asked at once
+            assert (await rig.verdict(old))[0] is LoginVerdict.ACCEPTED
             del server.keys[0]
-            assert (await rig.verdict(SigningKey("k3").token(server.claims())))[0] is Verdict.REFUSED  # asked again
-            assert (await rig.verdict(old))[0] is Verdict.REFUSED
+            assert (await rig.verdict(SigningKey("k3").token(server.claims())))[
+                0
+            ] is LoginVerdict.REFUSED  # asked again
+            assert (await rig.verdict(old))[0] is LoginVerdict.REFUSED
             await rig.issuer.stop()
 
         playing(play, tmp_path)
@@ -204,7 +206,7 @@ class TestIssuerFollowed:
             asked = len(server.requests)
             stranger = SigningKey("made-up")
             for _ in range(20):
-                assert (await rig.verdict(stranger.token(server.claims())))[0] is Verdict.REFUSED
+                assert (await rig.verdict(stranger.token(server.claims())))[0] is LoginVerdict.REFUSED
             assert len(server.requests) == asked
             await rig.issuer.stop()
 
@@ -215,7 +217,7 @@ class TestIssuerFollowed:
             rig = Rig(server, path)
             while not rig.issuer._asking:
                 await asyncio.sleep(0)
-            assert (await rig.verdict(server.token()))[0] is Verdict.ACCEPTED
+            assert (await rig.verdict(server.token()))[0] is LoginVerdict.ACCEPTED
             await rig.issuer.stop()
 
         playing(play, tmp_path)
@@ -223,15 +225,15 @@ class TestIssuerFollowed:
     def test_offline_for_a_grace_and_over_a_restart(self, tmp_path: Path) -> None:
         async def play(server: TestIssuer, path: Path) -> None:
             rig = Rig(server, path)
-            assert (await rig.verdict(server.token()))[0] is Verdict.ACCEPTED
+            assert (await rig.verdict(server.token()))[0] is LoginVerdict.ACCEPTED
             await rig.issuer.stop()
             assert (path / FILE).exists()
             server.answering = False
             rig = Rig(server, path)
-            assert (await rig.verdict(server.token()))[0] is Verdict.ACCEPTED
+            assert (await rig.verdict(server.token()))[0] is LoginVerdict.ACCEPTED
             assert rig.issuer.overdue is None
             rig.offset_s = 1001.0
-            assert (await rig.verdict(server.token(expires_in_s=5000)))[0] is Verdict.BUSY
+            assert (await rig.verdict(server.token(expires_in_s=5000)))[0] is LoginVerdict.BUSY
             assert "no bearer token is taken" in str(rig.issuer.overdue)
             await rig.issuer.stop()
 
@@ -241,12 +243,12 @@ class TestIssuerFollowed:
         async def play(server: TestIssuer, path: Path) -> None:
             server.answering = False
             rig = Rig(server, path)
-            verdicts: list[Verdict] = []
+            verdicts: list[LoginVerdict] = []
             for _ in range(TOKENS_WAITING_MAX + 1):
                 rig.issuer.check(server.token().encode(), lambda said, _: verdicts.append(said))
-            assert verdicts == [Verdict.BUSY]
+            assert verdicts == [LoginVerdict.BUSY]
             await rig.issuer.stop()
-            assert verdicts == [Verdict.BUSY] * (TOKENS_WAITING_MAX + 1)
+            assert verdicts == [LoginVerdict.BUSY] * (TOKENS_WAITING_MAX + 1)
 
         playing(play, tmp_path)
 
@@ -255,7 +257,7 @@ class TestIssuerFollowed:
 
         async def play(server: TestIssuer, path: Path) -> None:
             rig = Rig(server, path)
-            assert (await rig.verdict(server.token()))[0] is Verdict.ACCEPTED
+            assert (await rig.verdict(server.token()))[0] is LoginVerdict.ACCEPTED
             await rig.issuer.stop()
 
         playing(play, tmp_path)

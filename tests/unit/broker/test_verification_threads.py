@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from edge.broker.security.credentials import Secret
+from edge.broker.security.credentials import CredentialSecret
 from edge.broker.security.verification_threads import NICE, VerificationThreads
 
 VERIFIED = """
@@ -47,7 +47,7 @@ async def test_what_waits_too_long_is_done_by_a_thread_of_normal_priority() -> N
     loop = asyncio.get_running_loop()
     results = [loop.create_future() for _ in range((os.cpu_count() or 1) + 2)]
 
-    def work() -> Secret | None:
+    def work() -> CredentialSecret | None:
         if threading.current_thread().name.startswith("verify_"):
             starved.wait(60)
         elif sys.platform == "linux":
@@ -70,7 +70,7 @@ async def test_what_is_done_in_time_is_done_once() -> None:
     threads, ran = VerificationThreads(), list[str]()
     result = asyncio.get_running_loop().create_future()
 
-    def work() -> Secret | None:
+    def work() -> CredentialSecret | None:
         ran.append(threading.current_thread().name)
         return None
 
@@ -87,7 +87,7 @@ async def test_what_fails_lets_nobody_in() -> None:
     threads = VerificationThreads()
     result = asyncio.get_running_loop().create_future()
 
-    def work() -> Secret | None:
+    def work() -> CredentialSecret | None:
         raise MemoryError
 
     try:

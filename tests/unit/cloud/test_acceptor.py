@@ -15,8 +15,8 @@ from cloud.hub.acceptor import Acceptor, Authority, Visitor
 from cloud.hub.peers import Certified, Kind, Peer, gateway_uri
 from cloud.hub.tenants import Quota, Tenants
 from edge.broker.configuration import AuthenticationMode
-from edge.broker.security.authenticator import Done, Gate, Work
-from edge.broker.security.credentials import Snapshot, new_user, with_secret
+from edge.broker.security.authenticator import Authenticator, Done, Work
+from edge.broker.security.credentials import CredentialSnapshot, new_user, with_secret
 from edge.broker.security.sasl_credentials import SaslCredentials
 from tests.support.machines import take_all
 
@@ -26,7 +26,7 @@ def at_once(work: Work, done: Done) -> None:
     done(work())
 
 
-USERS = Snapshot({"reader@acme": with_secret(new_user("reader@acme"), "opensesame", at_s=0)})
+USERS = CredentialSnapshot({"reader@acme": with_secret(new_user("reader@acme"), "opensesame", at_s=0)})
 
 
 class Served:
@@ -50,7 +50,7 @@ class Hub:
         self, *, dev: bool = False, authority: Authority | None = None, tenants: Tenants | None = None
     ) -> None:
         mode = AuthenticationMode.NONE if dev else AuthenticationMode.STANDARD
-        self.gate = Gate(mode, USERS, worker=at_once, clock=lambda: 0.0)
+        self.gate = Authenticator(mode, USERS, worker=at_once, clock=lambda: 0.0)
         self.served: dict[Peer, Served] = {}
         serve = dict.fromkeys((Kind.GATEWAY, Kind.APPLICATION), self._serve)
         self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority, tenants=tenants)

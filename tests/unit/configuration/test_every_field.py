@@ -42,7 +42,7 @@ from edge.broker.model.authorization import Operation
 from edge.broker.retention.quotas import QuotaUsage
 from edge.broker.router.uplinks import AnyConnector
 from edge.broker.security.issuer import Issuer
-from edge.broker.security.proof import Proven
+from edge.broker.security.proof import VerifiedIdentity
 from edge.configuration.following import Applied, Following
 from edge.configuration.kinds import KINDS
 from edge.configuration.options import RunOptions, configuration_of, resources_of
@@ -479,7 +479,7 @@ def _forwarded(uplink: AnyConnector) -> object:
 
 
 def _user(gateway: Gateway, name: str) -> object:
-    grant = gateway.broker.gate.grant(Proven(name), "client", lambda _why: None)
+    grant = gateway.broker.gate.grant(VerifiedIdentity(name), "client", lambda _why: None)
     if grant is None:
         return None
     allowed = {(name, operation) for name in NAMES for operation in Operation if grant.may(operation, name)}

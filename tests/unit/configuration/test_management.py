@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.broker.amqp.administration import Answer
+from edge.broker.amqp.administration import ManagementResponse
 from edge.broker.model.addresses import AddressType
 from edge.configuration.file import RepositoryError
 from edge.configuration.management import AddressAdministration
@@ -87,7 +87,7 @@ def test_addresses_whose_names_come_out_alike_are_told_apart(
 
 def test_an_answer_comes_when_it_is_in_force_or_says_why_not(repository: Repository) -> None:
     order: list[str] = []
-    answers: list[Answer] = []
+    answers: list[ManagementResponse] = []
 
     async def reload() -> None:
         order.append("reloaded")
@@ -99,7 +99,7 @@ def test_an_answer_comes_when_it_is_in_force_or_says_why_not(repository: Reposit
         for name in ("a", "b"):
             done = asyncio.Event()
 
-            def answered(answer: Answer, done: asyncio.Event = done) -> None:
+            def answered(answer: ManagementResponse, done: asyncio.Event = done) -> None:
                 answers.append(answer)
                 order.append("answered")
                 done.set()

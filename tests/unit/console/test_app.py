@@ -12,9 +12,9 @@ from starlette.requests import Request
 
 from edge.appliance.console.app import make_app
 from edge.appliance.console.history import SAMPLES_MAX, StatusHistory
-from edge.broker.http.access import Access
+from edge.broker.http.access import HttpAccess
 from edge.broker.http.guard import Guard
-from edge.broker.http.refusal import Refused
+from edge.broker.http.refusal import RequestRefused
 from edge.broker.security.site import Site
 
 STATUS: dict[str, object] = {
@@ -70,9 +70,9 @@ class Client:
     """Asks an application as somebody at `host` would."""
 
     def __init__(
-        self, status: Mapping[str, object], control: Control | None, host: str, access: Access | None = None
+        self, status: Mapping[str, object], control: Control | None, host: str, access: HttpAccess | None = None
     ) -> None:
-        app = make_app(StatusHistory(lambda: status), access or Access(), control)
+        app = make_app(StatusHistory(lambda: status), access or HttpAccess(), control)
         self._app = Guard(app, Site(["gw"], exposed=True), lambda: False)
         self._host = host
 
@@ -159,9 +159,9 @@ def test_health_follows_the_problems() -> None:
 
 
 def test_strangers_hear_whether_it_serves_and_no_more() -> None:
-    class Closed(Access):
+    class Closed(HttpAccess):
         async def require_view(self, request: Request) -> None:
-            raise Refused(401, "who are you?")
+            raise RequestRefused(401, "who are you?")
 
     status = {**STATUS, "problems": [FULL]}
     stranger = Client(status, None, "192.0.2.7", Closed())
@@ -204,7 +204,7 @@ class TestUplinkControl:
 class TestHistory:
     def test_the_console_shows_what_was_sampled(self) -> None:
         history = StatusHistory(lambda: STATUS)
-        app = make_app(history, Access())
+        app = make_app(history, HttpAccess())
 
         async def first_sample() -> list[object]:
             transport = httpx.ASGITransport(app=app)

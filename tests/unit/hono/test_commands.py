@@ -8,16 +8,16 @@ import pytest
 
 from bridge.amqp_values import encode
 from bridge.message import AMQP, Run
-from edge.broker.hono.addresses import Addresses
+from edge.broker.hono.addresses import HonoAddresses
 from edge.broker.hono.commands import addressed, amqp_message, mqtt_run, read_command, topic_rest
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.limits import COMMAND_CHARACTERS_MAX, CORRELATION_BYTES_MAX
-from edge.broker.hono.requests import Request, Requests
+from edge.broker.hono.requests import CommandRequest, CommandRequests
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.translation import outline
 
-ADDRESSES = Addresses("T")
-REQUESTS = Requests(b"k" * 32)
+ADDRESSES = HonoAddresses("T")
+REQUESTS = CommandRequests(b"k" * 32)
 
 
 def message(body: bytes = b"{}", **fields: Any) -> bytes:
@@ -86,7 +86,7 @@ class TestDelivery:
         command = command_of(subject="ask", reply_to="command_response/T/app/1", correlation_id="c/1")
         identifier, name = topic_rest(command, REQUESTS).split("/")
         assert name == "ask"
-        assert REQUESTS.read("4711", identifier) == Request("app/1", "c/1")
+        assert REQUESTS.read("4711", identifier) == CommandRequest("app/1", "c/1")
         original = message(subject="ask", reply_to="command_response/T/app/1", correlation_id="c/1")
         found = outline(amqp_message(command, original, "command_response/T/4711/id", "id", names_device=True))
         assert list(found.properties) == [None, None, None, "ask", "command_response/T/4711/id", "id"]
@@ -98,7 +98,7 @@ class TestDelivery:
         )
         run = Run("command/T/4711", "app", 1, encode_run(properties), [b"now"])
         command = read_command(run, 0, ADDRESSES)
-        assert (command.name, command.payload, command.request) == ("on", b"now", Request("app", b"\x01"))
+        assert (command.name, command.payload, command.request) == ("on", b"now", CommandRequest("app", b"\x01"))
         with pytest.raises(DeviceError):
             read_command(Run("command/T/4711", "app", 1, b"", [b"now"]), 0, ADDRESSES)
 
@@ -107,9 +107,9 @@ class TestRequests:
     """Identifiers devices give back."""
 
     def test_not_for_another_device_nor_by_another_key(self) -> None:
-        identifier = REQUESTS.identifier("4711", Request("app", 1))
-        assert REQUESTS.read("4711", identifier) == Request("app", 1)
-        for requests, device in ((REQUESTS, "4712"), (Requests(b"other" * 7), "4711")):
+        identifier = REQUESTS.identifier("4711", CommandRequest("app", 1))
+        assert REQUESTS.read("4711", identifier) == CommandRequest("app", 1)
+        for requests, device in ((REQUESTS, "4712"), (CommandRequests(b"other" * 7), "4711")):
             with pytest.raises(DeviceError) as caught:
                 requests.read(device, identifier)
             assert caught.value.status == 400

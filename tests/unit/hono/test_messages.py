@@ -9,10 +9,10 @@ from proton import Message, symbol
 
 from bridge import sections as s
 from edge.broker.hono.errors import DeviceError
-from edge.broker.hono.messages import AMQP_ADAPTER, EMPTY_NOTIFICATION, Source, completed
+from edge.broker.hono.messages import AMQP_ADAPTER, EMPTY_NOTIFICATION, MessageSource, completed
 from edge.broker.message.translation import outline
 
-SOURCE = Source("4711", AMQP_ADAPTER, "telemetry")
+SOURCE = MessageSource("4711", AMQP_ADAPTER, "telemetry")
 
 
 def bare(body: Any, content_type: str | None = None, *, data: bool = False) -> bytes:

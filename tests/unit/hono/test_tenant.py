@@ -8,7 +8,7 @@ import pytest
 from edge.broker.configuration import DeviceApiConfiguration, DeviceIdentity
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.limits import DEVICE_CHARACTERS_MAX
-from edge.broker.hono.tenant import Principal, Tenant
+from edge.broker.hono.tenant import DevicePrincipal, DeviceTenant
 
 API = DeviceApiConfiguration(
     tenant="T",
@@ -22,25 +22,25 @@ API = DeviceApiConfiguration(
 
 
 @pytest.fixture
-def tenant() -> Tenant:
-    return Tenant(API)
+def tenant() -> DeviceTenant:
+    return DeviceTenant(API)
 
 
-def status_of(tenant: Tenant, user: str | None, named_tenant: str, device: str) -> int:
+def status_of(tenant: DeviceTenant, user: str | None, named_tenant: str, device: str) -> int:
     with pytest.raises(DeviceError) as caught:
         tenant.device(tenant.principal(user), named_tenant, device)
     return caught.value.status
 
 
-def test_user_is_a_device(tenant: Tenant) -> None:
-    assert tenant.principal("sensor1@T") == Principal("4711")
-    assert tenant.principal("new@T") == Principal("new"), "the auth-id, where nothing else is said"
+def test_user_is_a_device(tenant: DeviceTenant) -> None:
+    assert tenant.principal("sensor1@T") == DevicePrincipal("4711")
+    assert tenant.principal("new@T") == DevicePrincipal("new"), "the auth-id, where nothing else is said"
     assert tenant.principal("app") is None
     assert tenant.principal("sensor1@OTHER") is None
     assert tenant.principal(None) is None
 
 
-def test_whom_it_may_speak_for(tenant: Tenant) -> None:
+def test_whom_it_may_speak_for(tenant: DeviceTenant) -> None:
     for user, named, device, meant in (
         ("sensor1@T", "", "", "4711"),
         ("sensor1@T", "T", "4711", "4711"),
@@ -52,7 +52,7 @@ def test_whom_it_may_speak_for(tenant: Tenant) -> None:
         assert tenant.device(tenant.principal(user), named, device) == meant
 
 
-def test_whom_it_may_not(tenant: Tenant) -> None:
+def test_whom_it_may_not(tenant: DeviceTenant) -> None:
     assert status_of(tenant, "sensor1@T", "", "4712") == 403
     assert status_of(tenant, "gw@T", "", "4711") == 403
     assert status_of(tenant, "hub@T", "OTHER", "4711") == 403
@@ -66,7 +66,7 @@ def test_whom_it_may_not(tenant: Tenant) -> None:
 
 def test_a_gateway_does_not_learn_which_devices_exist() -> None:
     """One answer for a device that does not exist and for one that the gateway does not act for."""
-    described = Tenant(
+    described = DeviceTenant(
         msgspec.structs.replace(API, devices=frozenset(("4712", "4713")), disabled=frozenset(("broken", "4714")))
     )
     said = set()
@@ -79,16 +79,16 @@ def test_a_gateway_does_not_learn_which_devices_exist() -> None:
     assert described.device(described.principal("hub@T"), "T", "9999") == "9999", "it acts for whatever there is"
 
 
-def test_disabled_device_and_impossible_name(tenant: Tenant) -> None:
+def test_disabled_device_and_impossible_name(tenant: DeviceTenant) -> None:
     for user, status in (("broken@T", 404), ("+@T", 400), ("@T", 400)):
         with pytest.raises(DeviceError) as caught:
             tenant.principal(user)
         assert caught.value.status == status
 
 
-def test_new_configuration_counts_for_who_comes_next(tenant: Tenant) -> None:
+def test_new_configuration_counts_for_who_comes_next(tenant: DeviceTenant) -> None:
     before = tenant.principal("gw@T")
     tenant.update(DeviceApiConfiguration(tenant="T", disabled=frozenset(("4711",))))
-    assert tenant.principal("gw@T") == Principal("gw")
-    assert before == Principal("gw-1", frozenset(("4712",)))
+    assert tenant.principal("gw@T") == DevicePrincipal("gw")
+    assert before == DevicePrincipal("gw-1", frozenset(("4712",)))
     assert status_of(tenant, "sensor1@T", "", "4711") in (403, 404)

@@ -6,7 +6,16 @@ import pytest
 
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.limits import BAG_FIELDS_MAX, CONTENT_TYPE_CHARACTERS_MAX, TTL_S_MAX
-from edge.broker.hono.topics import Bag, Endpoint, OnError, Upload, read_bag, read_filter, read_upload, split_bag
+from edge.broker.hono.topics import (
+    DeviceEndpoint,
+    OnError,
+    PropertyBag,
+    Upload,
+    read_bag,
+    read_filter,
+    read_upload,
+    split_bag,
+)
 
 
 class TestUpload:
@@ -15,13 +24,13 @@ class TestUpload:
     @pytest.mark.parametrize(
         ("name", "expected"),
         [
-            ("t", Upload(Endpoint.TELEMETRY, True)),
-            ("telemetry", Upload(Endpoint.TELEMETRY, False)),
-            ("e", Upload(Endpoint.EVENT, True)),
-            ("event/T/4711", Upload(Endpoint.EVENT, False, "T", "4711")),
-            ("t//4711", Upload(Endpoint.TELEMETRY, True, "", "4711")),
-            ("c///s/id/200", Upload(Endpoint.RESPONSE, True, "", "", "id", 200)),
-            ("command/T/4711/res/id/599", Upload(Endpoint.RESPONSE, False, "T", "4711", "id", 599)),
+            ("t", Upload(DeviceEndpoint.TELEMETRY, True)),
+            ("telemetry", Upload(DeviceEndpoint.TELEMETRY, False)),
+            ("e", Upload(DeviceEndpoint.EVENT, True)),
+            ("event/T/4711", Upload(DeviceEndpoint.EVENT, False, "T", "4711")),
+            ("t//4711", Upload(DeviceEndpoint.TELEMETRY, True, "", "4711")),
+            ("c///s/id/200", Upload(DeviceEndpoint.RESPONSE, True, "", "", "id", 200)),
+            ("command/T/4711/res/id/599", Upload(DeviceEndpoint.RESPONSE, False, "T", "4711", "id", 599)),
         ],
     )
     def test_read(self, name: str, expected: Upload) -> None:
@@ -50,8 +59,8 @@ class TestBag:
 
     def test_read(self) -> None:
         text = "content-type=application%2Fjson&hono-ttl=30&on-error=skip-ack&correlation-id=7&else=ignored"
-        assert read_bag(text) == Bag("application/json", 30, OnError.SKIP_ACK, "7")
-        assert read_bag("") == Bag()
+        assert read_bag(text) == PropertyBag("application/json", 30, OnError.SKIP_ACK, "7")
+        assert read_bag("") == PropertyBag()
 
     @pytest.mark.parametrize(
         "text",
@@ -75,7 +84,7 @@ class TestBag:
 
     def test_limits_are_inclusive(self) -> None:
         assert read_bag(f"hono-ttl={TTL_S_MAX}").ttl_s == TTL_S_MAX
-        assert read_bag("&".join(f"k{i}=v" for i in range(BAG_FIELDS_MAX))) == Bag()
+        assert read_bag("&".join(f"k{i}=v" for i in range(BAG_FIELDS_MAX))) == PropertyBag()
 
 
 class TestWish:

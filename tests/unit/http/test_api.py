@@ -17,8 +17,8 @@ from bridge.message import Run, Stored
 from edge.broker.configuration import AuthenticationMode
 from edge.broker.http import api as module
 from edge.broker.http import locks, polls
-from edge.broker.http.access import Access
-from edge.broker.http.api import DeviceApi
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.api import HttpDeviceApi
 from edge.broker.http.exchange import PublishRequest
 from edge.broker.http.limits import HTTP_BATCH_MAX, HTTP_GZIP_MEMBERS_MAX
 from edge.broker.http.messages import CORRELATION_BYTES_MAX, BadRequest, batch, single
@@ -30,8 +30,8 @@ from edge.broker.model.budget import Budget
 from edge.broker.model.interfaces import DeliveryOutcome, SubscribeOptions, Subscription
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate, Work
-from edge.broker.security.credentials import Snapshot, new_user, with_secret
+from edge.broker.security.authenticator import Authenticator, Work
+from edge.broker.security.credentials import CredentialSnapshot, new_user, with_secret
 from edge.broker.security.limits import VERIFICATION_WAIT_S_MAX
 from edge.broker.store.errors import StoreError, StoreFull
 from tests.support.memory_store import MemoryStore
@@ -43,7 +43,7 @@ NDJSON = {"Content-Type": "application/x-ndjson"}
 class Rig:
     """The API inside a loop; `client` asks it."""
 
-    def __init__(self, gate: Gate | None = None) -> None:
+    def __init__(self, gate: Authenticator | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.store = MemoryStore(post=loop.call_soon)
         rules = [AddressRule("queue/#", AddressType.QUEUE), AddressRule("anycast/#", AddressType.ANYCAST)]
@@ -52,12 +52,12 @@ class Rig:
             self.store, table, clock_ns=time.time_ns, flush_soon=lambda: loop.call_soon(self.router.flush)
         )
         self.budget = Budget(Limits().memory_bytes_max, "default")
-        self.api = DeviceApi(self.router, Limits(packet_bytes_max=1000), Access(gate), self.budget)
+        self.api = HttpDeviceApi(self.router, Limits(packet_bytes_max=1000), HttpAccess(gate), self.budget)
         transport = httpx.ASGITransport(Starlette(routes=self.api.routes))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
 
-def run(test: Callable[[Rig], Coroutine[Any, Any, None]], gate: Callable[[], Gate] | None = None) -> None:
+def run(test: Callable[[Rig], Coroutine[Any, Any, None]], gate: Callable[[], Authenticator] | None = None) -> None:
     async def main() -> None:
         rig = Rig(gate() if gate is not None else None)
         async with rig.client:
@@ -328,16 +328,16 @@ def test_a_response_to_a_command() -> None:
             single("a", b"", query, {})
 
 
-def gate() -> Gate:
+def gate() -> Authenticator:
     """Lets `alice` and `carol` in with `secret`: they may send to `plant/#` and receive from `queue/alice`."""
     rules = (
         AccessRule(("plant/#",), frozenset((Operation.SEND,))),
         AccessRule(("queue/alice",), frozenset((Operation.RECV,))),
     )
     users = {name: with_secret(new_user(name, rules), "secret", at_s=0.0) for name in ("alice", "carol")}
-    return Gate(
+    return Authenticator(
         AuthenticationMode.STANDARD,
-        Snapshot(users),
+        CredentialSnapshot(users),
         worker=lambda work, done: done(work()),
         clock=time.monotonic,
     )
@@ -346,9 +346,9 @@ def gate() -> Gate:
 def test_a_request_whose_password_waits_too_long_is_answered_503() -> None:
     now, works = 0.0, list[Work]()
     users = {"alice": with_secret(new_user("alice"), "secret", at_s=0.0)}
-    waiting = Gate(
+    waiting = Authenticator(
         AuthenticationMode.STANDARD,
-        Snapshot(users),
+        CredentialSnapshot(users),
         worker=lambda work, _: works.append(work),
         clock=lambda: now,
     )

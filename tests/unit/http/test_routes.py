@@ -19,8 +19,8 @@ from cloud.hub.enrolment.http import routes as enrolment_routes
 from edge.appliance.console.app import make_app
 from edge.appliance.crossing.routes import bridge_routes
 from edge.broker.hono.http import HonoApi
-from edge.broker.http.access import Access
-from edge.broker.http.api import DeviceApi
+from edge.broker.http.access import HttpAccess
+from edge.broker.http.api import HttpDeviceApi
 from edge.broker.http.route import HttpRoute, allowed_methods
 from edge.broker.limits import Limits
 
@@ -39,13 +39,13 @@ def gateway() -> list[Route]:
         source = ANY
 
     routes = HonoApi(cast(Any, Service()), Limits()).routes
-    app = make_app(cast(Any, Source()), Access(), None, [*routes, *bridge_routes(ANY, ANY, Access())])
+    app = make_app(cast(Any, Source()), HttpAccess(), None, [*routes, *bridge_routes(ANY, ANY, HttpAccess())])
     return cast(Any, app).routes  # type: ignore[no-any-return]
 
 
 def hub() -> list[Route]:
-    more = [*command_routes(ANY, Access()), *desired_routes(ANY, Access()), *enrolment_routes(ANY, ANY)]
-    app = hub_application(ANY, ANY, ANY, Access(), ANY, dev=False, now_us=lambda: 0, clock=lambda: 0.0, more=more)
+    more = [*command_routes(ANY, HttpAccess()), *desired_routes(ANY, HttpAccess()), *enrolment_routes(ANY, ANY)]
+    app = hub_application(ANY, ANY, ANY, HttpAccess(), ANY, dev=False, now_us=lambda: 0, clock=lambda: 0.0, more=more)
     return cast(Any, app).routes  # type: ignore[no-any-return]
 
 
@@ -79,7 +79,7 @@ def test_no_module_makes_a_route_of_starlette() -> None:
 
 
 def test_allowed_methods_are_those_of_all_routes_of_a_path() -> None:
-    found = [each for each in command_routes(ANY, Access()) if isinstance(each, HttpRoute)]
+    found = [each for each in command_routes(ANY, HttpAccess()) if isinstance(each, HttpRoute)]
     assert allowed_methods(found, "/api/v1/commands") == "GET, HEAD, POST"
     assert allowed_methods(found, "/api/v1/commands/7") == "DELETE, GET, HEAD"
 
@@ -87,6 +87,6 @@ def test_allowed_methods_are_those_of_all_routes_of_a_path() -> None:
 def test_device_api_without_hono() -> None:
     async def main() -> None:
         router: Any = None
-        assert {route.path for route in DeviceApi(router, Limits()).routes} >= TAKES_BY_GET
+        assert {route.path for route in HttpDeviceApi(router, Limits()).routes} >= TAKES_BY_GET
 
     asyncio.run(main())

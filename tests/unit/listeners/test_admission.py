@@ -19,8 +19,8 @@ from edge.broker.limits import (
     Limits,
 )
 from edge.broker.listeners import admission as admission_module
-from edge.broker.listeners.admission import Admission, Counted
-from edge.broker.listeners.resident import Resident
+from edge.broker.listeners.admission import Admission, ConnectionMeter
+from edge.broker.listeners.resident import ResidentMemory
 from edge.broker.model.budget import Budget
 from edge.broker.model.remote import remote_of
 
@@ -33,7 +33,7 @@ COST = 3_000
 class Connection:
     """A driver as admission sees it."""
 
-    def __init__(self, counted: Counted, address: str = "192.0.2.1") -> None:
+    def __init__(self, counted: ConnectionMeter, address: str = "192.0.2.1") -> None:
         self.address = address
         self.peername = f"{address}:1"
         self.account: Any = None
@@ -70,7 +70,7 @@ class Connection:
 class Rig:
     def __init__(self) -> None:
         self.admission = Admission(LIMITS, Budget(MEMORY, "default"), lambda: 0)
-        self.counted = Counted(self.admission, COST)
+        self.counted = ConnectionMeter(self.admission, COST)
 
     def known(self, address: str = "192.0.2.1", user: str = "", held: int = 0) -> Connection:
         made = Connection(self.counted, address)
@@ -299,7 +299,7 @@ def test_who_is_displaced_is_not_let_in_afterwards() -> None:
 def test_nobody_new_while_the_process_takes_too_much() -> None:
     async def case(rig: Rig) -> None:
         taken = [MEMORY + 1]
-        rig.admission.resident = Resident(MEMORY, read=lambda: taken[0], trim=lambda: None)
+        rig.admission.resident = ResidentMemory(MEMORY, read=lambda: taken[0], trim=lambda: None)
         connections = [rig.known(f"192.0.2.{number}", held=4 * MIB) for number in range(4)]
         assert rig.admission.lets_in
         rig.admission.tick(lambda: ())
@@ -316,7 +316,7 @@ def test_nobody_new_while_the_process_takes_too_much() -> None:
 def test_the_allocator_is_asked_seldom_while_it_has_nothing() -> None:
     asked: list[float] = []
     now = 0.0
-    resident = Resident(100 * MIB, read=lambda: 60 * MIB, trim=lambda: asked.append(now))
+    resident = ResidentMemory(100 * MIB, read=lambda: 60 * MIB, trim=lambda: asked.append(now))
     for step in range(4 * 600):
         now = step / 4
         resident.look(now, freed=False)
@@ -330,7 +330,7 @@ def test_the_allocator_is_asked_seldom_while_it_has_nothing() -> None:
 
 def test_what_peers_had_is_given_back_when_they_leave_by_themselves() -> None:
     taken, asked = [40 * MIB], list[float]()
-    resident = Resident(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
+    resident = ResidentMemory(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
     assert not resident.look(0.0, freed=False, left=True), "others may leave too"
     assert resident.look(TRIM_CALM_S, freed=False)
     taken[0] += TRIM_GROWTH_BYTES + MIB
@@ -344,7 +344,7 @@ def test_what_peers_had_is_given_back_when_they_leave_by_themselves() -> None:
 def test_what_a_burst_took_in_passing_is_given_back_when_it_is_over() -> None:
     """Nobody has left."""
     taken, asked = [40 * MIB], list[float]()
-    resident = Resident(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
+    resident = ResidentMemory(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
     resident.look(0.0, freed=False)
     assert resident.look(TRIM_SETTLED_S, freed=False), "what the start took"
     for step in range(8):
@@ -365,7 +365,7 @@ def test_while_peers_leave_the_allocator_is_asked_seldom(share: int) -> None:
         taken[0] += MIB
         resident.look(now, freed=True, **what)
 
-    resident = Resident(bytes_max, read=lambda: taken[0], trim=lambda: asked.append(now))
+    resident = ResidentMemory(bytes_max, read=lambda: taken[0], trim=lambda: asked.append(now))
     for step in range(4 * 30):
         now = step / 4
         look(left=True)
@@ -376,7 +376,7 @@ def test_while_peers_leave_the_allocator_is_asked_seldom(share: int) -> None:
 def test_what_is_left_of_an_attack_is_given_back_soon() -> None:
     asked: list[float] = []
     now = 0.0
-    resident = Resident(1_024 * MIB, read=lambda: 100 * MIB, trim=lambda: asked.append(now))
+    resident = ResidentMemory(1_024 * MIB, read=lambda: 100 * MIB, trim=lambda: asked.append(now))
     for step in range(4 * 20):
         now = step / 4
         resident.look(now, freed=step < 4 * 5, left=step < 4 * 5)
@@ -387,7 +387,9 @@ def test_what_is_left_of_an_attack_is_given_back_soon() -> None:
 def test_connections_that_end_by_themselves_are_told_to_who_looks_at_memory() -> None:
     def case(rig: Rig) -> None:
         asked: list[int] = []
-        rig.admission.resident = Resident(MEMORY, read=lambda: 2 * TRIM_GROWTH_BYTES, trim=lambda: asked.append(1))
+        rig.admission.resident = ResidentMemory(
+            MEMORY, read=lambda: 2 * TRIM_GROWTH_BYTES, trim=lambda: asked.append(1)
+        )
         connection = rig.known("192.0.2.1", held=0)
         rig.admission.tick(lambda: ())
         assert not asked

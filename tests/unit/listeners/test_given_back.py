@@ -10,10 +10,10 @@ import pytest
 from bridge.transport.driver import Driver
 from bridge.transport.slow_lane import TURN_S, slow_lane_of
 from edge.broker.limits import MIB, Limits
-from edge.broker.listeners.admission import Admission, Counted
+from edge.broker.listeners.admission import Admission, ConnectionMeter
 from edge.broker.model.budget import Budget
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.connection import MqttConnection
 from tests.unit.bridge.test_driver import Nobody
 
 CONNECT = packets.Connect("c", 5, username="u" * 60_000, password=bytes(60_000)).encode(5)
@@ -50,8 +50,8 @@ def test_half_connects_of_one_turn(put_off: bool) -> None:
         for _ in range(200):
             if put_off:
                 slow_lane_of(loop).spend(TURN_S)
-            connection = Connection(Limits(), loop.time())
-            driver = Driver(connection, lambda _: Nobody(), write_bytes_max=1, meter=Counted(admission, 0))
+            connection = MqttConnection(Limits(), loop.time())
+            driver = Driver(connection, lambda _: Nobody(), write_bytes_max=1, meter=ConnectionMeter(admission, 0))
             driver.connection_made(Socket())
             driver.data_received(CONNECT[:-1])
             drivers.append(driver)

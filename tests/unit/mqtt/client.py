@@ -7,7 +7,7 @@ from typing import Any
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_wire import read_fixed_header
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.state import SessionState
 from tests.support.machines import take_all
 
@@ -43,7 +43,7 @@ class Opened:
         self.version = version
         self.now = 100.0
         self.state = state if state is not None else SessionState()
-        self.connection = Connection(limits or Limits(), self.now)
+        self.connection = MqttConnection(limits or Limits(), self.now)
         connect = connect or packets.Connect("c", version)
         (event,) = self.connection.receive_data(connect.encode(), self.now)
         self.connect = event

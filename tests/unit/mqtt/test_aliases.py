@@ -6,7 +6,7 @@ from bridge.message import Run
 from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.aliases import TopicAliases
-from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.events import MqttDelivery
 from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN, ALIASES_SENT_MAX, HEADS_CACHED_MAX
 from edge.broker.mqtt.state import SessionState
 from tests.unit.mqtt.client import Opened
@@ -16,9 +16,9 @@ def connect(maximum: int, **more: int) -> p.Connect:
     return p.Connect("c", 5, properties=Properties(topic_alias_maximum=maximum, **more))  # type: ignore[arg-type]
 
 
-def delivery(topic: str, *bodies: bytes, qos: int = 0, identifiers: tuple[int, ...] = ()) -> Delivery:
+def delivery(topic: str, *bodies: bytes, qos: int = 0, identifiers: tuple[int, ...] = ()) -> MqttDelivery:
     raw = encode_run(Properties(content_type="a/b"))
-    return Delivery(Run(topic, "d", qos, raw, list(bodies)), qos, retain=False, token=None, identifiers=identifiers)
+    return MqttDelivery(Run(topic, "d", qos, raw, list(bodies)), qos, retain=False, token=None, identifiers=identifiers)
 
 
 def told(opened: Opened) -> list[tuple[str, int | None, bytes]]:

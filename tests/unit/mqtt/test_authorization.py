@@ -16,16 +16,16 @@ from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import Common, ConnectionHandler
+from edge.broker.mqtt.handler import ConnectionHandler, HandlerContext
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.credentials import Snapshot, User, new_user
-from edge.broker.security.proof import Decided, Proven, Verdict
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.credentials import CredentialSnapshot, CredentialUser, new_user
+from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
 from tests.support.models.lanes import NoLanes
@@ -34,17 +34,17 @@ from tests.unit.mqtt.client import split
 RULES = [AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))]
 
 
-class PendingGate(Gate):
+class PendingGate(Authenticator):
     """A gate whose verdicts are given by the test."""
 
-    def __init__(self, *users: User) -> None:
-        snapshot = Snapshot({user.name: user for user in users})
+    def __init__(self, *users: CredentialUser) -> None:
+        snapshot = CredentialSnapshot({user.name: user for user in users})
         super().__init__(AuthenticationMode.STANDARD, snapshot, worker=lambda _work, _done: None, clock=lambda: 0.0)
-        self.asked: list[Callable[[Verdict], None]] = []
+        self.asked: list[Callable[[LoginVerdict], None]] = []
 
     def check(self, username: str | None, password: bytes | None, decided: Decided, source: str = "") -> None:
-        proven = Proven(username or "")
-        self.asked.append(lambda said: decided(said, proven if said is Verdict.ACCEPTED else None))
+        proven = VerifiedIdentity(username or "")
+        self.asked.append(lambda said: decided(said, proven if said is LoginVerdict.ACCEPTED else None))
 
 
 class Driver:
@@ -92,12 +92,12 @@ class Peer:
 
     def __init__(self, site: Site, version: int, *, identity: str | None = None, **connect: Any) -> None:
         self.site, self.version = site, version
-        self.connection = Connection(Limits(), 0.0)
+        self.connection = MqttConnection(Limits(), 0.0)
         self.driver = Driver(identity)
         self.session = ConnectionHandler(
             self.driver,  # type: ignore[arg-type]
             self.connection,
-            Common(site.router, site.sessions, lambda: 0.0, NoLanes(), site.gate),
+            HandlerContext(site.router, site.sessions, lambda: 0.0, NoLanes(), site.gate),
         )
         self.send(packets.Connect(connect.pop("client_id", "c"), version, **connect))
 
@@ -111,7 +111,7 @@ class Peer:
 
 def admitted(site: Site, version: int, **connect: Any) -> Peer:
     peer = Peer(site, version, username=connect.pop("username", "joe"), password=b"x", **connect)
-    site.gate.asked.pop()(Verdict.ACCEPTED)
+    site.gate.asked.pop()(LoginVerdict.ACCEPTED)
     peer.sent()
     return peer
 
@@ -123,15 +123,20 @@ class TestVerdict:
         peer = Peer(site, version, username="joe", password=b"x")
         peer.send(packets.Subscribe(7, (SubscriptionRequest("up/1", 1),)))
         assert peer.sent() == []
-        site.gate.asked.pop()(Verdict.ACCEPTED)
+        site.gate.asked.pop()(LoginVerdict.ACCEPTED)
         assert [type(packet) for packet in peer.sent()] == [packets.ConnAck, packets.SubAck]
         assert peer.driver.flushes
 
     @pytest.mark.parametrize(
         ("version", "verdict", "reason"),
-        [(4, Verdict.REFUSED, 0x86), (5, Verdict.REFUSED, 0x86), (4, Verdict.BUSY, 0x88), (5, Verdict.BUSY, 0x89)],
+        [
+            (4, LoginVerdict.REFUSED, 0x86),
+            (5, LoginVerdict.REFUSED, 0x86),
+            (4, LoginVerdict.BUSY, 0x88),
+            (5, LoginVerdict.BUSY, 0x89),
+        ],
     )
-    def test_refused(self, version: int, verdict: Verdict, reason: int) -> None:
+    def test_refused(self, version: int, verdict: LoginVerdict, reason: int) -> None:
         site = Site()
         peer = Peer(site, version, username="joe", password=b"x")
         site.gate.asked.pop()(verdict)
@@ -144,7 +149,7 @@ class TestVerdict:
         site = Site()
         peer = Peer(site, 5, username="joe", password=b"x")
         peer.session.handle(peer.connection.receive_eof(1.0))
-        site.gate.asked.pop()(Verdict.ACCEPTED)
+        site.gate.asked.pop()(LoginVerdict.ACCEPTED)
         assert len(site.sessions) == 0
 
     def test_a_certificate_is_enough(self) -> None:
@@ -200,7 +205,7 @@ class TestSessions:
         site = Site()
         first = admitted(site, 4, clean_start=False)
         thief = Peer(site, 4, username="jane", password=b"x")
-        site.gate.asked.pop()(Verdict.ACCEPTED)
+        site.gate.asked.pop()(LoginVerdict.ACCEPTED)
         assert thief.sent()[0].reason == 0x85
         assert not first.connection.closed
         assert SessionRegistry(site.router, site.store, MqttTranslator()).owner("c") == "joe"  # after a restart too
@@ -219,11 +224,11 @@ class TestSessions:
         )
         narrow = [AccessRule(("up/a",), frozenset({Operation.RECV}))]
         peer.sent()
-        site.gate.update(Snapshot({"joe": new_user("joe", narrow)}))
+        site.gate.update(CredentialSnapshot({"joe": new_user("joe", narrow)}))
         assert peer.sent()[0].reason == 0x87
         assert peer.connection.closed
         again = Peer(site, 5, username="joe", password=b"x", clean_start=False)
-        site.gate.asked.pop()(Verdict.ACCEPTED)
+        site.gate.asked.pop()(LoginVerdict.ACCEPTED)
         assert again.sent()[0].session_present
         site.router.publish(Publication(again.session, _run("up/a"), ()))
         site.router.publish(Publication(again.session, _run("up/b"), ()))

@@ -15,9 +15,9 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import Common, ConnectionHandler
+from edge.broker.mqtt.handler import ConnectionHandler, HandlerContext
 from edge.broker.mqtt.interception import NO_INTERCEPTION
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.batch import Publication, PublishBatch
@@ -114,12 +114,12 @@ class Peer:
         self.version = version
         self._behind: list[Any] = []
         """Sent behind CONNACK."""
-        self.connection = Connection(Limits(), 0.0)
+        self.connection = MqttConnection(Limits(), 0.0)
         self.driver = Driver()
         self.handler = ConnectionHandler(
             self.driver,  # type: ignore[arg-type]
             self.connection,
-            Common(site.router, site.sessions, lambda: 0.0, NoLanes(), interception=site.interception),
+            HandlerContext(site.router, site.sessions, lambda: 0.0, NoLanes(), interception=site.interception),
         )
         block = Properties(session_expiry_interval_s=expiry_s, receive_maximum=receive_maximum)
         block = block if version == 5 else NONE

@@ -12,15 +12,15 @@ from edge.broker.message.mqtt_properties import Properties, decode_run
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import events, packets
 from edge.broker.mqtt.connect import NEVER_EXPIRES
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX
 from edge.broker.mqtt.state import SessionState
 from tests.unit.mqtt.cases import BAD
 from tests.unit.mqtt.client import VERSIONS, Opened, split
 
 
-def start(data: bytes, limits: Limits | None = None) -> tuple[Connection, list[object]]:
-    connection = Connection(limits or Limits(), 0.0)
+def start(data: bytes, limits: Limits | None = None) -> tuple[MqttConnection, list[object]]:
+    connection = MqttConnection(limits or Limits(), 0.0)
     return connection, list(connection.receive_data(data, 1.0))
 
 
@@ -29,7 +29,7 @@ class TestConnect:
     def test_becomes_an_event_and_waits(self, version: int) -> None:
         packet = packets.Connect("dev", version, keep_alive_s=9, username="u", password=b"p")
         connection, (event,) = start(packet.encode())
-        assert isinstance(event, events.Connect)
+        assert isinstance(event, events.ConnectEvent)
         assert (event.version, event.client_id, event.keep_alive_s) == (version, "dev", 9)
         assert (event.username, event.password, event.will) == ("u", b"p", None)
         assert connection.data_to_send() == b""
@@ -38,7 +38,7 @@ class TestConnect:
     def test_session_expiry_of_each_version(self) -> None:
         def expiry(packet: packets.Connect) -> int:
             (event,) = start(packet.encode())[1]
-            assert isinstance(event, events.Connect)
+            assert isinstance(event, events.ConnectEvent)
             return event.session_expiry_s
 
         assert expiry(packets.Connect("a", 4, clean_start=True)) == 0
@@ -55,7 +55,7 @@ class TestConnect:
             request_response_information=1,
         )
         (event,) = start(packets.Connect("a", 5, properties=block).encode())[1]
-        assert isinstance(event, events.Connect)
+        assert isinstance(event, events.ConnectEvent)
         assert (event.receive_maximum, event.maximum_packet_size, event.topic_alias_maximum) == (3, 100, 4)
         assert not event.request_problem_information
         assert event.request_response_information
@@ -64,7 +64,7 @@ class TestConnect:
         block = Properties(will_delay_interval_s=4, content_type="text/plain", user_property=(("b", "1"), ("a", "2")))
         will = packets.WillMessage("w/a", b"gone", 1, True, block)
         (event,) = start(packets.Connect("dev", 5, will=will).encode())[1]
-        assert isinstance(event, events.Connect)
+        assert isinstance(event, events.ConnectEvent)
         assert event.will is not None
         assert event.will.delay_s == 4
         run = event.will.run
@@ -77,7 +77,7 @@ class TestConnect:
     def test_will_topic_with_a_wildcard(self) -> None:
         packet = packets.Connect("a", 5, will=packets.WillMessage("w/#", b""))
         connection, (event,) = start(packet.encode())
-        assert isinstance(event, events.Disconnected)
+        assert isinstance(event, events.DisconnectedEvent)
         (answer,) = split(connection.data_to_send(), 5)
         assert isinstance(answer, packets.ConnAck)
         assert answer.reason is R.TOPIC_NAME_INVALID
@@ -87,7 +87,7 @@ class TestNotAConnect:
     @pytest.mark.parametrize("case", [case for case in BAD if case.name.startswith("CONNECT")], ids=lambda c: c.name)
     def test_wrong_connect_closes(self, case: object) -> None:
         connection, found = start(case.data)  # type: ignore[attr-defined]
-        assert [type(event) for event in found] == [events.Disconnected]
+        assert [type(event) for event in found] == [events.DisconnectedEvent]
         assert connection.closed
         data = connection.data_to_send()
         answers = split(data, 5 if data[2:] and data[0] == 0x20 and data[1] > 2 else 4)
@@ -104,7 +104,7 @@ class TestNotAConnect:
     def test_level_of_a_bridge(self, name: bytes, version: int) -> None:
         body = name + bytes((0x80 | version, 2, 0, 0, 0, 1)) + b"a"
         (event,) = start(bytes((0x10, len(body))) + body)[1]
-        assert isinstance(event, events.Connect)
+        assert isinstance(event, events.ConnectEvent)
         assert (event.version, event.bridge) == (version, True)
         assert packets.Connect("a", version, bridge=True).encode()[2:] == body
 
@@ -122,7 +122,7 @@ class TestNotAConnect:
     @pytest.mark.parametrize("first", [0x00, 0x20, 0x30, 0xC0, 0xE0, 0x16, 0x47])
     def test_first_byte_is_enough(self, first: int) -> None:
         connection, (event,) = start(bytes((first,)))
-        assert isinstance(event, events.Disconnected)
+        assert isinstance(event, events.DisconnectedEvent)
         assert connection.closed
         assert connection.data_to_send() == b""
 
@@ -131,7 +131,7 @@ class TestNotAConnect:
         connect = packets.Connect("a" * 65_000, will=will, username="u" * 2_000).encode()
         assert len(connect) > CONNECT_BYTES_MAX
         connection, found = start(connect[:100])
-        assert [type(event) for event in found] == [events.Disconnected]
+        assert [type(event) for event in found] == [events.DisconnectedEvent]
         assert connection.closed
 
 
@@ -181,11 +181,11 @@ class TestAccept:
         connection, found = start(data + packets.Publish("t", b"2").encode(4)[:3])
         assert len(found) == 1
         (published,) = connection.accept(SessionState(), False)
-        assert isinstance(published, events.Published)
+        assert isinstance(published, events.PublishEvent)
         assert published.run.bodies == [b"1"]
         assert [type(each) for each in split(connection.data_to_send(), 4)] == [packets.ConnAck, packets.PingResp]
         (rest,) = connection.receive_data(packets.Publish("t", b"2").encode(4)[3:], 1.0)
-        assert isinstance(rest, events.Published)
+        assert isinstance(rest, events.PublishEvent)
         assert rest.run.bodies == [b"2"]
 
     def test_what_comes_while_the_session_decides_waits(self) -> None:
@@ -193,17 +193,17 @@ class TestAccept:
         for byte in packets.Publish("t", b"1").encode(4):
             assert not connection.receive_data(bytes((byte,)), 1.0)
         (published,) = connection.accept(SessionState(), False)
-        assert isinstance(published, events.Published)
+        assert isinstance(published, events.PublishEvent)
 
     def test_what_waits_is_bounded(self) -> None:
         connection, _ = start(packets.Connect("a").encode())
         found = list(connection.receive_data(bytes(EARLY_BYTES_MAX + 1), 1.0))
-        assert [type(event) for event in found] == [events.Disconnected]
+        assert [type(event) for event in found] == [events.DisconnectedEvent]
         assert connection.closed
 
     def test_after_the_client_has_gone(self) -> None:
         connection, _ = start(packets.Connect("a").encode())
-        assert [type(event) for event in connection.receive_eof(1.0)] == [events.Disconnected]
+        assert [type(event) for event in connection.receive_eof(1.0)] == [events.DisconnectedEvent]
         assert list(connection.accept(SessionState(), False)) == []
         connection.refuse(R.SERVER_BUSY)
         assert connection.data_to_send() == b""
@@ -224,7 +224,7 @@ class TestAccept:
         else:
             assert connack is None or connack.reason is R.PACKET_TOO_LARGE
             assert connection.closed
-            assert [type(event) for event in found] == [events.Disconnected]
+            assert [type(event) for event in found] == [events.DisconnectedEvent]
 
     def test_connack_says_nothing_that_goes_without_saying(self) -> None:
         connection, _ = start(packets.Connect("a", 5).encode())
@@ -233,7 +233,7 @@ class TestAccept:
 
     @pytest.mark.parametrize("call", ["accept", "refuse", "deliver", "acknowledge", "subscribed", "unsubscribed"])
     def test_before_connect_is_a_bug_of_ours(self, call: str) -> None:
-        connection = Connection(Limits(), 0.0)
+        connection = MqttConnection(Limits(), 0.0)
         arguments = {
             "accept": (SessionState(), False),
             "refuse": (R.SERVER_BUSY,),
@@ -264,7 +264,7 @@ class TestRefuse:
         assert connection.data_to_send() == bytes((0x20, 2, 0, code))
         assert connection.closed
         (event,) = connection.receive_eof(2.0)
-        assert isinstance(event, events.Disconnected)
+        assert isinstance(event, events.DisconnectedEvent)
         assert not event.publish_will
         assert not connection.receive_eof(2.0)
 
@@ -280,17 +280,17 @@ class TestRefuse:
         (answer,) = split(connection.data_to_send(), 5)
         assert isinstance(answer, packets.ConnAck)
         assert answer.reason is R.NOT_AUTHORIZED
-        assert [type(event) for event in connection.receive_eof(1.0)] == [events.Disconnected]
+        assert [type(event) for event in connection.receive_eof(1.0)] == [events.DisconnectedEvent]
 
 
 class TestDeadlines:
     def test_connect_has_to_come_in_time(self) -> None:
-        connection = Connection(Limits(handshake_s=10.0), 5.0)
+        connection = MqttConnection(Limits(handshake_s=10.0), 5.0)
         assert connection.deadline == 15.0
         connection.receive_data(b"\x10", 14.0)
         assert connection.deadline == 15.0
         assert not connection.handle_timeout(14.9)
-        assert [type(event) for event in connection.handle_timeout(15.0)] == [events.Disconnected]
+        assert [type(event) for event in connection.handle_timeout(15.0)] == [events.DisconnectedEvent]
         assert connection.closed
         assert connection.deadline is None
 
@@ -304,7 +304,7 @@ class TestDeadlines:
     def test_the_decision_has_a_bound_of_its_own(self) -> None:
         connection, _ = start(packets.Connect("a").encode())
         late = 10.0 + LOGIN_WAIT_S_MAX
-        assert [type(event) for event in connection.handle_timeout(late)] == [events.Disconnected]
+        assert [type(event) for event in connection.handle_timeout(late)] == [events.DisconnectedEvent]
 
     @pytest.mark.parametrize("version", VERSIONS)
     def test_keep_alive(self, version: int) -> None:
@@ -316,7 +316,7 @@ class TestDeadlines:
         assert opened.connection.deadline == opened.now + 15
         assert not opened.connection.handle_timeout(opened.now + 14.9)
         (event,) = opened.connection.handle_timeout(opened.now + 15)
-        assert isinstance(event, events.Disconnected)
+        assert isinstance(event, events.DisconnectedEvent)
         assert event.publish_will
         pong, *rest = opened.sent()
         assert isinstance(pong, packets.PingResp)
@@ -330,11 +330,11 @@ class TestDeadlines:
             assert not opened.connection.handle_timeout(now, listening=False)
             assert opened.connection.deadline == now + 15
         (event,) = opened.connection.handle_timeout(now + 15)
-        assert isinstance(event, events.Disconnected)
+        assert isinstance(event, events.DisconnectedEvent)
 
     def test_connect_has_to_come_in_time_from_whoever_is_not_listened_to(self) -> None:
-        connection = Connection(Limits(handshake_s=10.0), 5.0)
-        assert [type(event) for event in connection.handle_timeout(15.0, listening=False)] == [events.Disconnected]
+        connection = MqttConnection(Limits(handshake_s=10.0), 5.0)
+        assert [type(event) for event in connection.handle_timeout(15.0, listening=False)] == [events.DisconnectedEvent]
 
     def test_no_keep_alive(self) -> None:
         assert Opened().connection.deadline is None

@@ -18,7 +18,7 @@ class TestSubscribe:
         opened = Opened(version)
         requests = [Request("a/+", 1), Request("#", 2), Request("$share/g/a/#", 0)]
         (event,) = opened.send(p.Subscribe(10, tuple(requests)))
-        assert event == events.Subscribe(10, requests)
+        assert event == events.SubscribeEvent(10, requests)
         opened.connection.subscribed(10, [R.GRANTED_QOS_1, R.NOT_AUTHORIZED, R.GRANTED_QOS_0])
         failure = {3: 0, 4: 0x80, 5: 0x87}[version]
         assert opened.sent() == [p.SubAck(10, (1, failure, 0))]
@@ -28,7 +28,7 @@ class TestSubscribe:
         request = Request("a", 1, no_local=True, retain_as_published=True, retain_handling=2)
         block = Properties(subscription_identifier=(268_435_455,), user_property=(("a", "b"),))
         (event,) = opened.send(p.Subscribe(10, (request,), block))
-        assert event == events.Subscribe(10, [request], 268_435_455)
+        assert event == events.SubscribeEvent(10, [request], 268_435_455)
 
     @pytest.mark.parametrize("version", VERSIONS)
     @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ class TestSubscribe:
     def test_filters_that_are_none(self, version: int, topic_filter: str) -> None:
         for packet in (p.Subscribe(1, (Request(topic_filter, 0),)), p.Unsubscribe(1, ("ok", topic_filter))):
             opened = Opened(version)
-            assert [type(event) for event in opened.send(packet)] == [events.Disconnected]
+            assert [type(event) for event in opened.send(packet)] == [events.DisconnectedEvent]
             told = [packet.reason for packet in opened.sent()]  # type: ignore[attr-defined]
             assert told == ([R.TOPIC_FILTER_INVALID] if version == 5 else [])
 
@@ -49,7 +49,7 @@ class TestSubscribe:
     def test_no_local_on_a_shared_subscription(self) -> None:
         opened = Opened(5)
         found = opened.send(p.Subscribe(1, (Request("$share/g/a", 0, no_local=True),)))
-        assert isinstance(found[0], events.Disconnected)
+        assert isinstance(found[0], events.DisconnectedEvent)
         assert opened.sent()[-1].reason is R.PROTOCOL_ERROR  # type: ignore[attr-defined]
 
     def test_answer_larger_than_the_client_takes(self) -> None:
@@ -64,7 +64,7 @@ class TestUnsubscribe:
     def test_event_and_answer(self, version: int) -> None:
         opened = Opened(version)
         (event,) = opened.send(p.Unsubscribe(3, ("a", "b/#")))
-        assert event == events.Unsubscribe(3, ["a", "b/#"])
+        assert event == events.UnsubscribeEvent(3, ["a", "b/#"])
         opened.connection.unsubscribed(3, [R.SUCCESS, R.NO_SUBSCRIPTION_EXISTED])
         assert opened.sent() == [p.UnsubAck(3, (0, 0x11) if version == 5 else ())]
 
@@ -87,7 +87,7 @@ class TestDisconnect:
     def test_normal_one_drops_the_will_and_what_follows(self, version: int) -> None:
         opened = with_will(version)
         found = opened.send(p.Publish("t", b"1"), p.Disconnect(), p.Publish("t", b"2"))
-        assert [type(event) for event in found] == [events.Published, events.Disconnected]
+        assert [type(event) for event in found] == [events.PublishEvent, events.DisconnectedEvent]
         assert not found[1].publish_will
         assert opened.connection.closed
         assert opened.sent() == []
@@ -159,7 +159,7 @@ class TestViolations:
     def test_close_with_the_will(self, version: int, packet: p.Packet | bytes) -> None:
         opened = with_will(version)
         found = opened.send(p.Publish("t"), packet, p.Publish("t"))
-        assert [type(event) for event in found] == [events.Published, events.Disconnected]
+        assert [type(event) for event in found] == [events.PublishEvent, events.DisconnectedEvent]
         assert found[1].publish_will
         assert found[1].reason
         assert opened.connection.closed
@@ -172,7 +172,7 @@ class TestViolations:
     def test_remaining_length_longer_than_need_be(self) -> None:
         assert Opened(4).send(b"\xc0\x80\x00") == []
         opened = Opened(5)
-        assert [type(event) for event in opened.send(b"\xc0\x80\x00")] == [events.Disconnected]
+        assert [type(event) for event in opened.send(b"\xc0\x80\x00")] == [events.DisconnectedEvent]
 
     def test_mqtt_3_1_uses_dup_on_more_than_publish(self) -> None:
         opened = Opened(3)

@@ -12,15 +12,15 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.model.interfaces import DeliveryOutcome
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.events import Acknowledged, Delivery
+from edge.broker.mqtt.events import AcknowledgedEvent, MqttDelivery
 from edge.broker.mqtt.limits import INFLIGHT_BYTES_MAX
 from edge.broker.mqtt.state import PACKET_ID_MAX, SessionState
 from tests.unit.mqtt.client import VERSIONS, Opened
 
 
-def delivery(*bodies: bytes, qos: int = 1, retain: bool = False, properties: Properties | None = None) -> Delivery:
+def delivery(*bodies: bytes, qos: int = 1, retain: bool = False, properties: Properties | None = None) -> MqttDelivery:
     raw = encode_run(properties) if properties is not None else b""
-    return Delivery(Run("t/a", "someone", qos, raw, list(bodies)), qos, retain, object())
+    return MqttDelivery(Run("t/a", "someone", qos, raw, list(bodies)), qos, retain, object())
 
 
 def publish(body: bytes, packet_id: int = 0, qos: int = 1, **fields: object) -> p.Publish:
@@ -42,7 +42,7 @@ class TestEncoding:
     @pytest.mark.parametrize("qos", [0, 1])
     def test_properties_and_subscription_identifiers(self, qos: int) -> None:
         block = Properties(content_type="a/b", user_property=(("k", "1"),))
-        sent = Delivery(
+        sent = MqttDelivery(
             Run("t/a", "d", qos, encode_run(block), [b"1", b"2"]), qos, retain=True, token=None, identifiers=(5, 300)
         )
         five, four = Opened(5), Opened(4)
@@ -110,7 +110,7 @@ class TestAcknowledged:
         sent = delivery(b"a", b"b", b"c")
         opened.connection.deliver(sent)
         (event,) = opened.send(p.PubAck(3), p.PubAck(1), p.PubAck(1), p.PubAck(77), p.PubAck(2))
-        assert event == Acknowledged([(sent, 2), (sent, 0), (sent, 1)])
+        assert event == AcknowledgedEvent([(sent, 2), (sent, 0), (sent, 1)])
         assert opened.state.in_flight == 0
 
     @pytest.mark.parametrize("version", VERSIONS)
@@ -126,7 +126,7 @@ class TestAcknowledged:
         assert opened.send(p.PubRec(1)) == []
         assert opened.sent() == [p.PubRel(1)]
         (event,) = opened.send(p.PubComp(1), p.PubComp(2), p.PubComp(2))
-        assert event == Acknowledged([(sent, 0), (sent, 1)])
+        assert event == AcknowledgedEvent([(sent, 0), (sent, 1)])
         assert opened.state.in_flight == 0
 
     @pytest.mark.parametrize("version", VERSIONS)
@@ -144,7 +144,7 @@ class TestAcknowledged:
         opened.sent()
         found = opened.send(p.PubAck(1, R.NOT_AUTHORIZED), p.PubRec(2, R.QUOTA_EXCEEDED))
         rejected = DeliveryOutcome.REJECTED
-        assert found == [Acknowledged([(one, 0)], rejected), Acknowledged([(two, 0)], rejected)]
+        assert found == [AcknowledgedEvent([(one, 0)], rejected), AcknowledgedEvent([(two, 0)], rejected)]
         assert opened.sent() == []
 
     @pytest.mark.parametrize("answer", [p.PubRec(1), p.PubComp(2), p.PubAck(2)])
@@ -156,7 +156,7 @@ class TestAcknowledged:
         opened.sent()
         data = answer.encode(5)
         found = opened.send(data[:1] + b"\4" + data[2:] + b"\0\0" if long else data)
-        assert [type(event) for event in found] == [events.Disconnected]
+        assert [type(event) for event in found] == [events.DisconnectedEvent]
         assert opened.sent()[-1].reason is R.PROTOCOL_ERROR  # type: ignore[attr-defined]
         assert opened.state.in_flight == 2, "nothing is lost for it"
 
@@ -166,7 +166,7 @@ class TestAcknowledged:
         opened.send(p.PubRec(1))
         opened.sent()
         found = opened.send(p.PubAck(1))
-        assert [type(event) for event in found] == [events.Disconnected]
+        assert [type(event) for event in found] == [events.DisconnectedEvent]
         assert opened.sent()[-1].reason is R.PROTOCOL_ERROR  # type: ignore[attr-defined]
         assert list(opened.state.released) == [1]
 
@@ -175,8 +175,8 @@ class TestAcknowledged:
         sent = delivery(b"a", b"b")
         opened.connection.deliver(sent)
         found = opened.send(p.PubAck(1), b"\x40\x02\0\0", p.PubAck(2))
-        assert found[0] == Acknowledged([(sent, 0)])
-        assert isinstance(found[1], events.Disconnected)
+        assert found[0] == AcknowledgedEvent([(sent, 0)])
+        assert isinstance(found[1], events.DisconnectedEvent)
         assert len(found) == 2
 
 
@@ -197,7 +197,7 @@ class TestSendingAgain:
             publish(b"c", 3, 1, dup=True),
             publish(b"y", 5, 2, dup=True),
         ]
-        assert new.send(p.PubAck(3), p.PubComp(4)) == [Acknowledged([(one, 2)]), Acknowledged([(two, 0)])]
+        assert new.send(p.PubAck(3), p.PubComp(4)) == [AcknowledgedEvent([(one, 2)]), AcknowledgedEvent([(two, 0)])]
 
     def test_within_the_new_receive_maximum(self) -> None:
         old = Opened(5)
@@ -236,7 +236,7 @@ class TestSendingAgain:
         old.connection.receive_eof(old.now)
         block = Properties(maximum_packet_size=60)
         new = Opened(5, p.Connect("c", 5, properties=block), state=old.state)
-        assert new.events == [Acknowledged([(sent, 0)], DeliveryOutcome.TOO_LARGE)]
+        assert new.events == [AcknowledgedEvent([(sent, 0)], DeliveryOutcome.TOO_LARGE)]
         assert new.first[1:] == [publish(b"y", 2, dup=True)]
 
     def test_delivered_after_the_connection_closed(self) -> None:

@@ -11,8 +11,8 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.model.authorization import AccessRule, Operation
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.credentials import Snapshot, User, new_user, with_rules, with_secret
+from edge.broker.security.authenticator import Authenticator
+from edge.broker.security.credentials import CredentialSnapshot, CredentialUser, new_user, with_rules, with_secret
 from edge.broker.security.limits import (
     FAILURES_PER_ADDRESS_MAX,
     FAILURES_PER_USER_MAX,
@@ -22,7 +22,7 @@ from edge.broker.security.limits import (
     TOKEN_EXPIRY_CHECK_S,
 )
 from edge.broker.security.login_throttle import Failures
-from edge.broker.security.proof import Decided, Proven, Verdict
+from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 from tests.unit.mqtt.test_authorization import Peer, Site
 
 NOW = 1_000_000.0
@@ -30,7 +30,7 @@ RULE = AccessRule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))
 
 
 @pytest.fixture(scope="module")
-def joe() -> User:
+def joe() -> CredentialUser:
     return with_secret(new_user("joe", [RULE]), "s3cret", at_s=NOW)
 
 
@@ -40,21 +40,21 @@ class Tokens:
     def check(self, token: bytes, decided: Decided) -> None:
         user, _, expiry = token.decode().partition("-")
         if user == "bad":
-            decided(Verdict.REFUSED, None)
+            decided(LoginVerdict.REFUSED, None)
         else:
-            decided(Verdict.ACCEPTED, Proven(user, (RULE,) if user != "poor" else (), float(expiry)))
+            decided(LoginVerdict.ACCEPTED, VerifiedIdentity(user, (RULE,) if user != "poor" else (), float(expiry)))
 
 
 class Gated(Site):
     """A site with real secrets, or tokens, and clocks that stand still."""
 
-    def __init__(self, *users: User, tokens: bool = False) -> None:
+    def __init__(self, *users: CredentialUser, tokens: bool = False) -> None:
         super().__init__()
         self.now = 0.0
         self.utc_s = NOW
-        self.gate = Gate(  # type: ignore[assignment]
+        self.gate = Authenticator(  # type: ignore[assignment]
             AuthenticationMode.EXTERNAL if tokens else AuthenticationMode.STANDARD,
-            Snapshot({user.name: user for user in users}, b"k"),
+            CredentialSnapshot({user.name: user for user in users}, b"k"),
             worker=lambda work, done: done(work()),
             clock=lambda: self.now,
             utc_s=lambda: self.utc_s,
@@ -88,13 +88,13 @@ def opened(site: Gated) -> Peer:
 
 
 class TestScram:
-    def test_both_sides_prove_themselves(self, joe: User) -> None:
+    def test_both_sides_prove_themselves(self, joe: CredentialUser) -> None:
         peer = opened(Gated(joe))
         peer.send(packets.Publish("up/1", b"x", 1, packet_id=1))
         peer.send(packets.Publish("no", b"x", 1, packet_id=2))
         assert {packet.packet_id: packet.reason.failed for packet in peer.sent()} == {1: False, 2: True}
 
-    def test_again(self, joe: User) -> None:
+    def test_again(self, joe: CredentialUser) -> None:
         peer = opened(Gated(joe))
         client = scram.ScramClient("joe", "s3cret")
         peer.send(scram_auth(client.first(), R.RE_AUTHENTICATE))
@@ -107,7 +107,7 @@ class TestScram:
         assert not peer.connection.closed
 
     @pytest.mark.parametrize(("user", "password"), [("joe", "wrong"), ("jane", "s3cret")])
-    def test_again_as_somebody_else(self, joe: User, user: str, password: str) -> None:
+    def test_again_as_somebody_else(self, joe: CredentialUser, user: str, password: str) -> None:
         jane = with_secret(new_user("jane", [RULE]), "s3cret", at_s=NOW)
         peer = opened(Gated(joe, jane))
         client = scram.ScramClient(user, password)
@@ -118,7 +118,7 @@ class TestScram:
         assert (type(answer), answer.reason) == (packets.Disconnect, R.NOT_AUTHORIZED)
         assert peer.connection.closed
 
-    def test_rules_that_shrank_end_subscriptions(self, joe: User) -> None:
+    def test_rules_that_shrank_end_subscriptions(self, joe: CredentialUser) -> None:
         site = Gated(joe)
         peer = opened(site)
         peer.send(packets.Subscribe(1, (SubscriptionRequest("up/#", 0),)))
@@ -131,14 +131,14 @@ class TestScram:
         assert site.sessions._table.opened["c"].subscribers == {}
 
     @pytest.mark.parametrize("first", [b"", b"y,,n=", b"p=tls-unique,,n=joe,r=x", b"\xff"])
-    def test_nonsense(self, joe: User, first: bytes) -> None:
+    def test_nonsense(self, joe: CredentialUser, first: bytes) -> None:
         peer = Gated(joe).connect(scram.MECHANISM, first)
         (answer,) = peer.sent()
         assert (type(answer), answer.reason) == (packets.ConnAck, R.BAD_USER_NAME_OR_PASSWORD)
         assert peer.connection.closed
 
     @pytest.mark.parametrize(("user", "password"), [("joe", "wrong"), ("nobody", "s3cret")])
-    def test_wrong(self, joe: User, user: str, password: str) -> None:
+    def test_wrong(self, joe: CredentialUser, user: str, password: str) -> None:
         site = Gated(joe)
         client = scram.ScramClient(user, password)
         peer = site.connect(scram.MECHANISM, client.first())
@@ -147,13 +147,13 @@ class TestScram:
         assert peer.sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD
         assert len(site.sessions) == 0
 
-    def test_the_user_name_has_to_be_the_same(self, joe: User) -> None:
+    def test_the_user_name_has_to_be_the_same(self, joe: CredentialUser) -> None:
         client = scram.ScramClient("joe", "s3cret")
         peer = Gated(joe).connect(scram.MECHANISM, client.first(), username="jane")
         peer.send(scram_auth(client.answer(peer.sent()[0].properties.authentication_data)))
         assert peer.sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD
 
-    def test_guessing_is_slow(self, joe: User) -> None:
+    def test_guessing_is_slow(self, joe: CredentialUser) -> None:
         site = Gated(joe)
         for _ in range(FAILURES_PER_USER_MAX):
             site.gate.failed("192.0.2.1", "joe")
@@ -162,29 +162,29 @@ class TestScram:
         site.now = 60.0
         opened(site)
 
-    def test_a_user_that_changed_starts_anew_and_the_others_do_not(self, joe: User) -> None:
+    def test_a_user_that_changed_starts_anew_and_the_others_do_not(self, joe: CredentialUser) -> None:
         """A device may knock for long before somebody adds it, or gives it the secret it has."""
         site = Gated()
         jane = with_secret(new_user("jane"), "other", at_s=NOW)
         for name in ("joe", "jane", "nobody"):
             for _ in range(FAILURES_PER_USER_MAX):
                 site.gate.failed("192.0.2.1", name)
-        site.gate.update(Snapshot({"jane": jane}))
+        site.gate.update(CredentialSnapshot({"jane": jane}))
         assert site.gate.too_many_failures("192.0.2.1", "joe")
-        site.gate.update(Snapshot({"joe": joe, "jane": jane}))
+        site.gate.update(CredentialSnapshot({"joe": joe, "jane": jane}))
         opened(site)
         assert site.gate.too_many_failures("192.0.2.1", "nobody")
         site.gate.failed("192.0.2.1", "jane")
         assert not site.gate.too_many_failures("192.0.2.1", "jane")
 
-    def test_an_address_stays_slow_whoever_is_added(self, joe: User) -> None:
+    def test_an_address_stays_slow_whoever_is_added(self, joe: CredentialUser) -> None:
         site = Gated()
         for number in range(FAILURES_PER_ADDRESS_MAX):
             site.gate.failed("192.0.2.1", f"user{number}")
-        site.gate.update(Snapshot({"joe": joe}))
+        site.gate.update(CredentialSnapshot({"joe": joe}))
         assert site.gate.too_many_failures("192.0.2.1", "joe")
 
-    def test_who_logged_in_lately_is_let_in_whatever_others_of_the_address_fail(self, joe: User) -> None:
+    def test_who_logged_in_lately_is_let_in_whatever_others_of_the_address_fail(self, joe: CredentialUser) -> None:
         """An attacker behind the same router makes 110 bogus exchanges."""
         site = Gated(joe)
         opened(site)
@@ -200,7 +200,7 @@ class TestScram:
             site.gate.failed("192.0.2.1", "joe")
         assert site.gate.too_many_failures("192.0.2.1", "joe"), "guessing at him is slow all the same"
 
-    def test_a_success_is_remembered_for_a_while_and_at_its_address(self, joe: User) -> None:
+    def test_a_success_is_remembered_for_a_while_and_at_its_address(self, joe: CredentialUser) -> None:
         site = Gated(joe)
         opened(site)
         site.now = SUCCESS_KEPT_S
@@ -209,7 +209,7 @@ class TestScram:
                 site.gate.failed(address, f"bogus{number}")
             assert site.gate.too_many_failures(address, "joe")
 
-    def test_successes_are_bounded(self, joe: User) -> None:
+    def test_successes_are_bounded(self, joe: CredentialUser) -> None:
         failures = Failures()
         for number in range(SUCCESSES_KEPT_MAX + 1):
             failures.succeeded("192.0.2.1", f"user{number}", 0.0)
@@ -228,9 +228,9 @@ class TestGuessedTokens:
             assert refused.reason is R.BAD_USER_NAME_OR_PASSWORD
         good = token_of("ann", 2 * FAILURES_PERIOD_S)
         assert site.connect(bearer.MECHANISM, good).sent()[0].reason is R.SERVER_BUSY
-        said: list[Verdict] = []
+        said: list[LoginVerdict] = []
         site.gate.check_bearer(good, lambda verdict, _: said.append(verdict), "192.0.2.99")
-        assert said == [Verdict.ACCEPTED]
+        assert said == [LoginVerdict.ACCEPTED]
         site.now = FAILURES_PERIOD_S
         assert site.connect(bearer.MECHANISM, good).sent()[0].reason is R.SUCCESS
 
@@ -240,7 +240,7 @@ class TestMethods:
         ("method", "tokens"),
         [("PLAIN", False), (bearer.MECHANISM, False), (scram.MECHANISM, True), ("", False)],
     )
-    def test_those_not_in_force(self, joe: User, method: str, tokens: bool) -> None:
+    def test_those_not_in_force(self, joe: CredentialUser, method: str, tokens: bool) -> None:
         (answer,) = Gated(joe, tokens=tokens).connect(method, b"").sent()
         assert answer.reason is R.BAD_AUTHENTICATION_METHOD
 
@@ -294,7 +294,7 @@ class TestBearer:
     def test_rights_that_shrink(self) -> None:
         site = Gated(tokens=True)
         user = with_rules(new_user("poor"), [RULE])
-        site.gate.update(Snapshot({"poor": user}))
+        site.gate.update(CredentialSnapshot({"poor": user}))
         peer = site.connect(bearer.MECHANISM, token_of("poor"))
         peer.send(packets.Publish("up/1", b"x", 1, packet_id=1))
         assert not peer.sent()[-1].reason.failed  # by the rules of the user of this name

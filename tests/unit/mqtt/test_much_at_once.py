@@ -9,8 +9,14 @@ import pytest
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import Disconnected, Published, Subscribe, SubscriptionRequest, Unsubscribe
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.events import (
+    DisconnectedEvent,
+    PublishEvent,
+    SubscribeEvent,
+    SubscriptionRequest,
+    UnsubscribeEvent,
+)
 from edge.broker.mqtt.limits import EVENTS_AT_ONCE, FILTERS_AT_ONCE, FILTERS_MAX
 from edge.broker.mqtt.state import SessionState
 from tests.unit.mqtt.client import Opened
@@ -32,7 +38,7 @@ def flat(found: list[list[Any]]) -> list[Any]:
 
 
 def topics(found: list[list[Any]]) -> list[str]:
-    return [event.run.address for event in flat(found) if isinstance(event, Published)]
+    return [event.run.address for event in flat(found) if isinstance(event, PublishEvent)]
 
 
 def filters(start: int, stop: int) -> tuple[SubscriptionRequest, ...]:
@@ -75,8 +81,8 @@ def test_filters_come_in_parts_and_nothing_between_them(count: int) -> None:
     )
     before, *between, after = flat(found)
     assert (before.run.address, after.run.address) == ("before", "after")
-    subscribing = [event for event in between if isinstance(event, Subscribe)]
-    unsubscribing = [event for event in between if isinstance(event, Unsubscribe)]
+    subscribing = [event for event in between if isinstance(event, SubscribeEvent)]
+    unsubscribing = [event for event in between if isinstance(event, UnsubscribeEvent)]
     assert between == [*subscribing, *unsubscribing]
     assert [request for part in subscribing for request in part.requests] == list(asked)
     assert [each for part in unsubscribing for each in part.filters] == list(wanted)
@@ -85,7 +91,9 @@ def test_filters_come_in_parts_and_nothing_between_them(count: int) -> None:
         assert len(parts) == -(-count // FILTERS_AT_ONCE)
     assert max(len(part.requests) for part in subscribing) <= FILTERS_AT_ONCE
     for each in found:
-        assert sum(isinstance(event, Subscribe | Unsubscribe) for event in each) <= 1 or count <= FILTERS_AT_ONCE
+        assert (
+            sum(isinstance(event, SubscribeEvent | UnsubscribeEvent) for event in each) <= 1 or count <= FILTERS_AT_ONCE
+        )
 
 
 def test_what_comes_meanwhile_is_taken_afterwards() -> None:
@@ -100,11 +108,11 @@ def test_what_comes_meanwhile_is_taken_afterwards() -> None:
     assert connection.held_bytes >= before + len(late)
     while connection.more:
         found += connection.receive_data(b"", opened.now)
-    assert [type(event) for event in found] == [Subscribe] * 20 + [Published]
+    assert [type(event) for event in found] == [SubscribeEvent] * 20 + [PublishEvent]
 
 
 def test_behind_connect() -> None:
-    connection = Connection(Limits(), 0.0)
+    connection = MqttConnection(Limits(), 0.0)
     data = b"".join(p.Publish(f"t/{i}", b"x").encode(4) for i in range(COUNT))
     connection.receive_data(p.Connect("c", 4).encode(4) + data, 0.0)
     assert not connection.more, "nothing is taken before CONNACK"
@@ -119,7 +127,7 @@ def test_disconnect_behind_much() -> None:
     opened = Opened(4)
     found = calls(opened, *[p.Publish(f"t/{i}", b"x") for i in range(COUNT)], p.Disconnect())
     assert topics(found) == [f"t/{i}" for i in range(COUNT)]
-    assert isinstance(flat(found)[-1], Disconnected)
+    assert isinstance(flat(found)[-1], DisconnectedEvent)
     assert not flat(found)[-1].publish_will
     assert not opened.connection.more
 
@@ -140,7 +148,7 @@ def test_an_end_drops_what_is_left(end: str) -> None:
     assert not connection.more
     assert connection.receive_data(b"", opened.now) == ()
     last += connection.receive_eof(opened.now)
-    assert [type(event) for event in last] == [Disconnected]
+    assert [type(event) for event in last] == [DisconnectedEvent]
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -154,7 +162,7 @@ def test_more_filters_than_a_packet_may_have(version: int, kind: type[p.Subscrib
     assert len(opened.send(packet(FILTERS_MAX))) == FILTERS_MAX // FILTERS_AT_ONCE
     assert not opened.sent()
     (ended,) = opened.send(packet(FILTERS_MAX + 1))
-    assert isinstance(ended, Disconnected)
+    assert isinstance(ended, DisconnectedEvent)
     said = opened.sent()
     assert [each.reason for each in said if isinstance(each, p.Disconnect)] == [ReasonCode.QUOTA_EXCEEDED] * (
         version == 5

@@ -14,9 +14,9 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import Common, ConnectionHandler
+from edge.broker.mqtt.handler import ConnectionHandler, HandlerContext
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.batch import Publication
 from tests.support.machines import take_all
@@ -49,11 +49,11 @@ class Peer:
     def __init__(self, site: Site, client_id: str, pattern: str = "", qos: int = 1, **properties: Any) -> None:
         """It takes `pattern`; `properties` are those of CONNECT."""
         self.site = site
-        self.connection = Connection(Limits(), 0.0)
+        self.connection = MqttConnection(Limits(), 0.0)
         self.handler = ConnectionHandler(
             Driver(),  # type: ignore[arg-type]
             self.connection,
-            Common(site.router, site.sessions, lambda: 0.0, NoLanes()),
+            HandlerContext(site.router, site.sessions, lambda: 0.0, NoLanes()),
         )
         self.send(p.Connect(client_id, 5, clean_start=False, properties=Properties(**properties)))
         self.sent()

@@ -11,15 +11,15 @@ from edge.broker.model.interfaces import MessageCounts
 from edge.broker.mqtt import overlap
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
-from edge.broker.mqtt.session import Common, Session, Subscriber
+from edge.broker.mqtt.session import MqttSession, SessionContext, Subscriber
 
 
-def client() -> Session:
+def client() -> MqttSession:
     lifetime = Lifetime(MessageClock(lambda: 0, lambda: True, lambda: 0.0))
-    return Session("c", Common(MqttTranslator(), lifetime, MessageCounts(), lambda _client: None))
+    return MqttSession("c", SessionContext(MqttTranslator(), lifetime, MessageCounts(), lambda _client: None))
 
 
-def subscribe(one: Session, pattern: str, qos: int = 1, **options: bool) -> Subscriber:
+def subscribe(one: MqttSession, pattern: str, qos: int = 1, **options: bool) -> Subscriber:
     made = Subscriber(one, SubscriptionRequest(pattern, qos, **options), len(one.subscribers) + 1, kept=True)
     one.subscribers[pattern] = made
     one.overlaps.changed(pattern)
@@ -30,7 +30,7 @@ def stored(first: int, count: int) -> Stored:
     return Stored(first, first, Run("t/a", "d", 1, b"", [b"%d" % (first + i) for i in range(count)]))
 
 
-def parts(one: Session, first: int, count: int) -> list[tuple[int, int, bool]]:
+def parts(one: MqttSession, first: int, count: int) -> list[tuple[int, int, bool]]:
     return [(p.position, len(p.run.bodies), sent) for p, sent in one.overlaps.sort_out(7, stored(first, count))]
 
 
@@ -72,5 +72,5 @@ def test_options_are_combined_and_no_local_counts_for_own_messages() -> None:
     subscribe(one, "u/#", 2)
     other = one.overlaps.combined(Run("t/a", "d", 1, b"", [b""]))
     own = one.overlaps.combined(Run("t/a", "c", 1, b"", [b""]))
-    assert other == overlap.Combined(1, (1, 2), retain_as_published=True)
-    assert own == overlap.Combined(0, (2,), retain_as_published=True)
+    assert other == overlap.MergedOptions(1, (1, 2), retain_as_published=True)
+    assert own == overlap.MergedOptions(0, (2,), retain_as_published=True)

@@ -10,7 +10,7 @@ from edge.broker.limits import ADDRESS_BYTES_MAX, USER_PROPERTIES_MAX
 from edge.broker.message.mqtt_errors import ProtocolError, RemoteError
 from edge.broker.message.mqtt_properties import Properties, decode, decode_run, split_publish, subscription_identifiers
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.message.mqtt_wire import PacketType, Reader, encode_variable_byte_integer, read_fixed_header
+from edge.broker.message.mqtt_wire import PacketReader, PacketType, encode_variable_byte_integer, read_fixed_header
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.names import check_topic_name
 from tests.unit.mqtt.cases import BAD, CASES, GOOD, Case
@@ -105,16 +105,16 @@ class TestBounds:
             raw = subscription_identifiers((7,)) + b"\x26\0\1a\0\1b" * count
             return encode_variable_byte_integer(len(raw)) + raw
 
-        found = decode(Reader(block(USER_PROPERTIES_MAX)), PacketType.SUBSCRIBE)
+        found = decode(PacketReader(block(USER_PROPERTIES_MAX)), PacketType.SUBSCRIBE)
         assert len(found.user_property) == USER_PROPERTIES_MAX
         with pytest.raises(ProtocolError) as error:
-            decode(Reader(block(USER_PROPERTIES_MAX + 1)), PacketType.SUBSCRIBE)
+            decode(PacketReader(block(USER_PROPERTIES_MAX + 1)), PacketType.SUBSCRIBE)
         assert error.value.reason == ReasonCode.QUOTA_EXCEEDED
 
     def test_user_properties_of_a_publish(self) -> None:
         raw = b"\x26\0\1a\0\1b" * (USER_PROPERTIES_MAX + 1)
         with pytest.raises(ProtocolError):
-            split_publish(Reader(encode_variable_byte_integer(len(raw)) + raw))
+            split_publish(PacketReader(encode_variable_byte_integer(len(raw)) + raw))
         assert len(decode_run(raw).user_property) == USER_PROPERTIES_MAX + 1, "what is stored stays readable"
 
     def test_many_that_are_stored_are_read_in_no_time(self) -> None:

@@ -10,21 +10,21 @@ from edge.broker.message.mqtt_properties import NONE, Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.message.mqtt_wire import PacketType
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.authentication import FOLLOWS, Authentication, Dialogue
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import Disconnected, SubscriptionRequest
-from edge.broker.mqtt.phase import ENDED, PACKETS, STEPS, Phase, Step, Violation, after_step
+from edge.broker.mqtt.authentication import FOLLOWS, AuthenticationExchange, AuthenticationState
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.events import DisconnectedEvent, SubscriptionRequest
+from edge.broker.mqtt.phase import ENDED, PACKETS, STEPS, ConnectionPhase, ConnectionStep, Violation, after_step
 from edge.broker.mqtt.state import SessionState
 from tests.unit.mqtt.client import VERSIONS, split
 
 METHOD = "m"
 PATHS = {
-    Phase.CONNECTING: (),
-    Phase.DECIDING: ("connect",),
-    Phase.AUTHENTICATING: ("connect", "challenge"),
-    Phase.OPEN: ("connect", "accept"),
-    Phase.REFUSED: ("connect", "refuse"),
-    Phase.CLOSED: ("connect", "accept", "disconnect"),
+    ConnectionPhase.CONNECTING: (),
+    ConnectionPhase.DECIDING: ("connect",),
+    ConnectionPhase.AUTHENTICATING: ("connect", "challenge"),
+    ConnectionPhase.OPEN: ("connect", "accept"),
+    ConnectionPhase.REFUSED: ("connect", "refuse"),
+    ConnectionPhase.CLOSED: ("connect", "accept", "disconnect"),
 }
 """What leads into each phase."""
 
@@ -55,8 +55,8 @@ def packet(kind: PacketType, version: int) -> bytes:
     return made[kind].encode(version)
 
 
-def reach(phase: Phase, version: int) -> Connection:
-    connection = Connection(Limits(), 0.0)
+def reach(phase: ConnectionPhase, version: int) -> MqttConnection:
+    connection = MqttConnection(Limits(), 0.0)
     for step in PATHS[phase]:
         match step:
             case "connect":
@@ -74,9 +74,9 @@ def reach(phase: Phase, version: int) -> Connection:
     return connection
 
 
-def phases(version: int) -> list[Phase]:
+def phases(version: int) -> list[ConnectionPhase]:
     """Only MQTT 5 has enhanced authentication."""
-    return [phase for phase in Phase if version == 5 or phase is not Phase.AUTHENTICATING]
+    return [phase for phase in ConnectionPhase if version == 5 or phase is not ConnectionPhase.AUTHENTICATING]
 
 
 CASES = [(version, phase, kind) for version in VERSIONS for phase in phases(version) for kind in PacketType]
@@ -85,23 +85,25 @@ CASES = [(version, phase, kind) for version in VERSIONS for phase in phases(vers
 @pytest.mark.parametrize(
     ("version", "phase", "kind"), CASES, ids=[f"{v}-{phase.name}-{kind.name}" for v, phase, kind in CASES]
 )
-def test_packet(version: int, phase: Phase, kind: PacketType) -> None:
+def test_packet(version: int, phase: ConnectionPhase, kind: PacketType) -> None:
     connection = reach(phase, version)
     events = connection.receive_data(packet(kind, version), 1.0)
     if phase not in PACKETS:
         assert (connection._phase, list(events), connection.data_to_send()) == (phase, [], b"")
         return
     follows = PACKETS[phase][kind]
-    if phase is Phase.OPEN and kind is PacketType.AUTH:
+    if phase is ConnectionPhase.OPEN and kind is PacketType.AUTH:
         # Nothing is under way that an AUTH could go on with; before MQTT 5 there is no such packet.
         follows = Violation("MQTT-4.12.0-3", "", ProtocolError if version == 5 else MalformedPacket)
     if isinstance(follows, Violation):
         assert connection.closed
-        assert isinstance(events[-1], Disconnected)
+        assert isinstance(events[-1], DisconnectedEvent)
         told = split(connection.data_to_send(), version)
-        if phase is Phase.CONNECTING or version < 5:  # who has not said CONNECT is told nothing, nor are older clients
+        if (
+            phase is ConnectionPhase.CONNECTING or version < 5
+        ):  # who has not said CONNECT is told nothing, nor are older clients
             assert told == []
-        elif phase is Phase.AUTHENTICATING:
+        elif phase is ConnectionPhase.AUTHENTICATING:
             assert [(type(each), each.reason) for each in told] == [(p.ConnAck, follows.error.reason)]
         else:
             assert [(type(each), each.reason) for each in told] == [(p.Disconnect, follows.error.reason)]
@@ -112,24 +114,24 @@ def test_packet(version: int, phase: Phase, kind: PacketType) -> None:
 
 def test_nothing_is_left_out() -> None:
     assert all(set(row) == set(PacketType) for row in PACKETS.values())
-    assert set(STEPS) == set(Phase)
-    assert {phase for phase in Phase if phase not in PACKETS} == {Phase.DECIDING, *ENDED}
+    assert set(STEPS) == set(ConnectionPhase)
+    assert {phase for phase in ConnectionPhase if phase not in PACKETS} == {ConnectionPhase.DECIDING, *ENDED}
 
 
 def test_every_phase_is_reached_and_left() -> None:
     follows = {
-        phase: {each for each in PACKETS.get(phase, {}).values() if isinstance(each, Phase)}
+        phase: {each for each in PACKETS.get(phase, {}).values() if isinstance(each, ConnectionPhase)}
         | set(STEPS[phase].values())
-        for phase in Phase
+        for phase in ConnectionPhase
     }
-    assert set().union(*follows.values()) | {Phase.CONNECTING} == set(Phase)
-    assert all(set(ENDED) & follows[phase] for phase in Phase if phase not in ENDED)
+    assert set().union(*follows.values()) | {ConnectionPhase.CONNECTING} == set(ConnectionPhase)
+    assert all(set(ENDED) & follows[phase] for phase in ConnectionPhase if phase not in ENDED)
     assert all(not follows[phase] for phase in ENDED)
 
 
-@pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("step", Step)
-def test_step(phase: Phase, step: Step) -> None:
+@pytest.mark.parametrize("phase", ConnectionPhase)
+@pytest.mark.parametrize("step", ConnectionStep)
+def test_step(phase: ConnectionPhase, step: ConnectionStep) -> None:
     if step in STEPS[phase]:
         assert after_step(phase, step) is STEPS[phase][step]
     else:
@@ -137,13 +139,13 @@ def test_step(phase: Phase, step: Step) -> None:
             after_step(phase, step)
 
 
-@pytest.mark.parametrize("phase", Phase)
-def test_calls_of_the_session(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", ConnectionPhase)
+def test_calls_of_the_session(phase: ConnectionPhase) -> None:
     """What the session may not do now is its own error; once the connection has ended, nothing it does matters."""
     calls = {
-        Step.ACCEPT: lambda connection: connection.accept(SessionState(), False),
-        Step.REFUSE: lambda connection: connection.refuse(R.NOT_AUTHORIZED),
-        Step.CHALLENGE: lambda connection: connection.challenge(b"?"),
+        ConnectionStep.ACCEPT: lambda connection: connection.accept(SessionState(), False),
+        ConnectionStep.REFUSE: lambda connection: connection.refuse(R.NOT_AUTHORIZED),
+        ConnectionStep.CHALLENGE: lambda connection: connection.challenge(b"?"),
     }
     for step, call in calls.items():
         connection = reach(phase, 5)
@@ -156,13 +158,13 @@ def test_calls_of_the_session(phase: Phase) -> None:
             assert connection._phase is phase
 
 
-@pytest.mark.parametrize("stands", Authentication)
+@pytest.mark.parametrize("stands", AuthenticationState)
 @pytest.mark.parametrize("reason", [R.SUCCESS, R.CONTINUE_AUTHENTICATION, R.RE_AUTHENTICATE])
-def test_auth(stands: Authentication, reason: R) -> None:
-    dialogue = Dialogue(METHOD)
-    if stands is Authentication.CHALLENGED:
+def test_auth(stands: AuthenticationState, reason: R) -> None:
+    dialogue = AuthenticationExchange(METHOD)
+    if stands is AuthenticationState.CHALLENGED:
         dialogue.challenge(b"")
-    elif stands is Authentication.AUTHENTICATED:
+    elif stands is AuthenticationState.AUTHENTICATED:
         dialogue.end()
     auth = p.Auth(reason, Properties(authentication_method=METHOD, authentication_data=b"x"))
     if (stands, reason) in FOLLOWS:

@@ -16,7 +16,7 @@ from tests.unit.mqtt.client import VERSIONS, Opened
 
 def ended(opened: Opened, found: list[object]) -> R | None:
     """The connection ended with this read: what an MQTT 5 client was told."""
-    assert isinstance(found[-1], events.Disconnected)
+    assert isinstance(found[-1], events.DisconnectedEvent)
     assert opened.connection.closed
     assert not opened.connection.receive_eof(opened.now)
     said = opened.sent()
@@ -137,7 +137,7 @@ class TestTopicNames:
     def test_ill_formed_utf8_after_good_packets(self) -> None:
         opened = Opened(5)
         found = opened.send(p.Publish("ok"), b"\x30\x04\x00\x01\xff\x00")
-        assert isinstance(found[0], events.Published)
+        assert isinstance(found[0], events.PublishEvent)
         assert ended(opened, found) is R.MALFORMED_PACKET
 
 
@@ -185,7 +185,7 @@ class TestLimits:
         (event,) = opened.send(exact)
         assert len(event.run) == 1
         found = opened.send(p.Publish("t"), p.Publish("t", b"x" * 1000).encode(version)[:10])
-        assert isinstance(found[0], events.Published)
+        assert isinstance(found[0], events.PublishEvent)
         assert ended(opened, found) in {None, R.PACKET_TOO_LARGE}
 
     def test_receive_maximum(self) -> None:
@@ -223,7 +223,7 @@ class TestLimits:
         (event,) = opened.send(p.Publish("t", b"", 1, packet_id=1))
         assert event.packet_ids == [1]
         found = opened.send(p.Publish("t", b"", 1, packet_id=1))
-        assert [type(event) for event in found] == [events.Disconnected]
+        assert [type(event) for event in found] == [events.DisconnectedEvent]
 
     def test_packet_identifier_0_keeps_what_was_before(self) -> None:
         opened = Opened(5)
@@ -274,7 +274,7 @@ class TestExactlyOnce:
         opened.connection.acknowledge(2, [1, 2])
         assert opened.sent() == [p.PubRec(1), p.PubRec(2)]
         (released,) = opened.send(p.PubRel(1), p.PubRel(2))
-        assert released == events.Released([1, 2])
+        assert released == events.PubRelEvent([1, 2])
         assert not opened.state.incoming
         assert opened.sent() == []
         opened.state.complete([1, 2])
@@ -326,7 +326,7 @@ class TestExactlyOnce:
         opened = Opened(4, state=state)
         assert opened.send(p.Publish("t", b"a", 2, dup=True, packet_id=5)) == []
         assert opened.sent() == [p.PubRec(5)]
-        assert opened.send(p.PubRel(5)) == [events.Released([5])]
+        assert opened.send(p.PubRel(5)) == [events.PubRelEvent([5])]
 
     @pytest.mark.parametrize("version", VERSIONS)
     def test_release_of_nothing(self, version: int) -> None:
@@ -340,7 +340,7 @@ class TestExactlyOnce:
         old = Opened(5)
         old.send(p.Publish("t", b"a", 2, packet_id=1), p.Publish("t", b"b", 2, packet_id=2))
         old.connection.acknowledge(2, [1, 2])
-        assert old.send(p.PubRel(1), p.PubRel(2)) == [events.Released([1, 2])]
+        assert old.send(p.PubRel(1), p.PubRel(2)) == [events.PubRelEvent([1, 2])]
         old.connection.receive_eof(old.now)
         new = Opened(5, state=old.state)
         assert new.send(p.PubRel(1)) == []

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from bridge.message import Run
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.events import MqttDelivery
 from edge.broker.mqtt.qos2_journal import Qos2Journal
 from edge.broker.mqtt.state import SessionState
 from tests.unit.mqtt.client import Opened
@@ -22,8 +22,8 @@ class Token(NamedTuple):
     position: int
 
 
-def delivery(position: int, *bodies: bytes) -> Delivery:
-    return Delivery(Run("t/a", "d", 2, b"", list(bodies)), 2, retain=False, token=Token(Log(), position), kept=True)
+def delivery(position: int, *bodies: bytes) -> MqttDelivery:
+    return MqttDelivery(Run("t/a", "d", 2, b"", list(bodies)), 2, retain=False, token=Token(Log(), position), kept=True)
 
 
 class Rig:
@@ -53,9 +53,9 @@ class Rig:
 
     def answer(self, *what: p.Packet) -> None:
         for event in self.opened.send(*what):
-            if isinstance(event, events.Received):
+            if isinstance(event, events.PubRecEvent):
                 self.journal.received(event.packet_ids)
-            elif isinstance(event, events.Acknowledged):
+            elif isinstance(event, events.AcknowledgedEvent):
                 for made, i in event.messages:
                     position = made.token.position + i  # type: ignore[attr-defined]
                     self.journal.completed(3, position, position)
@@ -82,7 +82,7 @@ def test_what_is_not_kept_does_not_overtake_what_is() -> None:
 
     def deliver_at_once(*bodies: bytes) -> None:
         run = Run("t/a", "d", 1, b"", list(bodies))
-        rig.opened.connection.deliver(Delivery(run, 1, retain=False, token=None))
+        rig.opened.connection.deliver(MqttDelivery(run, 1, retain=False, token=None))
 
     rig.deliver(10, b"1", b"2")
     deliver_at_once(b"3", b"4")
@@ -104,7 +104,7 @@ def test_what_is_not_kept_does_not_overtake_what_is() -> None:
 def test_what_waits_at_the_end_of_a_connection_goes_over_the_next() -> None:
     rig = Rig()
     rig.deliver(10, b"1")
-    rig.opened.connection.deliver(Delivery(Run("t/a", "d", 1, b"", [b"2"]), 1, retain=False, token=None))
+    rig.opened.connection.deliver(MqttDelivery(Run("t/a", "d", 1, b"", [b"2"]), 1, retain=False, token=None))
     rig.opened.connection.receive_eof(0.0)
     rig.opened = Opened(5, p.Connect("c", 5, clean_start=False), rig.state)
     assert [each.payload for each in rig.opened.first[1:]] == [b"2"]  # type: ignore[attr-defined]

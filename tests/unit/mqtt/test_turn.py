@@ -16,7 +16,7 @@ from edge.broker.limits import (
 )
 from edge.broker.message import mqtt_translator
 from edge.broker.message.mqtt_translator import MqttTranslator
-from edge.broker.mqtt.turn import Part, Turn
+from edge.broker.mqtt.turn import DeliveryBudget, PendingDelivery
 
 
 def value(number: int, size: int = 500) -> bytes:
@@ -36,7 +36,7 @@ class Site:
         self.sent: list[tuple[int, bytes]] = []
         self.given_back: list[tuple[int, int]] = []
         self.translator = MqttTranslator()
-        self.turn = Turn(self.translator, self._ask)
+        self.turn = DeliveryBudget(self.translator, self._ask)
 
     def _ask(self) -> None:
         self.asked += 1
@@ -48,7 +48,9 @@ class Site:
 
     def deliver(self, position: int, bodies: Sequence[bytes]) -> None:
         stored = Stored(position, 0, Run("a", "d", AMQP, b"", list(bodies)))
-        self.turn.translate(Part(stored, self.write, lambda first, last: self.given_back.append((first, last))))
+        self.turn.translate(
+            PendingDelivery(stored, self.write, lambda first, last: self.given_back.append((first, last)))
+        )
 
     def numbers(self) -> list[int]:
         return [int(body.decode().strip("[").partition(",")[0]) for _, body in self.sent]

@@ -16,7 +16,7 @@ from edge.broker.limits import WILLS_AFTER_START_S, WILLS_AGAIN_S, WILLS_AT_ONCE
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.mqtt.events import Will
-from edge.broker.mqtt.wills import Owed, Wills
+from edge.broker.mqtt.wills import PendingWill, Wills
 from edge.broker.router import due_wills
 from edge.broker.router.batch import Publication, PublishBatch
 from edge.broker.router.logs import QUEUE_LOG
@@ -100,7 +100,9 @@ class Site:
     def on_disk(self) -> list[bytes]:
         """Wills that are kept, and those that are stored."""
         kept = [msgspec.msgpack.decode(value, type=Will).run for _, value in self._store.state.items("will")]
-        owed = [msgspec.msgpack.decode(value, type=Owed).run for _, value in self._store.state.items("owed-will")]
+        owed = [
+            msgspec.msgpack.decode(value, type=PendingWill).run for _, value in self._store.state.items("owed-will")
+        ]
         return [*(body for run in (*kept, *owed) for body in run.bodies), *self.stored]
 
     def turn(self) -> None:

@@ -8,7 +8,7 @@ from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.limits import REASON_STRING_CHARACTERS_MAX
 from tests.unit.mqtt.client import Opened, split
 
@@ -80,7 +80,7 @@ def test_a_long_text_is_cut() -> None:
 
 def test_a_refused_connect_is_told_why() -> None:
     for version in (4, 5):
-        connection = Connection(Limits(), 0.0)
+        connection = MqttConnection(Limits(), 0.0)
         connection.receive_data(packets.Connect("c", version).encode(), 0.0)
         connection.refuse(R.QUOTA_EXCEEDED, TEXT)
         (answer,) = split(connection.data_to_send(), version)

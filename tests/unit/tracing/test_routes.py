@@ -11,14 +11,14 @@ import pytest
 from starlette.applications import Starlette
 
 from edge.appliance.trace.routes import trace_routes
-from edge.broker.http.access import Access
+from edge.broker.http.access import HttpAccess
 from edge.broker.tracing.limits import TRACES_MAX
 from edge.broker.tracing.tracer import PacketTracer
 from edge.broker.tracing.watch import TraceFilter
 
 
 async def get(tracer: PacketTracer, query: str) -> httpx.Response:
-    app = Starlette(routes=[*trace_routes(tracer, Access(), seconds_max=0.05)])
+    app = Starlette(routes=[*trace_routes(tracer, HttpAccess(), seconds_max=0.05)])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
         return await client.get(f"/api/v1/trace?{query}")
 

@@ -15,7 +15,8 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.isolation import EventListeners
 from edge.broker.model.tracing import Destination, HttpRequest
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.connection import MqttConnection
+from edge.broker.mqtt.events import ConnectEvent
 from edge.broker.store.records import Committed
 from edge.broker.tracing.events import TraceEvent
 from edge.broker.tracing.limits import TRACE_EARLY_EVENTS_MAX, TRACE_RUNS_WAITING_MAX, TRACES_MAX
@@ -53,12 +54,12 @@ class Transport(asyncio.Transport):
 class Owner:
     """A session that answers CONNECT with an error."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MqttConnection) -> None:
         self.connection = connection
 
     def handle(self, events: Sequence[Any]) -> None:
         for event in events:
-            if type(event).__name__ == "Connect":
+            if isinstance(event, ConnectEvent):
                 self.connection.refuse(ReasonCode.BAD_USER_NAME_OR_PASSWORD)
 
     def writable(self) -> None:
@@ -85,7 +86,7 @@ class Site:
         self.tracer = PacketTracer(lambda: self.drivers, Gate(), loop=asyncio.get_running_loop(), now_ns=lambda: 0)
 
     def connect(self) -> tuple[Driver, Transport]:
-        connection = Connection(Limits(), asyncio.get_running_loop().time())
+        connection = MqttConnection(Limits(), asyncio.get_running_loop().time())
         machine, owner = self.tracer.follow(connection, "mqtt", lambda _driver: Owner(connection))
         driver, transport = Driver(machine, owner, write_bytes_max=1 << 16), Transport()
         self.drivers.append(driver)
@@ -110,7 +111,7 @@ def in_loop(test: Callable[[Site], Any]) -> None:
 def test_nobody_traces_and_nothing_is_put_between() -> None:
     async def test(site: Site) -> None:
         driver, _ = site.connect()
-        assert isinstance(driver.connection, Connection)
+        assert isinstance(driver.connection, MqttConnection)
         assert driver.trace is None
 
     in_loop(test)
@@ -141,7 +142,7 @@ def test_a_client_that_nobody_traces_loses_its_tap() -> None:
         assert isinstance(driver.connection, Tap)
         driver.data_received(packets.Connect("meter7", 4).encode())
         await asyncio.sleep(0)
-        assert isinstance(driver.connection, Connection)
+        assert isinstance(driver.connection, MqttConnection)
         assert driver.trace is None
 
     in_loop(test)
@@ -154,7 +155,7 @@ def test_the_end_of_the_trace_ends_every_tap() -> None:
         site.tracer.leave(first)
         assert isinstance(driver.connection, Tap)
         site.tracer.leave(second)
-        assert isinstance(driver.connection, Connection)
+        assert isinstance(driver.connection, MqttConnection)
         assert not site.tracer.active
 
     in_loop(test)

@@ -23,9 +23,9 @@ from bridge.transport.borrowed import socket_of
 from bridge.transport.served import ServedTransport
 from bridge.transport.spoken import foreign_protocol
 from edge.broker.http.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_S_MAX, HTTP_WRITE_S_MAX
-from edge.broker.http.peer import KEY, Peer
+from edge.broker.http.peer import KEY, HttpPeer
 from edge.broker.listeners.web.framing import Framing
-from edge.broker.listeners.web.places import Places
+from edge.broker.listeners.web.places import ConnectionSlots
 from edge.broker.model.remote import remote_of
 
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -37,7 +37,7 @@ _BODY_S: Final = HTTP_BODY_S_MAX + HTTP_HEAD_S_MAX + LOGIN_WAIT_S_MAX
 """Later than whoever reads the body says so: for bodies nobody reads."""
 
 
-Upgrade: TypeAlias = Callable[[Peer], asyncio.Protocol | None]
+Upgrade: TypeAlias = Callable[[HttpPeer], asyncio.Protocol | None]
 """Makes who gets a connection of this peer that asks for WebSocket (RFC 6455), from its request on; None when there is
 no room."""
 
@@ -46,7 +46,7 @@ ReportSpoken: TypeAlias = Callable[[str, str], None]
 """Called with the address of a client and the protocol that it speaks in place of HTTP."""
 
 
-class Part(enum.Enum):
+class RequestPart(enum.Enum):
     """What a client may keep us waiting for."""
 
     HEAD = "the head of a request"
@@ -59,8 +59,8 @@ class HttpConnection(H11Protocol):
 
     def __init__(
         self,
-        strangers: Places,
-        users: Places,
+        strangers: ConnectionSlots,
+        users: ConnectionSlots,
         report_spoken: ReportSpoken,
         identity: str | None = None,
         **uvicorns: Any,
@@ -68,7 +68,7 @@ class HttpConnection(H11Protocol):
         """`strangers`: by address; `users`: by name. `report_spoken` is called for a client that does not speak HTTP.
         `identity`: the name in the client's verified certificate."""
         super().__init__(**uvicorns)
-        self.peer = Peer(identity, self._take_place)
+        self.peer = HttpPeer(identity, self._take_place)
         self.app_state = {**self.app_state, KEY: self.peer}
         self.conn: Any = Framing(HTTP_HEAD_BYTES_MAX)
         self._strangers = strangers
@@ -82,7 +82,7 @@ class HttpConnection(H11Protocol):
         """The client's TCP had acknowledged all when the client closed its end."""
         self._half_closed = False
         """The client has closed its end, and gets an answer yet."""
-        self._part: Part | None = None
+        self._part: RequestPart | None = None
         """What is being waited for."""
         self._late: asyncio.TimerHandle | None = None
         """Comes when that has taken too long."""
@@ -94,7 +94,7 @@ class HttpConnection(H11Protocol):
         self.peer.begin(transport.get_extra_info("peercert"), unacknowledged)
         if self.client is not None:
             self._origin = remote_of(self.client[0])
-        self._wait_for(Part.HEAD)
+        self._wait_for(RequestPart.HEAD)
         self._take_place()
 
     def data_received(self, data: bytes) -> None:
@@ -172,9 +172,9 @@ class HttpConnection(H11Protocol):
         """See what is waited for now."""
         state = self.conn.their_state
         if state is h11.SEND_BODY:
-            part: Part | None = Part.BODY
+            part: RequestPart | None = RequestPart.BODY
         elif state is h11.IDLE:
-            part = Part.HEAD if self.conn.trailing_data[0] or self.cycle is None else Part.NEXT
+            part = RequestPart.HEAD if self.conn.trailing_data[0] or self.cycle is None else RequestPart.NEXT
         else:
             part = None
         if self.transport.is_closing():
@@ -183,15 +183,15 @@ class HttpConnection(H11Protocol):
             self._wait_for(part)
             self._take_place()
 
-    def _wait_for(self, part: Part | None) -> None:
+    def _wait_for(self, part: RequestPart | None) -> None:
         """It has to be whole in time; None: nothing is waited for."""
         self._part = part
         if self._late is not None:
             self._late.cancel()
             self._late = None
-        if part is Part.HEAD:
+        if part is RequestPart.HEAD:
             self._late = self.loop.call_later(HTTP_HEAD_S_MAX, self._head_late)
-        elif part is Part.BODY:
+        elif part is RequestPart.BODY:
             self._late = self.loop.call_later(_BODY_S, self.transport.abort)
 
     def _head_late(self) -> None:
@@ -235,12 +235,12 @@ def upgraded_by(upgrade: Upgrade) -> Callable[..., asyncio.Protocol]:
     """What uvicorn calls for a connection that asks for WebSocket; it hands the request over again, as bytes."""
 
     def made(*, app_state: dict[str, Any], **_uvicorns: Any) -> asyncio.Protocol:
-        return upgrade(app_state[KEY]) or _NoRoom()
+        return upgrade(app_state[KEY]) or _RefusedConnection()
 
     return made
 
 
-class _NoRoom(asyncio.Protocol):
+class _RefusedConnection(asyncio.Protocol):
     """Closes a connection there is no room for."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Holder(Protocol):
+class SlotHolder(Protocol):
     """A connection that has a place."""
 
     def shed(self) -> None:
@@ -18,20 +18,20 @@ class Holder(Protocol):
         ...
 
 
-class Places:
+class ConnectionSlots:
     """So many places, and so many of them for one origin."""
 
     def __init__(self, total: int, of_one: int) -> None:
         self._total = total
         self._of_one = of_one
-        self._by_origin: dict[str, dict[Holder, None]] = {}
+        self._by_origin: dict[str, dict[SlotHolder, None]] = {}
         """Each origin's, the one in which nothing has happened for longest at the front."""
-        self._origins: dict[Holder, str] = {}
+        self._origins: dict[SlotHolder, str] = {}
 
     def __len__(self) -> int:
         return len(self._origins)
 
-    def take(self, connection: Holder, origin: str) -> None:
+    def take(self, connection: SlotHolder, origin: str) -> None:
         """Something happens in the connection: it takes a place, or goes to the end of those who have one, whoever has
         to give one up for it."""
         self.leave(connection)
@@ -43,7 +43,7 @@ class Places:
         elif len(self._origins) > self._total:
             self._shed_first(max(self._by_origin.values(), key=len))
 
-    def leave(self, connection: Holder) -> None:
+    def leave(self, connection: SlotHolder) -> None:
         """Give the place back; idempotent."""
         origin = self._origins.pop(connection, None)
         if origin is not None:
@@ -52,7 +52,7 @@ class Places:
             if not same_origin:
                 del self._by_origin[origin]
 
-    def _shed_first(self, same_origin: dict[Holder, None]) -> None:
+    def _shed_first(self, same_origin: dict[SlotHolder, None]) -> None:
         first = next(iter(same_origin))
         self.leave(first)
         first.shed()

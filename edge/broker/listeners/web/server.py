@@ -26,8 +26,8 @@ from edge.broker.listeners.tcp import BACKLOG, HANDSHAKE_S
 from edge.broker.listeners.tls import subject_name
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.connection import HttpConnection, Upgrade, upgraded_by
-from edge.broker.listeners.web.places import Places
-from edge.broker.listeners.web.turns import Turns
+from edge.broker.listeners.web.places import ConnectionSlots
+from edge.broker.listeners.web.turns import FairRequests
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.tracing import UNTRACED, Tracer
 
@@ -70,15 +70,15 @@ class WebServer:
         """Take ownership of the bound sockets; listening is started here. `identify`: returns the user of a client
         certificate. `upgrade` gets connections that request WebSocket; None: WebSocket is off.
         `wrong_port`: see `TcpListener`."""
-        users = Places(HTTP_USERS_MAX, HTTP_USERS_OF_ONE_MAX)
-        strangers = Places(HTTP_STRANGERS_MAX, HTTP_STRANGERS_OF_ONE_MAX)
-        secure_strangers = Places(HTTPS_STRANGERS_MAX, HTTPS_STRANGERS_OF_ONE_MAX)
+        users = ConnectionSlots(HTTP_USERS_MAX, HTTP_USERS_OF_ONE_MAX)
+        strangers = ConnectionSlots(HTTP_STRANGERS_MAX, HTTP_STRANGERS_OF_ONE_MAX)
+        secure_strangers = ConnectionSlots(HTTPS_STRANGERS_MAX, HTTPS_STRANGERS_OF_ONE_MAX)
         self._wrong_port = wrong_port or WrongPortReporter()
         self._tracer = tracer
         plain, secure = (partial(self._wrong_port.report, name) for name in ("http", "https"))
         self._plain_connection = partial(HttpConnection, strangers, users, plain)
         self._secure_connection = partial(HttpConnection, secure_strangers, users, secure)
-        self._turns = Turns(app)
+        self._turns = FairRequests(app)
         self._config = uvicorn.Config(
             self._turns,
             http=HttpConnection,

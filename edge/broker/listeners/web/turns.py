@@ -17,7 +17,7 @@ FIRST: Final = frozenset(("/healthz", "/livez", "/readyz"))
 """Paths of requests that begin before all others that wait."""
 
 
-class Turns:
+class FairRequests:
     """An ASGI application around another one."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -13,14 +13,14 @@ from starlette.types import ASGIApp
 
 from edge.appliance.console.app import make_app
 from edge.appliance.console.history import StatusHistory
-from edge.broker.http.access import Access
+from edge.broker.http.access import HttpAccess
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.lazy_server import SERVER, LazyWebServer
 from tests.unit.listeners.web.test_server import bound, get
 
 
 def app() -> ASGIApp:
-    return make_app(StatusHistory(lambda: {"gateway": "gw1"}), Access())
+    return make_app(StatusHistory(lambda: {"gateway": "gw1"}), HttpAccess())
 
 
 async def refused(port: int) -> None:

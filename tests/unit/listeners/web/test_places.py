@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge.broker.listeners.web.places import Places
+from edge.broker.listeners.web.places import ConnectionSlots
 
 
 class Connection:
@@ -14,7 +14,7 @@ class Connection:
 
 
 def test_the_first_of_one_with_too_many() -> None:
-    places = Places(10, 2)
+    places = ConnectionSlots(10, 2)
     first, second, third, other = (Connection() for _ in range(4))
     places.take(other, "b")
     for connection in (first, second, third):
@@ -24,7 +24,7 @@ def test_the_first_of_one_with_too_many() -> None:
 
 
 def test_the_first_of_who_has_most() -> None:
-    places = Places(4, 10)
+    places = ConnectionSlots(4, 10)
     greedy = [Connection() for _ in range(3)]
     modest, late = Connection(), Connection()
     places.take(modest, "modest")
@@ -35,7 +35,7 @@ def test_the_first_of_who_has_most() -> None:
 
 
 def test_who_gave_a_place_back_is_not_ended() -> None:
-    places = Places(10, 1)
+    places = ConnectionSlots(10, 1)
     first, second = Connection(), Connection()
     places.take(first, "a")
     places.leave(first)
@@ -45,7 +45,7 @@ def test_who_gave_a_place_back_is_not_ended() -> None:
 
 
 def test_who_comes_again_has_come_last() -> None:
-    places = Places(10, 2)
+    places = ConnectionSlots(10, 2)
     first, second, third = (Connection() for _ in range(3))
     for connection in (first, second, first, third):
         places.take(connection, "a")

@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.types import Message, Receive, Scope, Send
 
-from edge.broker.listeners.web.turns import Turns
+from edge.broker.listeners.web.turns import FairRequests
 
 REQUESTS = 20
 
@@ -28,7 +28,7 @@ def test_one_a_turn() -> None:
 
     async def main() -> None:
         nonlocal turns
-        paced = Turns(app)
+        paced = FairRequests(app)
         requests = [asyncio.create_task(paced({"type": "http"}, nothing, nobody)) for _ in range(REQUESTS)]
         while not all(each.done() for each in requests):
             turns += 1
@@ -47,7 +47,7 @@ def test_one_that_is_cancelled_keeps_no_other_waiting() -> None:
         began.append(scope["path"])
 
     async def main() -> None:
-        paced = Turns(app)
+        paced = FairRequests(app)
         tasks = [
             asyncio.create_task(paced({"type": "http", "path": path}, nothing, nobody)) for path in ("a", "b", "c")
         ]
@@ -66,7 +66,7 @@ def test_health_does_not_wait_behind_other_requests() -> None:
         began.append(scope["path"])
 
     async def main() -> None:
-        paced = Turns(app)
+        paced = FairRequests(app)
         paths = [*(f"/t/{number}" for number in range(100)), "/healthz"]
         await asyncio.gather(*(paced({"type": "http", "path": path}, nothing, nobody) for path in paths))
 
