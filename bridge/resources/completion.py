@@ -84,7 +84,7 @@ def _reference(part: type[Part]) -> Schema:
 
 def _object(part: type[Part], tree: Tree, parts: dict[str, Schema]) -> Schema:
     """A mapping with these keys, which are fields of the part."""
-    words = _docstrings(part)
+    words = docstrings_of(part)
     properties: Schema = {}
     for key, field in tree.items():
         if isinstance(field, dict):
@@ -160,7 +160,7 @@ _VISITORS: Final[dict[type, Callable[[Any, dict[str, Schema]], Schema]]] = {
 
 
 @functools.cache
-def _docstrings(part: type[Part]) -> dict[str, str]:
+def docstrings_of(part: type[Part]) -> dict[str, str]:
     """The text below each field in the source of a part and of its bases, by the field's name in Python."""
     found: dict[str, str] = {}
     for cls in reversed(part.__mro__):

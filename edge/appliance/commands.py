@@ -48,5 +48,5 @@ BRIDGE_PROVE: Final = CommandEntry(
 )
 """`waypost bridge prove`: of the hub's packages, and loaded when it is used."""
 
-FROM_A_CHECKOUT: Final = ("demo", "test", "bench", "lock")
+FROM_A_CHECKOUT: Final = ("demo", "test", "bench", "docs", "lock")
 """What the launcher of a checkout runs itself."""

@@ -30,7 +30,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), 
 ANALYSES = ("analytics",)
 FOLLOWS = ("edge trace",)
 """Shows what a client does meanwhile: `test_packet_trace` has one."""
-LEFT_OUT = ("demo", "test", "bench", "lock", *FOLLOWS, *ANALYSES)
+LEFT_OUT = ("demo", "test", "bench", "docs", "lock", *FOLLOWS, *ANALYSES)
 SERVES = ("edge run", "hub run")
 NEEDS_A_GATEWAY = ("device simulate",)
 ENROLS = "fleet token create"

@@ -17,7 +17,7 @@ from edge.configuration.kinds import KINDS
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-LAUNCHER = {"demo", "test", "bench", "lock"}
+LAUNCHER = {"demo", "test", "bench", "docs", "lock"}
 """Words the launcher itself understands."""
 STEPS = [
     "edge/broker/listeners",

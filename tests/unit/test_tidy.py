@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
 """Import packages, exactly those the wheel contains."""
 LOCKS = tuple(
-    f"requirements{part}.lock" for part in ("", "-gateway", "-hub", "-analytics", "-images", "-build", "-jre")
+    f"requirements{part}.lock" for part in ("", "-gateway", "-hub", "-analytics", "-images", "-build", "-jre", "-docs")
 )
 TOP_LEVEL = {
     *PACKAGES, "docs", "firmware_examples", "tests",
@@ -255,7 +255,7 @@ class TestPackaging:
 
     def test_every_package_is_named(self) -> None:
         assert project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == list(PACKAGES)
-        assert project()["tool"]["mypy"]["packages"] == [*PACKAGES, "tests.demo"]
+        assert project()["tool"]["mypy"]["packages"] == [*PACKAGES, "tests.demo", "docs.generate"]
         for path, _ in modules(*PACKAGES):
             assert (ROOT / path).parent.joinpath("__init__.py").exists(), f"{path} is in no package"
 

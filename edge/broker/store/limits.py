@@ -15,6 +15,7 @@ POSITION_BITS: Final = 44
 
 LOGS_MAX: Final = (1 << (63 - POSITION_BITS)) - 1
 POSITION_MAX: Final = (1 << POSITION_BITS) - 1
+"""Logs of a store, and positions of a log, that fit into one key of 63 bits."""
 QUEUE_CURSOR: Final = "queue"
 """Name of the one cursor that a queue's log has: found by it, a log and its cursor are read together."""
 LOG_PAGE_ROWS: Final = 500
