@@ -327,7 +327,7 @@ class Hub:
         if self._users is None:
             self._spaces.follow((DEFAULT_TENANT, *self._configuration.tenants.named))
         else:
-            self._gate.call_when_unknown(self._users.look_again)
+            self._gate.call_when_unknown(self._users.reload_if_changed)
             try:
                 await self._users.start()
             except CredentialsError as error:

@@ -109,7 +109,7 @@ class Gateway:
         )
         try:
             self.users = FollowedUsers(data, self.broker.gate.update)
-            self.broker.gate.call_when_unknown(self.users.look_again)
+            self.broker.gate.call_when_unknown(self.users.reload_if_changed)
         except CredentialsError:
             self.store.close()
             raise

@@ -1,8 +1,8 @@
-"""The server's end of one MQTT connection as a sans-I/O machine: MQTT 3.1, 3.1.1 and 5 (its states: `phase`).
+"""Server side of one MQTT connection, without I/O: MQTT 3.1, 3.1.1 and 5. `phase` has the table of its states.
 
-The session answers a `Connect` event with `accept`, `refuse` or `challenge`; what the client sent behind its CONNECT
-waits until then. Whatever ends the connection, `DisconnectedEvent` is the last event and comes once. The machine keeps no
-subscription, no message and no clock; what outlives it is in `SessionState`.
+The session answers a `ConnectEvent` with `accept`, `refuse` or `challenge`. Packets behind the CONNECT wait until then.
+`DisconnectedEvent` is always the last event and is emitted once, whatever ended the connection. The machine keeps no
+subscription, message or clock; `SessionState` holds what outlives the connection.
 """
 
 from __future__ import annotations

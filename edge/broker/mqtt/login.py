@@ -13,7 +13,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import AuthenticateEvent, ConnectEvent
 from edge.broker.security.authenticator import Authenticator
-from edge.broker.security.mechanisms import Authenticated, AuthenticationFailed, Challenge, SaslExchange, begin
+from edge.broker.security.mechanisms import Authenticated, AuthenticationFailed, Challenge, SaslExchange, start_exchange
 from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 
 
@@ -67,7 +67,7 @@ class MqttLogin:
         self._connect = connect
         method = connect.authentication_method
         if method is not None:
-            self._exchange = begin(gate, method, self._source) if gate is not None else None
+            self._exchange = start_exchange(gate, method, self._source) if gate is not None else None
             if self._exchange is None:
                 self._connection.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]
             else:
@@ -84,7 +84,7 @@ class MqttLogin:
         connect = self._connect
         if event.again and self._gate is not None and connect is not None:
             self._open = True
-            self._exchange = begin(self._gate, connect.authentication_method or "", self._source)
+            self._exchange = start_exchange(self._gate, connect.authentication_method or "", self._source)
         if self._exchange is None:  # the method is not in force any more
             self._refuse(LoginVerdict.REFUSED)
         else:

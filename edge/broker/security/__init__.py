@@ -1,1 +1,1 @@
-"""Who a client is: credentials, bearer tokens, SASL mechanisms, and the limits on guessing. Rights are in the model."""
+"""Authentication: credentials, bearer tokens, SASL mechanisms and limits on guessing. `model` has the rights."""

@@ -1,8 +1,8 @@
-"""Who a client is: the gate every connection passes, whatever its protocol.
+"""Authentication of every connection, whatever its protocol.
 
-The gate compares what a client claims with the users it was given, off the loop's thread where a password has to be
-hashed, and hands out grants (`model.authorization`). It is told of users and of their changes; where they are kept is
-not its business. No secret is logged, kept in the clear, or in an exception.
+The authenticator compares the credentials of a client with the users of the space. Passwords are hashed off the loop's
+thread. It issues grants (`model.authorization`) and revokes them when a user changes. It receives users and their
+changes, and does not know where they are stored. No secret is logged, kept in clear text or put into an exception.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from edge.broker.security.waiting_logins import WaitingLogin, WaitingLogins
 
 log = logging.getLogger(__name__)
 
-NOBODY = "nobody"
-"""Whom the work is done for when there is no such user: a wrong name takes as long as a wrong password."""
+DECOY_USER = "decoy"
+"""User whose password is verified for an unknown name, so that a wrong name takes as long as a wrong password."""
 
 
-COMPLAINT_S = 1.0
-"""Wrong passwords are said in the log this often at most, with how many there were."""
+FAILURE_LOG_S = 1.0
+"""Shortest time between two log lines about failed logins; each line has their number."""
 
 
 Work = Callable[[], CredentialSecret | None]
@@ -58,16 +58,16 @@ Done = Callable[[CredentialSecret | None], None]
 
 
 class Worker(Protocol):
-    """Does work elsewhere and gives its result to `done` on the thread that asked, in order or not."""
+    """Runs work on another thread and passes its result to `done` on the calling thread, in any order."""
 
     def __call__(self, work: Work, done: Done) -> None:
-        """Start, or queue, the work; returns at once."""
+        """Start or queue the work and return at once."""
         ...
 
 
 @hides("digest")
 class _CachedPassword(NamedTuple):
-    """A password that was right: its keyed digest, the secret it was, and until when that is believed."""
+    """A password that was verified: its keyed digest, the id of its secret, and when the entry expires."""
 
     digest: bytes
     secret: str
@@ -75,7 +75,7 @@ class _CachedPassword(NamedTuple):
 
 
 class Authenticator:
-    """Lets clients in or not. One a broker; every method on the loop's thread."""
+    """Authenticates the clients of one broker. All methods run on the loop's thread."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class Authenticator:
         utc_s: Callable[[], float] = time.time,
         bearer: BearerVerifier | None = None,
     ) -> None:
-        """`clock` is monotonic seconds; `utc_s` judges the validity of secrets. `bearer` verifies tokens, where an
-        issuer is configured."""
+        """`clock` returns monotonic seconds; `utc_s` UTC seconds, for the validity of secrets. `bearer` verifies tokens
+        where an issuer is configured."""
         self.mode = mode
         self.bearer = bearer
-        self._look_again: Callable[[], None] = lambda: None
+        self._reload_users: Callable[[], None] = lambda: None
         self.refused = 0
-        """Connections that did not prove who they are."""
+        """Connections whose authentication failed."""
         self.busy = 0
-        """Connections answered "busy" because too many passwords were waiting, or theirs waited too long."""
+        """Connections answered "busy": too many passwords were waiting, or theirs waited too long."""
         self.late = 0
         """Connections answered "busy" because their password waited for `VERIFICATION_WAIT_S_MAX`."""
         self.verifications = 0
@@ -108,7 +108,7 @@ class Authenticator:
         self._decoy_key = self._key
         self._known: dict[str, _CachedPassword] = {}
         self._waiting = WaitingLogins()
-        self._complain_at = 0.0
+        self._log_failures_at = 0.0
         self._failures = Failures()
         self._grants: dict[str, set[Grant]] = {}
         self._expiring: set[Grant] = set()
@@ -117,39 +117,39 @@ class Authenticator:
 
     @property
     def open(self) -> bool:
-        """Everybody may do everything: no authentication, no authorization, no cost."""
+        """True without authentication: every client may do everything."""
         return self.mode is AuthenticationMode.NONE
 
     @property
     def passwords(self) -> bool:
-        """User names with passwords are how clients of this space say who they are."""
+        """True when clients of this space authenticate with user name and password."""
         return self.mode is AuthenticationMode.STANDARD
 
     @property
     def tokens(self) -> bool:
-        """Bearer tokens of an issuer are how clients of this space say who they are."""
+        """True when clients of this space authenticate with bearer tokens of an issuer."""
         return self.mode is AuthenticationMode.EXTERNAL and self.bearer is not None
 
     def change_mode(self, mode: AuthenticationMode) -> None:
-        """Let clients in by other rules from now on. Connections that are there stay."""
+        """Change how clients authenticate from now on. Open connections stay."""
         self.mode = mode
 
     def accept_tokens(self, bearer: BearerVerifier | None) -> None:
-        """Verify tokens with this issuer from now on, and with no other; None: accept none."""
+        """Verify tokens with this issuer only from now on; None: accept no token."""
         self.bearer = bearer
 
-    def call_when_unknown(self, look_again: Callable[[], None]) -> None:
-        """Have `look_again`, which may `update` the users, called before an unknown user is refused."""
-        self._look_again = look_again
+    def call_when_unknown(self, reload_users: Callable[[], None]) -> None:
+        """Call `reload_users`, which may `update` the users, before an unknown user is refused."""
+        self._reload_users = reload_users
 
     def knows(self, user: str) -> bool:
-        """Somebody of this name may come, as far as it is known here who may."""
+        """Return False when a user of this name cannot log in; True also where the users are not known here."""
         return self.mode is not AuthenticationMode.STANDARD or user in self._users
 
     def update(self, snapshot: CredentialSnapshot) -> None:
-        """Follow a change of users. Who is gone, or may do something else now, is cut off (and may come again).
+        """Apply a change of users. Disconnect users who were removed or have other rights now; they may reconnect.
 
-        What a user failed before the change counts no more: a device may knock long before somebody adds it.
+        Failed logins of changed users are forgotten: a device may try to log in long before its user is added.
         """
         before, self._users = self._users, snapshot.users
         self._decoy_key = snapshot.decoy_key or self._key
@@ -166,9 +166,9 @@ class Authenticator:
     # --- passwords --------------------------------------------------------------------------------------------
 
     def check(self, username: str | None, password: bytes | None, decided: Decided, source: str = "") -> None:
-        """Call `decided` once: at once when it takes no hashing, else later. Where tokens count the password is one.
+        """Call `decided` once: at once if nothing has to be hashed, else later. With tokens the password is a token.
 
-        `source` is the peer's address, for counting failures; empty: they are not counted.
+        `source` is the peer's address, for counting failures; empty: failures are not counted.
         """
         if self.tokens:
             self.check_token(password or b"", decided, source)
@@ -179,7 +179,7 @@ class Authenticator:
             return
         user = self._user(username)
         digest = hmac.digest(self._key, username.encode("utf-8", "surrogatepass") + b"\0" + password, hashlib.sha256)
-        if user is not None and self._remembered(user, digest):
+        if user is not None and self._is_cached(user, digest):
             self.succeeded(source, username)
             decided(LoginVerdict.ACCEPTED, VerifiedIdentity(username))
             return
@@ -193,11 +193,11 @@ class Authenticator:
         waiting, asked, at_s = login, user, self._utc_s()
 
         def work() -> CredentialSecret | None:
-            if waiting.told:
+            if waiting.answered:
                 return None
             if asked is not None and any(secret.valid(at_s) for secret in asked.secrets):
                 return verify(asked, password, at_s)
-            _waste(password)
+            _verify_decoy(password)
             return None
 
         def done(secret: CredentialSecret | None) -> None:
@@ -206,37 +206,37 @@ class Authenticator:
         self._worker(work, done)
 
     def _user(self, username: str) -> CredentialUser | None:
-        """A user that has just been added is one; it costs those who are known nothing."""
+        """Return the user. Reload the users first if the name is unknown, as it may have just been added."""
         if username not in self._users:
-            self._look_again()
+            self._reload_users()
         return self._users.get(username)
 
     def _verified(
         self, username: str, digest: bytes, secret: CredentialSecret | None, login: WaitingLogin, source: str
     ) -> None:
-        """Take the result. One that comes after the answer "busy" counts for the client's next attempt."""
+        """Process the result. A result after the answer "busy" is cached for the client's next attempt."""
         self.verifications += 1
         self._waiting.remove(login)
-        # what was verified counts only if it is still so: the user may have been changed meanwhile
+        # the user may have changed while its password was verified
         user = self._users.get(username)
         current = next((s for s in user.secrets if secret is not None and s.id == secret.id), None) if user else None
         if user is None or current is None or not current.valid(self._utc_s()):
-            if not login.told:
+            if not login.answered:
                 self.failed(source, username)
-                login.tell(LoginVerdict.REFUSED, None)
+                login.answer(LoginVerdict.REFUSED, None)
             return
         if len(self._known) >= USERS_MAX:
             self._known.clear()
         self._known[user.name] = _CachedPassword(digest, current.id, self._clock() + VERDICT_KEPT_S)
         self.succeeded(source, username)
-        login.tell(LoginVerdict.ACCEPTED, VerifiedIdentity(username))
+        login.answer(LoginVerdict.ACCEPTED, VerifiedIdentity(username))
 
     @property
     def waits_s(self) -> float:
-        """Seconds that the oldest login has waited for its password to be verified."""
+        """Seconds that the oldest login has waited for the verification of its password."""
         return self._waiting.waits_s(self._clock())
 
-    def _give_up(self) -> None:
+    def _refuse_overdue(self) -> None:
         """Answer "busy" to logins that waited too long."""
         late = self._waiting.overdue(self._clock())
         if not late:
@@ -244,16 +244,16 @@ class Authenticator:
         self.busy += len(late)
         self.late += len(late)
         log.warning(
-            "logins wait: %d could not be verified within %.0f s (%d since start)",
+            "%d logins refused as busy: not verified within %.0f s (%d since start)",
             len(late), VERIFICATION_WAIT_S_MAX, self.late,
         )  # fmt: skip
         for login in late:
             try:
-                login.tell(LoginVerdict.BUSY, None)
+                login.answer(LoginVerdict.BUSY, None)
             except Exception as error:
-                report("a login that waited", "its connection goes on without an answer", error)
+                report("a waiting login", "its connection gets no answer", error)
 
-    def _remembered(self, user: CredentialUser, digest: bytes) -> bool:
+    def _is_cached(self, user: CredentialUser, digest: bytes) -> bool:
         known = self._known.get(user.name)
         if known is None or not hmac.compare_digest(known.digest, digest):
             return False
@@ -266,27 +266,27 @@ class Authenticator:
     # --- failures ---------------------------------------------------------------------------------------------
 
     def too_many_failures(self, source: str, username: str) -> bool:
-        """Return whether clients at this address may not try to be this user for a while."""
+        """Return True while clients at this address may not log in as this user."""
         return self._failures.too_many(source, username, self._clock())
 
     def succeeded(self, source: str, username: str) -> None:
-        """Remember that a client at this address has proved to be this user: failures of others there do not count."""
+        """Record a successful login: failures of other users at this address do not lock this user out."""
         self._failures.succeeded(source, username, self._clock())
 
     def failed(self, source: str, username: str) -> None:
-        """Somebody at this address did not prove to be this user."""
+        """Record a failed login as this user from this address."""
         self.refused += 1
         now = self._clock()
         self._failures.add(source, username, now)
-        if now >= self._complain_at:  # not a line for each: guessing must not fill the log
-            self._complain_at = now + COMPLAINT_S
+        if now >= self._log_failures_at:  # not a line for each: guessing must not fill the log
+            self._log_failures_at = now + FAILURE_LOG_S
             words = "token refused" if self.tokens else LoginVerdict.REFUSED.value
             log.warning("user %r: %s (%d since start)", (username or "-")[:100], words, self.refused)
 
     # --- tokens -----------------------------------------------------------------------------------------------
 
     def check_bearer(self, message: bytes, decided: Decided, source: str = "") -> None:
-        """The same for the message of OAUTHBEARER."""
+        """Check the message of OAUTHBEARER; see `check`."""
         try:
             shown = bearer.read(message)
         except bearer.BearerError:
@@ -304,7 +304,7 @@ class Authenticator:
         self.check_token(shown.token, known, source)
 
     def check_token(self, token: bytes, decided: Decided, source: str = "") -> None:
-        """Call `decided` once: at once, or when the issuer has been asked for its keys."""
+        """Call `decided` once: at once, or after the issuer has sent its keys."""
 
         def known(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
             if verdict is LoginVerdict.REFUSED:
@@ -322,7 +322,7 @@ class Authenticator:
     # --- SCRAM ------------------------------------------------------------------------------------------------
 
     def scram(self, username: str) -> Verifier:
-        """What a client has to prove; for a user that does not exist the same each time, and never proven."""
+        """Return the SCRAM verifier of a user. That of an unknown user is always the same, and no proof fits it."""
         user = self._user(username)
         if user is None or not self.passwords:
             salt = hmac.digest(self._decoy_key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
@@ -333,9 +333,9 @@ class Authenticator:
     # --- grants -----------------------------------------------------------------------------------------------
 
     def grant(self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None]) -> Grant | None:
-        """What somebody proven may do over one connection; None when there is no such user (any more).
+        """Return the grant of a verified client for one connection; None when the user does not exist (any more).
 
-        A token names a user that need not be known here. `revoke` is called when that changes, until `release`.
+        The user of a token need not be known here. `revoke` is called when the rights change, until `release`.
         """
         if proven.user not in self._users and proven.expires_at_s is None:
             return None
@@ -344,15 +344,15 @@ class Authenticator:
         return grant
 
     def grant_nothing(self, client: str, revoke: Callable[[Ended], None]) -> Grant:
-        """For a client that will show a token later, and soon: until `renew` it may do nothing."""
+        """Return a grant without rights, for a client that will send a token: `renew` within `TOKEN_WAIT_S`."""
         grant = Grant("", client, (), revoke)
         self._hold(grant, self._utc_s() + TOKEN_WAIT_S)
         return grant
 
     def renew(self, grant: Grant, proven: VerifiedIdentity) -> bool:
-        """Renew the grant of a client that has authenticated again; return False when it is another user now.
+        """Renew the grant of a client that has re-authenticated. Return False when it is another user now.
 
-        Its publisher's name says whether it is a relay, so a user who has gained or lost that right counts as another.
+        The publisher's name depends on the right to relay, so a client that gained or lost it counts as another user.
         """
         known = proven.user in self._users or proven.expires_at_s is not None
         if not known or grant.user not in ("", proven.user):
@@ -366,8 +366,8 @@ class Authenticator:
         return True
 
     def expire(self) -> None:
-        """End what has expired, and logins that waited too long; cheap to call often."""
-        self._give_up()
+        """Revoke expired grants and refuse overdue logins. Cheap to call often."""
+        self._refuse_overdue()
         now = self._clock()
         if not self._expiring or now - self._expiry_checked_at < TOKEN_EXPIRY_CHECK_S:
             return
@@ -389,7 +389,7 @@ class Authenticator:
             self._expiring.add(grant)
 
     def release(self, grant: Grant) -> None:
-        """The connection is over; idempotent."""
+        """Drop the grant of a closed connection. Idempotent."""
         self._expiring.discard(grant)
         grants = self._grants.get(grant.user)
         if grants is not None:
@@ -398,26 +398,26 @@ class Authenticator:
                 del self._grants[grant.user]
 
     def revoke_all(self) -> None:
-        """Cut every connection that has a grant: the mode has changed."""
+        """Close every connection that has a grant, after a change of mode."""
         for grants in list(self._grants.values()):
             for grant in list(grants):
                 _revoke(grant, Ended.CHANGED)
 
 
 def _revoke(grant: Grant, why: Ended) -> None:
-    """Cut one connection; what it raises leaves no other one open, and itself without rights."""
+    """Close one connection. If that fails, take its rights away and continue with the others."""
     try:
         grant.revoke(why)
     except Exception as error:
-        report(f"user {grant.user!r}, client {grant.client!r}", "it may do nothing any more", error)
+        report(f"user {grant.user!r}, client {grant.client!r}", "its connection stays open without rights", error)
         grant.replace(grant.user, ())
 
 
 @functools.cache
 def _decoy() -> CredentialUser:
-    return with_secret(new_user(NOBODY), secrets.token_hex(8), at_s=0.0)
+    return with_secret(new_user(DECOY_USER), secrets.token_hex(8), at_s=0.0)
 
 
-def _waste(password: bytes) -> None:
-    """As much work as a wrong password of a user makes."""
+def _verify_decoy(password: bytes) -> None:
+    """Take as long as the verification of a user's wrong password."""
     verify(_decoy(), password, 0.0)

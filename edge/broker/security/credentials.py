@@ -1,8 +1,8 @@
-"""Users and their secrets: what is kept of them, and the file they are kept in.
+"""Users and their secrets, and the file that stores them.
 
-Of a password there is an argon2id hash (for MQTT and SASL PLAIN) and SCRAM-SHA-256 keys; of both nothing is logged or
-shown. The file is a small SQLite database of its own beside the store: `waypost device` writes it whether the gateway
-runs or not, and a running gateway sees within a second that it changed.
+A password is stored as an argon2id hash (for MQTT and SASL PLAIN) and as SCRAM-SHA-256 keys, which are never logged or
+shown. The file is a small SQLite database next to the store. `waypost device` writes it whether the gateway runs or
+not, and a running gateway notices a change within a second.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 FILE: Final = "credentials.db"
 FORMAT: Final = 1
-"""Layout of the file; one with a higher number was made by a newer program."""
+"""Version of the file's layout; a newer program writes a higher number."""
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 BUSY_S: Final = 10.0
-"""How long a writer waits for another one."""
+"""Seconds that a writer waits for another writer."""
 
 GENERATED_BYTES: Final = 18
-"""Random bytes of a password we make: 24 characters that survive every shell and every firmware's string."""
+"""Random bytes of a generated password: 24 characters that need no quoting in shells and firmware strings."""
 
 _SCHEMA: Final = """
 CREATE TABLE users (
@@ -54,17 +54,17 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
 
 BY_HAND: Final = "device"
-"""Origin of users made with `waypost device`."""
+"""Origin of users created with `waypost device`."""
 BY_RESOURCE: Final = "resource"
 """Origin of users that a `MessagingUser` resource describes."""
 
 
 class CredentialsError(Exception):
-    """The file cannot be used, or what is asked for is not possible; the message says why and names no secret."""
+    """The file cannot be used, or a change is not possible. The message says why and contains no secret."""
 
 
 class CredentialsDamaged(CredentialsError):
-    """The file is not what these commands have written."""
+    """The file is damaged or is not a credential file."""
 
 
 @hides("argon2", "keys")
@@ -78,13 +78,13 @@ class CredentialSecret(msgspec.Struct, frozen=True):
     not_after: float | None = None
 
     def valid(self, at_s: float) -> bool:
-        """True when it opens the door at this time."""
+        """Return True if it is accepted at this time."""
         return self.not_before <= at_s and (self.not_after is None or at_s < self.not_after)
 
 
 @hides("salt", "secrets")
 class CredentialUser(msgspec.Struct, frozen=True, kw_only=True):
-    """A user: what it may do, and how it shows who it is. All secrets share the salt of SCRAM."""
+    """A user with its rights and secrets. All secrets share the salt of SCRAM."""
 
     name: str
     salt: bytes
@@ -95,14 +95,14 @@ class CredentialUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_user(name: str, rules: Iterable[AccessRule] = (), origin: str = BY_HAND) -> CredentialUser:
-    """A user without a secret. Raises CredentialsError for a name that is none, or too many rules."""
+    """Return a user without a secret. Raises CredentialsError for an invalid name or too many rules."""
     if not name or len(name) > USERNAME_CHARACTERS_MAX or not name.isprintable():
         raise CredentialsError(f"a user name is 1 to {USERNAME_CHARACTERS_MAX} printable characters")
     return with_rules(CredentialUser(name=name, salt=secrets.token_bytes(SALT_BYTES), origin=origin), rules)
 
 
 def with_rules(user: CredentialUser, rules: Iterable[AccessRule]) -> CredentialUser:
-    """The user with these rules in place of its own. Raises CredentialsError when there are too many."""
+    """Return the user with these rules instead of its own. Raises CredentialsError if there are too many."""
     kept = tuple(rules)
     if max(len(kept), *(len(rule.addresses) for rule in kept), 0) > RULES_PER_USER_MAX:
         raise CredentialsError(f"user {user.name}: more than {RULES_PER_USER_MAX} rules, or addresses in a rule")
@@ -112,18 +112,18 @@ def with_rules(user: CredentialUser, rules: Iterable[AccessRule]) -> CredentialU
 def with_secret(
     user: CredentialUser, password: str, *, at_s: float, not_before: float = 0.0, not_after: float | None = None
 ) -> CredentialUser:
-    """The user with a further secret; those that have ended at `at_s` (UTC seconds) are left out.
+    """Return the user with a further secret, without the secrets that have ended at `at_s` (UTC seconds).
 
-    A secret that counts at once has a `not_before` of 0: a gateway without a battery clock wakes up in the past, and
-    must let its devices in all the same. Takes some 50 ms. Raises CredentialsError for a password that cannot be one,
-    or when there are too many secrets.
+    A secret that is valid at once has a `not_before` of 0: a gateway without a battery clock starts in the past and
+    must accept its devices all the same. Takes some 50 ms. Raises CredentialsError for an invalid password or too many
+    secrets.
     """
     if not password or len(password.encode("utf-8", "surrogatepass")) > PASSWORD_BYTES_MAX:
         raise CredentialsError(f"a password is 1 to {PASSWORD_BYTES_MAX} bytes")
     kept = tuple(secret for secret in user.secrets if secret.not_after is None or secret.not_after > at_s)
     if len(kept) >= SECRETS_PER_USER_MAX:
         raise CredentialsError(
-            f"user {user.name} has {len(kept)} secrets already: wait for one to end, or rotate with no overlap"
+            f"user {user.name} has {len(kept)} secrets already: wait until one ends, or rotate without overlap"
         )
     try:
         keys = derive(password, user.salt, user.iterations)
@@ -135,7 +135,7 @@ def with_secret(
 
 
 def ending(user: CredentialUser, at_s: float) -> CredentialUser:
-    """The user with every secret ending at `at_s` (UTC seconds) if not before."""
+    """Return the user with every secret ending at `at_s` (UTC seconds) or before."""
     ended = tuple(
         msgspec.structs.replace(secret, not_after=at_s if secret.not_after is None else min(at_s, secret.not_after))
         for secret in user.secrets
@@ -145,19 +145,19 @@ def ending(user: CredentialUser, at_s: float) -> CredentialUser:
 
 @cache
 def _hasher() -> argon2.PasswordHasher:
-    """OWASP's first choice of 2023 (19 MiB, two passes): 25-50 ms and bearable on a Pi with 512 MiB."""
-    import argon2  # noqa: PLC0415 - 0.6 MiB, for who has passwords
+    """Return a hasher with OWASP's parameters of 2023 (19 MiB, two passes): 25-50 ms, fits a 512 MiB Pi."""
+    import argon2  # noqa: PLC0415 - 0.6 MiB, only with passwords
 
     return argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=argon2.Type.ID)
 
 
 def generated_password() -> str:
-    """One to show to somebody, once."""
+    """Return a new random password."""
     return secrets.token_urlsafe(GENERATED_BYTES)
 
 
 def verify(user: CredentialUser, password: bytes, at_s: float) -> CredentialSecret | None:
-    """The valid secret this password is; None when it is none. Takes some 30 ms for every valid secret."""
+    """Return the valid secret that this password matches, or None. Takes some 30 ms for every valid secret."""
     from argon2.exceptions import InvalidHashError, VerificationError  # noqa: PLC0415 - as above
 
     for secret in user.secrets:
@@ -172,14 +172,14 @@ def verify(user: CredentialUser, password: bytes, at_s: float) -> CredentialSecr
 
 @hides("decoy_key")
 class CredentialSnapshot(msgspec.Struct, frozen=True):
-    """Every user by name, and the key the salts of users that do not exist are made with."""
+    """All users by name, and the key that derives the salts of unknown users."""
 
     users: Mapping[str, CredentialUser] = {}
     decoy_key: bytes = b""
 
 
 class CredentialFile:
-    """The file. Calls block for a few milliseconds; use it from one thread at a time."""
+    """The credential file. Calls block for a few milliseconds; use it from one thread at a time."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self.path = path
@@ -188,7 +188,7 @@ class CredentialFile:
 
     @classmethod
     def open(cls, data: Path) -> Self:
-        """Open it in a data directory, or make it. Raises CredentialsError."""
+        """Open or create the file in a data directory. Raises CredentialsError."""
         path = data / FILE
         try:
             data.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -211,7 +211,7 @@ class CredentialFile:
         return opened
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file. Idempotent."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -221,14 +221,14 @@ class CredentialFile:
         self.close()
 
     def changed(self) -> bool:
-        """True when another process has written since the last `load`; some 10 us. Never raises: later, if not now."""
+        """Return True if another process has written since the last `load`. Takes some 10 us; never raises."""
         try:
             return bool(self._version() != self._seen)
         except sqlite3.Error:
             return False
 
     def load(self) -> CredentialSnapshot:
-        """Everything. Raises CredentialsError."""
+        """Load all users. Raises CredentialsError."""
         try:
             self._connection.execute("BEGIN")
             try:
@@ -260,7 +260,7 @@ class CredentialFile:
         return CredentialSnapshot(users, key)
 
     def put(self, users: Iterable[CredentialUser], *, new: bool = False) -> None:
-        """Add or replace users, all or none; `new`: none of them may be there. Raises CredentialsError."""
+        """Add or replace users, all or none; with `new` none of them may exist. Raises CredentialsError."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             with self._connection:
@@ -273,7 +273,7 @@ class CredentialFile:
             raise CredentialsError(f"cannot write {self.path}: {why}") from why
 
     def remove(self, names: Iterable[str]) -> list[str]:
-        """Take users away; returns those that were there. Raises CredentialsError."""
+        """Remove users; return the names that existed. Raises CredentialsError."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             with self._connection:
@@ -296,13 +296,15 @@ class CredentialFile:
         execute("PRAGMA foreign_keys = ON")
         (found,) = execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
-            raise CredentialsError(f"a newer program made it (format {found}, this one knows {FORMAT})")
+            raise CredentialsError(
+                f"a newer version of Waypost wrote it (format {found}; this version reads {FORMAT}): upgrade"
+            )
         if found == FORMAT:
             return
         execute("BEGIN IMMEDIATE")
         with self._connection:
             if execute("PRAGMA user_version").fetchone()[0] == FORMAT:
-                return  # another process was faster
+                return  # another process created it first
             for statement in _SCHEMA.split(";"):
                 execute(statement)
             execute("INSERT INTO meta VALUES ('decoy', ?)", (secrets.token_bytes(32),))
@@ -312,7 +314,7 @@ class CredentialFile:
         execute = self._connection.execute
         gone = execute("DELETE FROM users WHERE name = ?", (user.name,)).rowcount
         if gone and new:
-            raise CredentialsError(f"there is a user {user.name} already")
+            raise CredentialsError(f"user {user.name} exists already")
         rules = msgspec.json.encode(user.rules)
         execute("INSERT INTO users VALUES (?, ?, ?, ?, ?)", (user.name, user.origin, user.salt, user.iterations, rules))
         self._connection.executemany(

@@ -1,7 +1,8 @@
-"""The issuer of bearer tokens as a gateway knows it: its public keys, fetched, kept on disk, and refreshed.
+"""Public keys of the issuer of bearer tokens: fetched, stored on disk and refreshed.
 
-Keys come from the issuer's discovery document (OpenID Connect Discovery 1.0 section 4). Without the issuer those
-fetched last go on counting for a stated grace, over restarts too: a gateway is offline at times, its devices are not.
+Keys come from the issuer's discovery document (OpenID Connect Discovery 1.0 section 4). While the issuer cannot be
+reached the last keys stay valid for a configured grace period, also across restarts: devices have to connect while
+the gateway is offline.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Fetch = Callable[[TokenIssuer], Any]
 
 
 class IssuerError(Exception):
-    """The issuer did not give its keys; the message says why."""
+    """The keys could not be fetched. The message says why."""
 
 
 class Issuer:
@@ -55,29 +56,29 @@ class Issuer:
         utc_s: Callable[[], float] = time.time,
         fetch: Fetch | None = None,
     ) -> None:
-        """`data`: the folder the keys are kept in; `fetch` asks the issuer (blocking) and raises IssuerError."""
+        """`data`: folder for the stored keys; `fetch` requests the keys (blocking) and raises IssuerError."""
         self.configuration = configuration
         self.problem: str | None = None
-        """Why the issuer could not be asked the last time; None when it could."""
+        """Why the last request to the issuer failed; None if it succeeded."""
         self._file = data / FILE
         self._utc_s = utc_s
         self._fetch = fetch or fetch_keys
         self._keys: tuple[IssuerKey, ...] = ()
         self._fetched_at_s: float | None = None
-        self._asked_at = float("-inf")
-        self._asking = False
-        """An answer is under way: who needs it waits."""
+        self._requested_at = float("-inf")
+        self._requesting = False
+        """A request is in progress; tokens with unknown keys wait for it."""
         self._wanted = asyncio.Event()
         self._waiting: list[tuple[bytes, Decided]] = []
         self._following: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Take the keys kept on disk, and begin to follow the issuer."""
+        """Load the stored keys and start refreshing them."""
         self._load()
         self._following = asyncio.get_running_loop().create_task(self._follow(), name="token issuer")
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop refreshing; tokens that wait are answered. Idempotent."""
         following, self._following = self._following, None
         if following is not None:
             following.cancel()
@@ -86,23 +87,25 @@ class Issuer:
 
     @property
     def overdue(self) -> str | None:
-        """Why no token is taken now, while the issuer's keys are not known, or too old."""
-        if self._known():
+        """Why no token is accepted at the moment: no keys, or keys older than the grace period; else None."""
+        if self._has_keys():
             return None
-        return f"no bearer token is taken: token issuer {self.configuration.issuer}: {self.problem or 'not asked yet'}"
+        return (
+            f"no bearer token is accepted: token issuer {self.configuration.issuer}: {self.problem or 'no answer yet'}"
+        )
 
-    def _known(self) -> bool:
+    def _has_keys(self) -> bool:
         fetched_at_s = self._fetched_at_s
         return fetched_at_s is not None and self._utc_s() - fetched_at_s <= self.configuration.grace_s
 
     # --- tokens -----------------------------------------------------------------------------------------------
 
     def check(self, token: bytes, decided: Decided) -> None:
-        """Call `decided` once: at once, or when the issuer has been asked about a key that is not known."""
+        """Call `decided` once: at once, or after the issuer was asked for an unknown key."""
         try:
             proven = self._verified(token)
         except UnknownIssuerKey as why:
-            if not self._may_ask():
+            if not self._may_request():
                 self._refuse(why, decided)
             elif len(self._waiting) >= TOKENS_WAITING_MAX:
                 decided(LoginVerdict.BUSY, None)
@@ -115,18 +118,18 @@ class Issuer:
             decided(LoginVerdict.ACCEPTED, proven)
 
     def _verified(self, token: bytes) -> VerifiedIdentity:
-        if not self._known():
-            raise UnknownIssuerKey("the issuer's keys are not known, or older than the grace")
+        if not self._has_keys():
+            raise UnknownIssuerKey("the keys of the issuer are unknown or older than the grace period")
         return verify(token, self._keys, self.configuration, self._utc_s())
 
-    def _may_ask(self) -> bool:
-        """Anybody can name keys that do not exist: the issuer is not to be asked for each of them."""
+    def _may_request(self) -> bool:
+        """Limit the requests for unknown keys, since any client can name keys that do not exist."""
         loop = asyncio.get_running_loop()
-        return self._asking or bool(self._waiting) or loop.time() - self._asked_at >= ISSUER_ASKED_S_MIN
+        return self._requesting or bool(self._waiting) or loop.time() - self._requested_at >= ISSUER_ASKED_S_MIN
 
     def _refuse(self, why: BearerTokenError, decided: Decided) -> None:
-        log.info("a token was refused: %s", why)
-        decided(LoginVerdict.REFUSED if self._known() else LoginVerdict.BUSY, None)
+        log.info("token refused: %s", why)
+        decided(LoginVerdict.REFUSED if self._has_keys() else LoginVerdict.BUSY, None)
 
     def _answer_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -143,7 +146,7 @@ class Issuer:
     async def _follow(self) -> None:
         while True:
             self._wanted.clear()
-            self._asked_at, self._asking = asyncio.get_running_loop().time(), True
+            self._requested_at, self._requesting = asyncio.get_running_loop().time(), True
             try:
                 document = await asyncio.to_thread(self._fetch, self.configuration)
                 keys = _usable(document)
@@ -151,7 +154,7 @@ class Issuer:
                 self._failed(str(why))
             else:
                 await self._take(keys, document)
-            self._asking = False
+            self._requesting = False
             self._answer_waiting()
             try:
                 async with asyncio.timeout(ISSUER_REFRESH_S if self.problem is None else ISSUER_RETRY_S):
@@ -167,12 +170,12 @@ class Issuer:
         try:
             await asyncio.to_thread(self._save, document, self._fetched_at_s)
         except OSError as error:
-            log.warning("the token issuer's keys cannot be kept in %s: %s", self._file, error.strerror)
+            log.warning("cannot store the keys of the token issuer in %s: %s", self._file, error.strerror)
 
     def _failed(self, why: str) -> None:
         if why != self.problem:
             log.warning(
-                "token issuer %s: %s; the keys fetched last count for %g s after they were",
+                "token issuer %s: %s; the last keys stay valid for %g s after they were fetched",
                 self.configuration.issuer,
                 why,
                 self.configuration.grace_s,
@@ -187,7 +190,7 @@ class Issuer:
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, BearerTokenError) as error:
-            log.warning("%s cannot be used, the issuer is asked: %s", self._file, type(error).__name__)
+            log.warning("cannot read %s (%s); asking the issuer", self._file, type(error).__name__)
 
     def _save(self, document: Any, fetched_at_s: float) -> None:
         kept = {"issuer": self.configuration.issuer, "fetched_at": fetched_at_s, "keys": document}
@@ -197,19 +200,19 @@ class Issuer:
 def _usable(document: Any) -> tuple[IssuerKey, ...]:
     keys = read_keys(document)
     if not keys:
-        raise IssuerError("it publishes no key we could use")
+        raise IssuerError("it publishes no usable key")
     return keys
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect could lead from TLS to none."""
+    """Refuses redirects, which could lead from TLS to plain HTTP."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def fetch_keys(issuer: TokenIssuer) -> Any:
-    """The issuer's key set. Blocks for `ISSUER_TIMEOUT_S` at most, twice. Raises IssuerError."""
+    """Fetch the key set of the issuer. Blocks for up to twice `ISSUER_TIMEOUT_S`. Raises IssuerError."""
     handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
     if issuer.issuer.startswith("https:"):
         try:
@@ -221,12 +224,12 @@ def fetch_keys(issuer: TokenIssuer) -> Any:
     if not isinstance(document, dict) or document.get("issuer") != issuer.issuer:
         raise IssuerError("its discovery document is that of another issuer")  # section 4.3
     where = str(document.get("jwks_uri"))
-    _check_place(where, issuer)
+    _check_location(where, issuer)
     return _get(opener, where)
 
 
-def _check_place(where: str, issuer: TokenIssuer) -> None:
-    """Raise IssuerError unless keys may be fetched there: a document must not send us to any machine we can reach."""
+def _check_location(where: str, issuer: TokenIssuer) -> None:
+    """Raise IssuerError unless keys may be fetched from this URL: a document must not direct requests to any host."""
     try:
         place, own = urlsplit(where), urlsplit(issuer.issuer)
     except ValueError:
@@ -235,7 +238,7 @@ def _check_place(where: str, issuer: TokenIssuer) -> None:
         raise IssuerError("its discovery document names no jwks_uri of the same scheme")
     if place.netloc.lower() not in (own.netloc.lower(), *(host.lower() for host in issuer.key_hosts)):
         host = place.netloc.rpartition("@")[2][:100]
-        raise IssuerError(f"its keys are said to be at {host}, another host: list it in oidc.keyHosts if they are")
+        raise IssuerError(f"its keys are on another host, {host}: list it in oidc.keyHosts if that is right")
 
 
 def _get(opener: urllib.request.OpenerDirector, url: str) -> Any:
@@ -248,7 +251,7 @@ def _get(opener: urllib.request.OpenerDirector, url: str) -> Any:
                 if len(body) > ISSUER_DOCUMENT_BYTES_MAX:
                     raise IssuerError(f"{url}: more than {ISSUER_DOCUMENT_BYTES_MAX} bytes")
                 if time.monotonic() > deadline:
-                    raise IssuerError(f"{url}: not whole within {ISSUER_TIMEOUT_S:g} s")
+                    raise IssuerError(f"{url}: incomplete after {ISSUER_TIMEOUT_S:g} s")
         return json.loads(body)
     except urllib.error.HTTPError as error:
         error.close()

@@ -1,7 +1,7 @@
-"""Counts failed logins, so that guessing stays slow: for each pair of peer address and user, and for each address.
+"""Slow down password guessing: count failed logins for each pair of peer address and user, and for each address.
 
-A user is never locked out everywhere: who guesses from one address delays that user there only. For a user who has
-logged in from an address lately only the pair counts: one attacker behind a router does not keep others out.
+A user is never locked out everywhere, only at the addresses that fail. If a user has logged in from an address lately,
+only the count of the pair applies, so that an attacker behind a shared router does not lock out other users.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from edge.broker.security.limits import (
 
 _Key = tuple[str, str]
 _WHOLE_ADDRESS = ""
-"""In place of a user's name, which is never empty."""
+"""Stands for all users of an address; the name of a user is never empty."""
 
 
 class Failures:
-    """Each count falls by its maximum in `FAILURES_PERIOD_S`; nobody may try while it is at the maximum."""
+    """Counts of failed logins, which decay to zero in `FAILURES_PERIOD_S`. At the maximum logins are refused."""
 
     def __init__(self) -> None:
         self._counts: dict[_Key, tuple[float, float]] = {}
-        """(count, when it was that), the one changed longest ago first."""
+        """(count, time of its last change), least recently changed first."""
         self._succeeded: dict[_Key, float] = {}
         """Time of the last login of each pair, the oldest first."""
 
     def too_many(self, address: str, user: str, now: float) -> bool:
-        """Return whether this address has failed too often of late: as this user, or at all unless this user has logged
-        in from it lately. An empty address never has."""
+        """Return True if too many logins of this address failed lately: as this user, or as any user.
+
+        The second count does not apply to a user who has logged in from this address lately. Always False for an
+        empty address.
+        """
         if not address:
             return False
         keys = _keys(address, user)
@@ -53,7 +56,7 @@ class Failures:
             del self._succeeded[next(iter(self._succeeded))]
 
     def add(self, address: str, user: str, now: float) -> None:
-        """One more."""
+        """Count a failed login."""
         if not address:
             return
         for key, most in _keys(address, user):
@@ -64,7 +67,7 @@ class Failures:
             del self._counts[next(iter(self._counts))]
 
     def forgive(self, users: Set[str]) -> None:
-        """Forget what was counted for these users, wherever it came from: their secrets are others now."""
+        """Reset the counts of these users at every address, after their secrets changed."""
         for key in [key for key in self._counts if key[1] and key[1] in users]:
             del self._counts[key]
 
@@ -74,6 +77,6 @@ class Failures:
 
 
 def _keys(address: str, user: str) -> tuple[tuple[_Key, int], ...]:
-    """Return what is counted, each with its maximum: the address, then the pair."""
+    """Return the keys of a login with their maximum: the address, then the pair of address and user."""
     whole = ((address, _WHOLE_ADDRESS), FAILURES_PER_ADDRESS_MAX)
     return (whole, ((address, user[:USERNAME_CHARACTERS_MAX]), FAILURES_PER_USER_MAX)) if user else (whole,)

@@ -1,6 +1,6 @@
-"""SASL mechanisms for enhanced authentication of MQTT 5 (section 4.12): data in, and what to do next out.
+"""SASL mechanisms for the enhanced authentication of MQTT 5 (section 4.12), without I/O.
 
-AMQP speaks the same mechanisms in frames of its own (`bridge.sasl`).
+AMQP carries the same mechanisms in its SASL frames (`bridge.sasl`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 
 @hides("data")
 class Challenge(NamedTuple):
-    """The client has to answer this."""
+    """Data that the client has to answer."""
 
     data: bytes
 
 
 @hides("data")
 class Authenticated(NamedTuple):
-    """The client has proven who it is; `data` is the last word to it."""
+    """Success; `data` is the last message to the client."""
 
     proven: VerifiedIdentity
     data: bytes | None = None
 
 
 class AuthenticationFailed(NamedTuple):
-    """It has not; the verdict is not ACCEPTED."""
+    """Failure; the verdict is REFUSED or BUSY."""
 
     verdict: LoginVerdict
 
@@ -42,12 +42,15 @@ class SaslExchange(Protocol):
     """One authentication with one mechanism."""
 
     def step(self, data: bytes, answer: Next) -> None:
-        """Take what the client said; `answer` is called once, now or later. Not again after Done or Failed."""
+        """Process a message of the client; `answer` is called once, now or later.
+
+        Must not be called again after `Authenticated` or `AuthenticationFailed`.
+        """
         ...
 
 
-def begin(gate: Authenticator, method: str, source: str) -> SaslExchange | None:
-    """An exchange with this mechanism for a client at the address `source`; None when it is not in force here."""
+def start_exchange(gate: Authenticator, method: str, source: str) -> SaslExchange | None:
+    """Start an exchange for a client at the address `source`; None if the mechanism is not enabled."""
     if method == scram.MECHANISM and gate.passwords:
         return _Scram(gate, source)
     if method == bearer.MECHANISM and gate.tokens:
@@ -60,13 +63,13 @@ class _Scram:
         self._gate = gate
         self._source = source
         self._server = scram.ScramServer()
-        self._asked = False
+        self._challenged = False
 
     def step(self, data: bytes, answer: Next) -> None:
         server = self._server
         try:
-            if not self._asked:
-                self._asked = True
+            if not self._challenged:
+                self._challenged = True
                 server.first(data)
                 if self._gate.too_many_failures(self._source, server.username):
                     answer(AuthenticationFailed(LoginVerdict.BUSY))

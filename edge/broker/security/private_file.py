@@ -1,4 +1,4 @@
-"""Files with secrets: readable by their owner alone from the first byte on, and replaced whole or not at all."""
+"""Write files with secrets: readable by the owner only, and replaced atomically."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDER_MODE: Final = 0o700
 
 
 def write_private(file: Path, text: str) -> None:
-    """Make a file of this ASCII text, or replace the one that is there; on disk on return. Raises OSError."""
+    """Create or replace a file with this ASCII text; durable on return. Raises OSError."""
     whole = file.with_name(f"{file.name}.new")
     whole.unlink(missing_ok=True)
     descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
@@ -24,7 +24,7 @@ def write_private(file: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was made, renamed or removed in a folder is on disk on return. Raises OSError."""
+    """Make created, renamed and removed entries of a folder durable. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What a look at somebody's credentials ends with: a verdict, and who was proven to be there."""
+"""Result of an authentication: the verdict and the verified identity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edge.broker.model.authorization import AccessRule
 
 
 class LoginVerdict(enum.Enum):
-    """What the gate says to a name and a password, or a token."""
+    """Result of checking a password or a token."""
 
     ACCEPTED = "accepted"
     REFUSED = "wrong user name or password"
@@ -18,22 +18,22 @@ class LoginVerdict(enum.Enum):
 
 
 class VerifiedIdentity(NamedTuple):
-    """Who a client has shown to be, by whatever means."""
+    """Identity of an authenticated client, whatever the mechanism."""
 
     user: str
     rules: tuple[AccessRule, ...] = ()
-    """What a token allows, beside what the user of this name may do."""
+    """Rights of the token, in addition to those of the user of this name."""
     expires_at_s: float | None = None
-    """When that ends, UTC seconds; None for what does not end by itself."""
+    """UTC seconds; None if it does not expire."""
 
 
 Decided = Callable[[LoginVerdict, VerifiedIdentity | None], None]
-"""Told the verdict once, at once or later; somebody is proven with ACCEPTED and with nothing else."""
+"""Callback, called once, now or later. The identity is given with ACCEPTED and is None otherwise."""
 
 
 class BearerVerifier(Protocol):
     """Verifies bearer tokens."""
 
     def check(self, token: bytes, decided: Decided) -> None:
-        """Call `decided` once: at once, or when the issuer has been asked for its keys."""
+        """Call `decided` once: at once, or after the issuer has sent its keys."""
         ...

@@ -1,4 +1,4 @@
-"""Rights as people write them: ``send,recv:plant/#`` allows two operations on what a topic filter matches."""
+"""Rights as text: ``send,recv:plant/#`` allows two operations on the addresses that a topic filter matches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from edge.broker.model.authorization import AccessRule, Operation
 
 
 def read(texts: Iterable[str]) -> tuple[AccessRule, ...]:
-    """The rules of these texts. Raises ValueError, with the text and what is wrong with it."""
+    """Parse rights. Raises ValueError with the text and its fault."""
     return tuple(_rule(text) for text in texts)
 
 
 def words(rules: Sequence[AccessRule]) -> list[str]:
-    """A text for each address of each rule."""
+    """Return a text for each address of each rule."""
     return [
         f"{','.join(sorted(operation.value for operation in rule.operations))}:{pattern}"
         for rule in rules
@@ -29,7 +29,7 @@ def _rule(text: str) -> AccessRule:
     except ValueError:
         known = ", ".join(operation.value for operation in Operation)
         raise ValueError(f"{text}: {names!r} is not one of {known}, joined by commas") from None
-    fault = filter_fault(pattern) if separator and pattern else "no filter behind the colon"
+    fault = filter_fault(pattern) if separator and pattern else "no filter after the colon"
     if fault:
         raise ValueError(f"{text}: {fault}")
     return AccessRule((pattern,), operations)

@@ -1,4 +1,4 @@
-"""What the SASL layer of one AMQP connection asks of the gate."""
+"""Connect the SASL layer of one AMQP connection to the authenticator."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 
 
 class SaslCredentials:
-    """A gate as the SASL layer of one AMQP connection asks it (`bridge.sasl.Credentials`)."""
+    """Implements `bridge.sasl.Credentials` for one AMQP connection with the authenticator of the broker."""
 
     def __init__(self, gate: Authenticator) -> None:
         self.source = ""
-        """The peer's address, once connected."""
+        """Address of the peer, once connected."""
         self.proven: VerifiedIdentity | None = None
-        """Who is there, once the layer has let somebody in."""
+        """Identity of the peer, once authenticated."""
         self._gate = gate
         self._wake: Callable[[], None] | None = None
 
     def connected(self, wake: Callable[[], None], source: str) -> None:
-        """The transport is there. `wake` gives the connection a turn after a verdict that took its time; `source` is
-        the peer's address."""
+        """Set the transport. `wake` resumes the connection after a verdict that came later; `source` is the address
+        of the peer."""
         self._wake, self.source = wake, source
 
     @property
     def mechanisms(self) -> frozenset[str]:
-        """What clients of this space can show."""
+        """SASL mechanisms that clients of this space may use."""
         if self._gate.tokens:
             return frozenset((bearer.MECHANISM, PLAIN))
         return frozenset((scram.MECHANISM, PLAIN)) if self._gate.passwords else frozenset()
 
     def plain(self, username: str, password: bytes, answer: Answer) -> None:
-        if username == ANONYMOUS and not self._gate.tokens:  # what those are called who gave no name
+        if username == ANONYMOUS and not self._gate.tokens:  # the name of clients without authentication
             answer(None)
             return
         self._ask(answer, lambda decided: self._gate.check(username, password, decided, self.source))
@@ -45,7 +45,7 @@ class SaslCredentials:
     def scram(self, username: str) -> Verifier | None:
         if self._gate.too_many_failures(self.source, username):
             return None
-        self.proven = VerifiedIdentity(username)  # should it be proven
+        self.proven = VerifiedIdentity(username)  # valid once the exchange succeeds
         return self._gate.scram(username)
 
     def failed(self, username: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether a file that others replace may be another one."""
+"""Detect that another process replaced a file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from typing import TypeAlias
 
 Stamp: TypeAlias = tuple[int, int, int] | None
-"""Another one when the file was written or replaced; None: it is not there."""
+"""Modification time, size and inode of a file; None if it does not exist."""
 
 
 def stamp_of(path: str | None) -> Stamp:
-    """Of a file as it is now; None where there is no path, too."""
+    """Return the stamp of a file as it is now; None without a path or a file."""
     try:
         found = os.stat(path) if path is not None else None
     except OSError:

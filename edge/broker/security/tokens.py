@@ -1,7 +1,7 @@
-"""Bearer tokens of an OpenID Connect issuer (RFC 9068 and what issuers made before it): who they name, what they allow.
+"""Verify bearer tokens of an OpenID Connect issuer (RFC 9068 and older forms): user, rights and expiry.
 
-A token is signed with a key the issuer publishes (RFC 7517). Only asymmetric algorithms count, and each only with a
-key of its own kind: ``none``, and a MAC made with a public key, are no signatures. Pure but for the libraries.
+A token is signed with a key that the issuer publishes (RFC 7517). Only asymmetric algorithms are accepted, each with a
+key of its own type: ``none``, and a MAC keyed with a public key, are not signatures. Without I/O.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ ALGORITHMS: Final = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
     "ES256": "EC", "ES384": "EC", "ES512": "EC", "EdDSA": "OKP",
 }  # fmt: skip
-"""Signature algorithms taken (RFC 7518 section 3.1, RFC 8037) and the kind of key each needs."""
+"""Accepted signature algorithms (RFC 7518 section 3.1, RFC 8037) and the key type of each."""
 _OPTIONS: Final[Options] = {
     "require": ["exp", "iss", "aud"], "verify_exp": False, "verify_nbf": False, "verify_iat": False,
 }  # fmt: skip
-"""Times are checked here, by our own clock."""
+"""PyJWT does not check times: they are checked here, with our own clock."""
 _OPERATIONS: Final = {operation.value: operation for operation in Operation}
 
 
 class BearerTokenError(Exception):
-    """The token is not accepted. The text says why and shows nothing of it."""
+    """The token is not accepted. The message says why and contains no part of the token."""
 
 
 class UnknownIssuerKey(BearerTokenError):
-    """It is signed with a key that is not among those known: the issuer may have a new one."""
+    """The token is signed with an unknown key: the issuer may have a new one."""
 
 
 class IssuerKey(NamedTuple):
@@ -44,12 +44,12 @@ class IssuerKey(NamedTuple):
     id: str | None
     kind: str
     algorithm: str | None
-    """The only one it may be used with; None for any of its kind."""
+    """The only algorithm the key may be used with; None: any of its type."""
     public: Any
 
 
 def read_keys(document: object) -> tuple[IssuerKey, ...]:
-    """The signature keys of a key set (RFC 7517 section 5); others are left out. Raises TokenError when it is none."""
+    """Return the signature keys of a key set (RFC 7517 section 5). Raises BearerTokenError if it is not a key set."""
     listed = document.get("keys") if isinstance(document, Mapping) else None
     if not isinstance(listed, list):
         raise BearerTokenError("not a key set: no list of keys")
@@ -62,13 +62,13 @@ def read_keys(document: object) -> tuple[IssuerKey, ...]:
         try:
             public = jwt.PyJWK(dict(entry)).key
         except jwt.PyJWTError:
-            continue  # a curve or a kind of key that came after us
+            continue  # an unknown curve or key type
         found.append(IssuerKey(entry.get("kid"), str(entry["kty"]), entry.get("alg"), public))
     return tuple(found)
 
 
 def verify(token: bytes, keys: Sequence[IssuerKey], issuer: TokenIssuer, at_s: float) -> VerifiedIdentity:
-    """Who the token names at this time (UTC seconds), and what it allows. Raises TokenError."""
+    """Return user and rights of a token that is valid at this time (UTC seconds). Raises BearerTokenError."""
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError):
@@ -110,22 +110,22 @@ def _proven(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: float) -> Veri
         raise BearerTokenError("it has expired")
     for name in ("nbf", "iat"):
         if name in claims and _seconds(claims, name) > at_s + TOKEN_LEEWAY_S:
-            raise BearerTokenError(f"{name} is in the future; is the clock right?")
+            raise BearerTokenError(f"{name} is in the future: check the clock of the gateway")
     user = _claim(claims, issuer.user_claim)
     if not isinstance(user, str) or not 0 < len(user) <= USERNAME_CHARACTERS_MAX or not user.isprintable():
-        raise BearerTokenError(f"claim {issuer.user_claim} names no user")
+        raise BearerTokenError(f"claim {issuer.user_claim} does not contain a user name")
     return VerifiedIdentity(user, rights(_claim(claims, issuer.rights_claim)), expires_at_s)
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float:
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15 or math.isnan(value):
-        raise BearerTokenError(f"claim {name} is no time")
+        raise BearerTokenError(f"claim {name} is not a time")
     return float(value)
 
 
 def _claim(claims: Mapping[str, Any], path: str) -> object:
-    """A claim by its name; a dot leads into an object, unless a claim has the whole name."""
+    """Return a claim by name. A dot in the name selects a field of an object, unless a claim has the whole name."""
     if path in claims:
         return claims[path]
     value: object = claims
@@ -135,9 +135,9 @@ def _claim(claims: Mapping[str, Any], path: str) -> object:
 
 
 def rights(claim: object) -> tuple[AccessRule, ...]:
-    """Rules out of words such as ``send:plant/#``: text with spaces between (scope, RFC 8693), or a list.
+    """Parse rights such as ``send:plant/#`` from a claim: text separated by spaces (scope, RFC 8693), or a list.
 
-    Other words are other people's. ``%u`` and ``%c`` stand for user and client id, as in every rule.
+    Other words are ignored. ``%u`` and ``%c`` stand for user and client id, as in every rule.
     """
     words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
     found: list[AccessRule] = []

@@ -1,7 +1,8 @@
-"""Hash the passwords of a running broker in threads of low priority, and what waits too long in one of normal priority.
+"""Verify passwords in threads of low priority, and in one of normal priority after a second.
 
-On a busy machine threads of low priority may get no time for minutes. What has waited for `VERIFICATION_PATIENCE_S` is
-hashed by one thread of the loop's own priority too (without the rights of root no thread can be brought forward again).
+On a busy machine threads of low priority may get no time for minutes. A password that has waited for
+`VERIFICATION_PATIENCE_S` is also hashed by one thread with the loop's priority. (Without the rights of root the
+priority of a thread cannot be raised again.)
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ NICE: Final = 10
 
 
 class VerificationResult(NamedTuple):
-    """The result of a thread that did the work, and did not leave it to the other."""
+    """Result of the thread that did the work; the other thread has none."""
 
     secret: CredentialSecret | None
 
 
 class Verification:
-    """One piece of work, which two threads may take: whoever ends first gives the result."""
+    """A password to verify, by one thread or two: the first to finish gives the result."""
 
     __slots__ = ("_prompt", "done", "hastened", "work")
 
@@ -41,26 +42,26 @@ class Verification:
         """None once the result was given."""
         self.hastened: asyncio.TimerHandle | None = None
         self._prompt = False
-        """The thread of normal priority has it."""
+        """The thread of normal priority has started on it."""
 
     def run_patiently(self) -> VerificationResult | None:
-        """Do it, unless it is done or being done."""
+        """Verify the password unless the other thread has started or finished."""
         return None if self._prompt or self.done is None else VerificationResult(self.work())
 
     def run_promptly(self) -> VerificationResult | None:
-        """Do it, unless it is done: a thread of low priority may have started and get no time."""
+        """Verify the password unless that is done. A thread of low priority may have started and get no time."""
         self._prompt = True
         return None if self.done is None else VerificationResult(self.work())
 
 
 class VerificationThreads:
-    """The worker of a running broker: few threads of low priority, and one for what has waited too long."""
+    """Worker of a running broker: few threads of low priority, and one for passwords that have waited too long."""
 
     def __init__(self) -> None:
-        """Made inside a running loop."""
+        """Create the threads; call inside a running loop."""
         self._loop = asyncio.get_running_loop()
         count = max(1, (os.cpu_count() or 1) // 2)
-        self._patient = ThreadPoolExecutor(count, thread_name_prefix="verify", initializer=_step_back)
+        self._patient = ThreadPoolExecutor(count, thread_name_prefix="verify", initializer=_lower_priority)
         self._prompt = ThreadPoolExecutor(1, thread_name_prefix="verify-promptly")
         self._stopped = False
 
@@ -85,25 +86,25 @@ class VerificationThreads:
             return  # the other thread was first
         ran = future.result() if error is None else VerificationResult(None)
         if ran is None:
-            return  # the other thread has it
+            return  # the other thread gives the result
         done, verification.done = verification.done, None
         if verification.hastened is not None:
             verification.hastened.cancel()
-        if error is not None:  # no memory for the hash, for one: who cannot be verified is not let in
+        if error is not None:  # for example no memory for the hash: the login is refused
             log.error("a password could not be verified: %s", type(error).__name__)
         done(ran.secret)
 
     def stop(self) -> None:
-        """Drop what waits; what runs ends within a verification."""
+        """Drop waiting verifications. Running ones end within some 100 ms."""
         self._stopped = True
         for pool in (self._patient, self._prompt):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _step_back() -> None:
+def _lower_priority() -> None:
     if hasattr(os, "setpriority") and os.uname().sysname == "Linux":
         thread = threading.get_native_id()
-        # Never forward: a gateway that was itself started further back may not, and a pool whose threads do not start
-        # verifies nothing, so that nobody would be let in.
+        # Never raise it: a gateway started with a lower priority may not, and a pool whose threads fail to start would
+        # refuse every client.
         if os.getpriority(os.PRIO_PROCESS, thread) < NICE:
             os.setpriority(os.PRIO_PROCESS, thread, NICE)

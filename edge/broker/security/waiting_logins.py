@@ -1,4 +1,4 @@
-"""Logins that wait for the verification of their password: how many there may be, and how long each may wait."""
+"""Logins that wait for the verification of their password, with limits on their number and waiting time."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 
 
 class WaitingLogin:
-    """One password that is being verified, or waits for it."""
+    """One password that waits for verification or is being verified."""
 
-    __slots__ = ("asked_at", "bucket", "decided", "told")
+    __slots__ = ("answered", "bucket", "decided", "started_at")
 
-    def __init__(self, bucket: str | None, decided: Decided, asked_at: float) -> None:
+    def __init__(self, bucket: str | None, decided: Decided, started_at: float) -> None:
         self.bucket = bucket
         self.decided = decided
-        self.asked_at = asked_at
-        self.told = False
-        """The client has its verdict. The verification threads read it, and skip the login then."""
+        self.started_at = started_at
+        self.answered = False
+        """True once the client has its verdict. The verification threads read it and skip such a login."""
 
-    def tell(self, verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
+    def answer(self, verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
         """Give the verdict, unless one was given already."""
-        if not self.told:
-            self.told = True
+        if not self.answered:
+            self.answered = True
             self.decided(verdict, proven)
 
 
 class WaitingLogins:
-    """Logins of one gate, the oldest first. A login keeps its place until its verification has ended."""
+    """Waiting logins of one authenticator, oldest first. A login counts until its verification has ended."""
 
     def __init__(self) -> None:
         self._all: dict[WaitingLogin, None] = {}
@@ -43,7 +43,7 @@ class WaitingLogins:
         return login
 
     def remove(self, login: WaitingLogin) -> None:
-        """Free its place: the work has ended."""
+        """Remove a login after its verification."""
         del self._all[login]
         left = self._by_bucket[login.bucket] - 1
         if left:
@@ -53,14 +53,14 @@ class WaitingLogins:
 
     def waits_s(self, now: float) -> float:
         """Return the seconds that the oldest login without a verdict has waited; 0 without such a login."""
-        return next((now - login.asked_at for login in self._all if not login.told), 0.0)
+        return next((now - login.started_at for login in self._all if not login.answered), 0.0)
 
     def overdue(self, now: float) -> list[WaitingLogin]:
-        """Return those that have waited too long and have no verdict."""
+        """Return the logins that have waited too long without a verdict."""
         late: list[WaitingLogin] = []
         for login in self._all:
-            if now - login.asked_at < VERIFICATION_WAIT_S_MAX:
+            if now - login.started_at < VERIFICATION_WAIT_S_MAX:
                 break
-            if not login.told:
+            if not login.answered:
                 late.append(login)
         return late

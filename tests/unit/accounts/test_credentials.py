@@ -87,7 +87,7 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("arguments", "stdin", "said"),
         [
-            (["add", "x", "--allow", "send"], None, "no filter behind the colon"),
+            (["add", "x", "--allow", "send"], None, "no filter after the colon"),
             (["add", "x", "--allow", "fly:a/#"], None, "'fly' is not one of send, recv, view, manage"),
             (["add", "x", "--allow", "send:a/#/b"], None, "# stands alone in the last level"),
             (["add", "x", "--password-stdin", "--generate"], "y\n", "exclude each other"),

@@ -74,7 +74,7 @@ class TestFile:
     def test_new_means_new_and_all_or_nothing(self, tmp_path: Path, joe: CredentialUser) -> None:
         with CredentialFile.open(tmp_path) as file:
             file.put([joe], new=True)
-            with pytest.raises(CredentialsError, match="there is a user joe already"):
+            with pytest.raises(CredentialsError, match="user joe exists already"):
                 file.put([new_user("jane"), joe], new=True)
             assert list(file.load().users) == ["joe"]
 
@@ -91,7 +91,7 @@ class TestFile:
         with sqlite3.connect(tmp_path / "newer" / FILE) as database:
             database.execute("PRAGMA user_version = 99")
         database.close()
-        with pytest.raises(CredentialsError, match="newer program"):
+        with pytest.raises(CredentialsError, match="newer version"):
             CredentialFile.open(tmp_path / "newer")
         (tmp_path / "bad").mkdir()
         (tmp_path / "bad" / FILE).write_bytes(b"no database at all" * 100)
@@ -124,7 +124,7 @@ class TestUsers:
         user = new_user("joe")
         for i in range(SECRETS_PER_USER_MAX):
             user = with_secret(user, f"p{i}", at_s=0.0)
-        with pytest.raises(CredentialsError, match="wait for one to end"):
+        with pytest.raises(CredentialsError, match="has 4 secrets"):
             with_secret(user, "more", at_s=0.0)
         user = with_secret(ending(user, 10.0), "more", at_s=10.0)
         assert len(user.secrets) == 1

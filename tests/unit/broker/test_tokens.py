@@ -215,7 +215,7 @@ class TestIssuerFollowed:
     def test_who_comes_while_the_issuer_is_asked_waits(self, tmp_path: Path) -> None:
         async def play(server: TestIssuer, path: Path) -> None:
             rig = Rig(server, path)
-            while not rig.issuer._asking:
+            while not rig.issuer._requesting:
                 await asyncio.sleep(0)
             assert (await rig.verdict(server.token()))[0] is LoginVerdict.ACCEPTED
             await rig.issuer.stop()
@@ -234,7 +234,7 @@ class TestIssuerFollowed:
             assert rig.issuer.overdue is None
             rig.offset_s = 1001.0
             assert (await rig.verdict(server.token(expires_in_s=5000)))[0] is LoginVerdict.BUSY
-            assert "no bearer token is taken" in str(rig.issuer.overdue)
+            assert "no bearer token is accepted" in str(rig.issuer.overdue)
             await rig.issuer.stop()
 
         playing(play, tmp_path)
@@ -261,7 +261,7 @@ class TestIssuerFollowed:
             await rig.issuer.stop()
 
         playing(play, tmp_path)
-        assert "cannot be used" in caplog.text
+        assert "cannot read" in caplog.text
 
 
 class TestFetch:
