@@ -20,12 +20,12 @@ from bridge.engine import (
     Engine,
     Event,
     Link,
-    Opened,
+    PeerOpened,
     SessionEnded,
     Transfers,
     words,
 )
-from bridge.uplink import Shell
+from bridge.uplink import UplinkShell
 
 
 class LinkUp(msgspec.Struct, frozen=True, gc=False):
@@ -52,7 +52,7 @@ class ConnectionLinks(Protocol):
     def deadline(self) -> float | None:
         """When `flush` or `handle_timeout` has something to do; None: nothing is due."""
 
-    def driven_by(self, driver: Shell) -> None:
+    def driven_by(self, driver: UplinkShell) -> None:
         """`driver` gets the bytes out. Called once, before the connection opens."""
 
     def carried(self, size: int) -> None:
@@ -108,7 +108,7 @@ class AmqpConnection:
         self._events: list[LinkUp | LinkDown] = []
         engine.open()
 
-    def driven_by(self, driver: Shell) -> None:
+    def driven_by(self, driver: UplinkShell) -> None:
         """`driver` gets the bytes out."""
         self._wake = driver.flush_soon
         self._links.driven_by(driver)
@@ -205,7 +205,7 @@ class AmqpConnection:
         return told
 
     def _on_links(self, event: Event, now: float) -> None:
-        if isinstance(event, Opened):
+        if isinstance(event, PeerOpened):
             self._peer = event.container_id
             self._links.opened(self, now)
         elif isinstance(event, Attached):

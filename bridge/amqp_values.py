@@ -97,7 +97,7 @@ _DECIMALS: Mapping[int, tuple[int, int, int]] = {4: (8, 101, 7), 8: (10, 398, 16
 
 
 @hides("value")
-class Described(NamedTuple):
+class DescribedValue(NamedTuple):
     """A value annotated with a descriptor (section 1.5)."""
 
     descriptor: Any
@@ -188,7 +188,7 @@ def _value(data: bytes, offset: int, end: int, depth: int, left: Allowance) -> t
             raise DecodeError("nested too deep")
         descriptor, offset = _value(data, offset + 1, end, depth - 1, left)
         value, offset = _value(data, offset, end, depth - 1, left)
-        return Described(descriptor, value), offset
+        return DescribedValue(descriptor, value), offset
     return _primitive(data, code, offset + 1, end, depth, left)
 
 
@@ -253,7 +253,7 @@ def _array(data: bytes, count: int, offset: int, end: int, depth: int, left: All
         descriptor, offset = _value(data, offset + 1, end, depth, left)
         left.spend(count)
         items, offset = _items(data, count, offset, end, depth, left)
-        return [Described(descriptor, item) for item in items], offset
+        return [DescribedValue(descriptor, item) for item in items], offset
     fixed = _FIXED.get(data[offset])
     if fixed is None:
         left.spend(count)
@@ -368,7 +368,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     bytes: lambda value: _encode_variable(0xA0, value),
     DecimalBits: lambda value: _DECIMAL_CODES[len(value)] + value,
     UUID: lambda value: b"\x98" + value.bytes,
-    Described: lambda value: b"\x00" + encode(value.descriptor) + encode(value.value),
+    DescribedValue: lambda value: b"\x00" + encode(value.descriptor) + encode(value.value),
     Symbols: _encode_symbols,
     list: _encode_list,
     tuple: _encode_list,

@@ -31,9 +31,9 @@ from itertools import chain
 from operator import sub
 from typing import Final
 
-from bridge.batch_content import Content, Range, read
-from bridge.columns import FAST, BatchError, Codec, Reader, dictionary, pack, planes, unpack
-from bridge.lane import Lane
+from bridge.batch_content import BatchContent, BatchRange, read
+from bridge.columns import FAST, BatchError, Codec, ColumnReader, dictionary, pack, planes, unpack
+from bridge.lane import BatchLane
 from bridge.limits import (
     BATCH_COLUMNS_BYTES_MAX,
     BATCH_EXPANDED_BYTES_MAX,
@@ -52,8 +52,8 @@ __all__ = [
     "Batch",
     "BatchError",
     "Codec",
-    "Lane",
-    "Range",
+    "BatchLane",
+    "BatchRange",
     "decode",
     "encode",
 ]
@@ -79,8 +79,8 @@ class Batch:
 
     space: str
     epoch: str
-    lane: Lane
-    ranges: list[Range]
+    lane: BatchLane
+    ranges: list[BatchRange]
     run_lengths: Sequence[int]
     """Messages of each run; the four columns after it have one entry a run."""
     devices: list[str]
@@ -132,7 +132,7 @@ def encode(
     *,
     space: str,
     epoch: str,
-    lane: Lane = Lane.LIVE,
+    lane: BatchLane = BatchLane.LIVE,
     bases: Mapping[str, int] | None = None,
     codec: Codec = Codec.ZSTD,
     level: int = FAST,
@@ -173,7 +173,7 @@ def encode(
     return b"".join((_MAGIC, zlib.crc32(checked).to_bytes(4, "little"), checked))
 
 
-def _group(stored: Sequence[Stored], bases: Mapping[str, int]) -> tuple[list[Range], list[Run], int]:
+def _group(stored: Sequence[Stored], bases: Mapping[str, int]) -> tuple[list[BatchRange], list[Run], int]:
     """Gather the runs by address, and cut each address into dense ranges; the characters of the longest address too."""
     by_address: dict[str, list[Stored]] = {}
     for item in stored:
@@ -182,22 +182,22 @@ def _group(stored: Sequence[Stored], bases: Mapping[str, int]) -> tuple[list[Ran
             by_address[address].append(item)
         else:
             by_address[address] = [item]
-    ranges: list[Range] = []
+    ranges: list[BatchRange] = []
     runs: list[Run] = []
     for address, items in by_address.items():
         base = bases.get(address, 0)
         first = following = items[0].sequence
         for _, sequence, run in items:
             if sequence != following:
-                ranges.append(Range(address, min(base, first), first, following - first))
+                ranges.append(BatchRange(address, min(base, first), first, following - first))
                 first = following = sequence
             following += len(run.bodies)
             runs.append(run)
-        ranges.append(Range(address, min(base, first), first, following - first))
+        ranges.append(BatchRange(address, min(base, first), first, following - first))
     return ranges, runs, max(map(len, by_address), default=0)
 
 
-def _table(ranges: list[Range]) -> bytes:
+def _table(ranges: list[BatchRange]) -> bytes:
     addresses = [r.address.encode() for r in ranges]
     try:
         bases, firsts = array("Q", [r.base for r in ranges]), array("Q", [r.first for r in ranges])
@@ -207,7 +207,7 @@ def _table(ranges: list[Range]) -> bytes:
     return b"".join((planes(array("I", map(len, addresses))), *map(planes, (bases, firsts, counts)), *addresses))
 
 
-def _written_out(ranges: Iterable[Range], runs: Iterable[tuple[str, bytes, int]]) -> int:
+def _written_out(ranges: Iterable[BatchRange], runs: Iterable[tuple[str, bytes, int]]) -> int:
     """Bytes of every message's address, device and properties. `runs`: device, properties, messages."""
     named = sum(len(r.address.encode()) * r.count for r in ranges)
     return named + sum((len(device.encode()) + len(properties)) * count for device, properties, count in runs)
@@ -253,7 +253,7 @@ def decode(data: bytes) -> Batch:
         raise BatchError(f"magic or version {magic!r} is not {_MAGIC!r}")
     if zlib.crc32(memoryview(data)[_CHECKED_FROM:]) != checksum:
         raise BatchError("checksum does not match")
-    if codec not in iter(Codec) or lane not in iter(Lane) or zero:
+    if codec not in iter(Codec) or lane not in iter(BatchLane) or zero:
         raise BatchError(f"unknown codec {codec}, lane {lane} or reserved bits {zero:#x}")
     if not 0 < ranges <= messages <= BATCH_MESSAGES_MAX or ranges > BATCH_RANGES_MAX:
         raise BatchError(f"{messages} messages in {ranges} ranges")
@@ -262,15 +262,15 @@ def decode(data: bytes) -> Batch:
     if table_size > BATCH_TABLE_BYTES_MAX or columns_size > BATCH_COLUMNS_BYTES_MAX:
         limits = f"{BATCH_TABLE_BYTES_MAX} + {BATCH_COLUMNS_BYTES_MAX}"
         raise BatchError(f"declares {table_size} + {columns_size} bytes, more than {limits}")
-    reader = Reader(data, _HEAD.size)
+    reader = ColumnReader(data, _HEAD.size)
     space, epoch = reader.text(space_length), reader.text(epoch_length)
     table = unpack(codec, reader.take(table_packed), table_size)
     columns = unpack(codec, reader.take(columns_packed), columns_size)
     reader.finish()
-    return _batch((space, epoch, Lane(lane)), read(table, columns, ranges, messages), columns)
+    return _batch((space, epoch, BatchLane(lane)), read(table, columns, ranges, messages), columns)
 
 
-def _batch(names: tuple[str, str, Lane], content: Content, columns: bytes) -> Batch:
+def _batch(names: tuple[str, str, BatchLane], content: BatchContent, columns: bytes) -> Batch:
     messages, ranges = len(content.bodies), content.ranges
     expanded = len(columns) + messages * content.longest
     if expanded > EXPANSION_LOOKED_AT_BYTES:

@@ -16,7 +16,7 @@ from bridge.hidden import hides
 from bridge.native import functions as native
 
 
-class Range(msgspec.Struct, frozen=True, gc=False):
+class BatchRange(msgspec.Struct, frozen=True, gc=False):
     """A dense piece of the sequence of one address.
 
     ``base`` is the first sequence this forwarder owes for that address (what came before the forwarder was made is
@@ -30,10 +30,10 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
 
 @hides("properties", "bodies")
-class Content(NamedTuple):
+class BatchContent(NamedTuple):
     """What a batch says; a run has one entry in each of `devices`, `received_at`, `flags` and `properties`."""
 
-    ranges: list[Range]
+    ranges: list[BatchRange]
     run_lengths: Sequence[int]
     """Messages of each run."""
     devices: list[str]
@@ -47,9 +47,9 @@ class Content(NamedTuple):
     """Bytes of the longest address, device and properties together: no message has more of them."""
 
 
-def read(table: bytes, columns: bytes, ranges: int, messages: int) -> Content:
+def read(table: bytes, columns: bytes, ranges: int, messages: int) -> BatchContent:
     """The content of a batch of so many ranges and messages. Raises `BatchError` where its sections do not say that."""
     try:
-        return Content(*native.read_batch(table, columns, ranges, messages, Range))
+        return BatchContent(*native.read_batch(table, columns, ranges, messages, BatchRange))
     except ValueError as error:
         raise BatchError(str(error)) from None

@@ -1,8 +1,8 @@
 """An attempt of a dialer with a library's client: the asyncio shell of connectors whose protocol is not ours.
 
-A `Client` is one connection from connect to its end, written as one coroutine. It gets a `Carriage`: what is to go, in
-order and with a ticket each, and where to put what arrives. Whatever ends the coroutine ends the connection; what was
-taken and not settled goes again, in order, over the next one.
+A `ConnectorClient` is one connection from connect to its end, written as one coroutine. It gets a `Carriage`: the
+messages to send, in order and with a ticket each, and the inboxes for what arrives. Whatever ends the coroutine ends
+the connection. Messages that were taken and not settled go again, in order, over the next one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from bridge.dialer import Attempt, AttemptError, Dialer, Endpoint
-from bridge.forwarders.inbox import Inbox, Incoming, leave_all
-from bridge.forwarders.outbox import Outbox, Outgoing
-from bridge.forwarders.outcome import Outcome
+from bridge.dialer import Attempt, AttemptError, Dialer, PeerEndpoint
+from bridge.forwarders.inbox import ForwarderInbox, Incoming, leave_all
+from bridge.forwarders.outbox import ForwarderOutbox, Outgoing
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import LEAVE_TIMEOUT_S
 
 
@@ -22,17 +22,17 @@ class ConnectorError(AttemptError):
     """The connection cannot be made, or has ended; the text says to people why, and what to do where that is known."""
 
 
-class Client(Protocol):
+class ConnectorClient(Protocol):
     """A library's client."""
 
-    async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
+    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
         """One connection: connect, say `carriage.up`, carry both ways until it ends. It is cancelled where it has to
         end sooner, and then tells the far side what was answered here and says good-bye. Raises `ConnectorError` or
         OSError."""
         ...
 
 
-Answered = Callable[[Outcome], None]
+Answered = Callable[[ForwardOutcome], None]
 """What may be said of a message to the far side: called once it is on disk, or is never going to be; not at all where
 the connection ended before."""
 
@@ -42,8 +42,8 @@ class Carriage:
 
     def __init__(
         self,
-        outbox: Outbox,
-        inboxes: Sequence[Inbox],
+        outbox: ForwarderOutbox,
+        inboxes: Sequence[ForwarderInbox],
         up: asyncio.Future[str],
         cut: Callable[[str], None],
     ) -> None:
@@ -90,25 +90,25 @@ class Carriage:
                 return taken
             await self._changed.wait()
 
-    def settle(self, ticket: int, outcome: Outcome, why: str = "", count: int | None = None) -> None:
-        """As `Outbox.settle`."""
+    def settle(self, ticket: int, outcome: ForwardOutcome, why: str = "", count: int | None = None) -> None:
+        """As `ForwarderOutbox.settle`."""
         self._outbox.settle(ticket, outcome, why, count)
 
-    async def room(self, inbox: Inbox) -> None:
+    async def room(self, inbox: ForwarderInbox) -> None:
         """Wait until the forwarder takes something."""
         while inbox.credit <= 0:
             self._changed.clear()
             await self._changed.wait()
 
-    def give(self, inbox: Inbox, message: Incoming, answered: Answered) -> None:
+    def give(self, inbox: ForwarderInbox, message: Incoming, answered: Answered) -> None:
         """Give what arrived to its forwarder, which has room."""
         if message.token is None:
-            answered(Outcome.ACCEPTED)
+            answered(ForwardOutcome.ACCEPTED)
         else:
             self._answers[id(inbox)][message.token] = answered
         inbox.receive([message])
 
-    async def receive(self, inbox: Inbox, message: Incoming, answered: Answered) -> None:
+    async def receive(self, inbox: ForwarderInbox, message: Incoming, answered: Answered) -> None:
         """`give` as soon as there is `room`."""
         await self.room(inbox)
         self.give(inbox, message, answered)
@@ -129,7 +129,7 @@ class _Answering:
     def __init__(self, answers: dict[int, Answered]) -> None:
         self._answers = answers
 
-    def __call__(self, tokens: Sequence[int], outcome: Outcome, _why: str) -> None:
+    def __call__(self, tokens: Sequence[int], outcome: ForwardOutcome, _why: str) -> None:
         for token in tokens:
             answered = self._answers.pop(token, None)
             if answered is not None:
@@ -142,10 +142,10 @@ class ClientAttempt(Attempt):
     def __init__(
         self,
         dialer: Dialer,
-        endpoint: Endpoint,
-        client: Client,
-        outbox: Outbox,
-        inboxes: Sequence[Inbox],
+        endpoint: PeerEndpoint,
+        client: ConnectorClient,
+        outbox: ForwarderOutbox,
+        inboxes: Sequence[ForwarderInbox],
         *,
         timeout_s: float = 10.0,
         close_timeout_s: float = 3.0,

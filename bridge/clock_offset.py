@@ -22,7 +22,7 @@ CAPABILITY: Final = "waypost:clock-offsets/1"
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
-class Known(enum.Enum):
+class OffsetState(enum.Enum):
     """What is known of a stretch's offset."""
 
     NOT_YET = "not yet"
@@ -52,7 +52,7 @@ class StampedRange(msgspec.Struct, frozen=True, array_like=True):
     until: Nanoseconds | None = None
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class ClockSpan(msgspec.Struct, frozen=True):
     """One stretch, as far as it is known. Times are UTC nanoseconds as the wrong clock showed them;
     ``true time = stamp + offset``.
 
@@ -64,7 +64,7 @@ class Stretch(msgspec.Struct, frozen=True):
     number: int
     """Ascends, for one store and connector."""
     began: Nanoseconds
-    known: Known
+    known: OffsetState
     low: Nanoseconds | None = None
     high: Nanoseconds | None = None
     reason: str = ""
@@ -78,4 +78,4 @@ class ClockDocument(msgspec.Struct, frozen=True):
 
     told_at: Nanoseconds
     """When it was made, by the gateway's clock: beside the hub's it shows how far that one is off just now."""
-    stretches: Sequence[Stretch]
+    stretches: Sequence[ClockSpan]

@@ -70,7 +70,7 @@ def unpack(codec: int, packed: bytes, size: int) -> bytes:
         raise BatchError(f"zstd: {error}") from None
 
 
-class Reader:
+class ColumnReader:
     """Takes a section apart from front to back; every short read is a `BatchError`."""
 
     __slots__ = ("_data", "_offset")
@@ -133,7 +133,7 @@ class Reader:
             raise BatchError(f"{len(self._data) - self._offset} bytes too many")
 
 
-class _Zstd(threading.local):
+class _ZstdContexts(threading.local):
     """Two compressors and one decompressor a thread: making them anew costs more than a small batch does."""
 
     def __init__(self) -> None:
@@ -145,4 +145,4 @@ class _Zstd(threading.local):
         self.decompressor = zstandard.ZstdDecompressor()
 
 
-_zstd: Final = _Zstd()
+_zstd: Final = _ZstdContexts()

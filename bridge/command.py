@@ -51,7 +51,7 @@ class Receipt(enum.Enum):
 
 
 @hides("payload")
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class HubCommand(msgspec.Struct, frozen=True, kw_only=True):
     """For one device of one gateway."""
 
     id: str
@@ -95,7 +95,7 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and 0 < len(text) <= DEVICE_CHARACTERS_MAX
 
 
-def message(command: Command) -> bytes:
+def message(command: HubCommand) -> bytes:
     """A command as it goes down."""
     fields: list[Any] = [None] * _FIELDS
     fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, command.device, command.name
@@ -103,7 +103,7 @@ def message(command: Command) -> bytes:
     return _header(command.ttl_ms) + _properties(fields, command.content_type) + plain.data_section(command.payload)
 
 
-def read(arrived: bytes) -> Command:
+def read(arrived: bytes) -> HubCommand:
     """The command that came down. Raises `MessageError`."""
     try:
         found = dict(reversed([(each.code, value) for each, value in plain.contents(arrived, _READ)]))
@@ -119,7 +119,7 @@ def read(arrived: bytes) -> Command:
         raise MessageError("a command has a ttl, a message-id, a device as `to`, and a name as subject")
     if why := fault(device, name, payload, content_type, max(ttl_ms, 1) / _MS):
         raise MessageError(why)
-    return Command(
+    return HubCommand(
         id=identifier,
         device=device,
         name=name,
@@ -130,7 +130,7 @@ def read(arrived: bytes) -> Command:
     )
 
 
-def queued(command: Command, address: str, reply_to: str) -> Run:
+def queued(command: HubCommand, address: str, reply_to: str) -> Run:
     """A command as its device's queue holds it: a device that answers sends to `reply_to`, with the correlation-id."""
     fields: list[Any] = [None] * _FIELDS
     fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, address, command.name

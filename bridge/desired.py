@@ -56,7 +56,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @hides("content")
-class Signed(msgspec.Struct, frozen=True):
+class SignedDesired(msgspec.Struct, frozen=True):
     """A document as it crosses."""
 
     content: str
@@ -77,7 +77,7 @@ VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 """What a gateway says of one: the hub gives the next numbers, and a database keeps them in 63 bits."""
 
 
-class Verified(msgspec.Struct, frozen=True):
+class VerifiedDesired(msgspec.Struct, frozen=True):
     """A document with a good signature, for the gateway that reads it."""
 
     desired: Desired
@@ -85,7 +85,7 @@ class Verified(msgspec.Struct, frozen=True):
     """SHA-256 of the certificate that it was signed with, hexadecimal."""
 
 
-class Outcome(enum.Enum):
+class ApplyOutcome(enum.Enum):
     """What became of a version that is not in force."""
 
     REFUSED = "refused"
@@ -94,12 +94,12 @@ class Outcome(enum.Enum):
     """It was tried, and the version before it has returned."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ApplyFailure(msgspec.Struct, frozen=True):
     """A version that is not in force, and why."""
 
     version: VersionNumber
     """0: of a document that says none that can be believed."""
-    outcome: Outcome
+    outcome: ApplyOutcome
     why: str
 
 
@@ -148,7 +148,7 @@ class DesiredReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """This version is in force, until it is confirmed or the one before it returns."""
     newest: VersionNumber = 0
     """The highest version it has decided about."""
-    failure: Failure | None = None
+    failure: ApplyFailure | None = None
     """Of the newest version that failed, if none was confirmed since."""
     kept: tuple[str, ...] = ()
     """Kind/name of resources that are as somebody at the gateway said, in place of the hub's."""
@@ -193,5 +193,5 @@ def read(content: str) -> Desired:
 
 
 def signed_text(signature: bytes) -> str:
-    """A signature as `Signed` has it."""
+    """A signature as `SignedDesired` has it."""
     return base64.b64encode(signature).decode()

@@ -30,7 +30,7 @@ CLOSE_TIMEOUT_S: Final = 5.0
 part."""
 
 
-class Endpoint(NamedTuple):
+class PeerEndpoint(NamedTuple):
     """Where a peer listens."""
 
     host: str
@@ -51,7 +51,7 @@ class Endpoint(NamedTuple):
         return authority(self.host, self.port)
 
     @classmethod
-    def parse(cls, url: str) -> Endpoint:
+    def parse(cls, url: str) -> PeerEndpoint:
         """``amqp://host[:port]`` or ``amqps://host[:port]``. Raises `ValueError` for anything else."""
         parts = urlsplit(url)
         if parts.scheme not in ("amqp", "amqps") or not parts.hostname or parts.path not in ("", "/"):
@@ -122,8 +122,8 @@ class Dialer:
 
     def __init__(
         self,
-        endpoints: Sequence[Endpoint],
-        attempt: Callable[[Dialer, Endpoint], Attempt],
+        endpoints: Sequence[PeerEndpoint],
+        attempt: Callable[[Dialer, PeerEndpoint], Attempt],
         *,
         backoff: Backoff,
         changed: Callable[[LinkState], None] | None = None,
@@ -265,7 +265,7 @@ class Dialer:
             await self._predecessor.close()
             self._predecessor = None
 
-    async def _try(self, endpoint: Endpoint) -> bool:
+    async def _try(self, endpoint: PeerEndpoint) -> bool:
         """One attempt, to its end; returns whether the connection came up in it."""
         self._update(endpoint=str(endpoint), attempts=self._state.attempts + 1)
         try:

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bridge import plain
-from bridge.engine import Detail, Engine, Link, State
+from bridge.engine import DeliveryState, Detail, Engine, Link
 from bridge.hidden import hides
 
 log = logging.getLogger(__name__)
 
 
 @hides("message")
-class _Entry(NamedTuple):
+class _QueuedDocument(NamedTuple):
     message: bytes
     done: Callable[[bool], None]
 
@@ -33,8 +33,8 @@ class Documents:
         self._kind = kind
         self._max = documents_max
         self._tags = tags
-        self._waiting: deque[_Entry] = deque()
-        self._unsettled: dict[int, _Entry] = {}
+        self._waiting: deque[_QueuedDocument] = deque()
+        self._unsettled: dict[int, _QueuedDocument] = {}
 
     @property
     def credit(self) -> int:
@@ -56,7 +56,7 @@ class Documents:
 
         Not more than `credit` of them.
         """
-        self._waiting.append(_Entry(plain.data_section(msgspec.json.encode(document)), done))
+        self._waiting.append(_QueuedDocument(plain.data_section(msgspec.json.encode(document)), done))
 
     def clear(self) -> None:
         """Forget what has not left: it will be made anew."""
@@ -75,11 +75,11 @@ class Documents:
             self._unsettled[tag] = entry
             engine.send(self.link, tag, entry.message)
 
-    def settled(self, tag: int, state: State, condition: Detail) -> None:
+    def settled(self, tag: int, state: DeliveryState, condition: Detail) -> None:
         """The peer has decided; another connection's tag is passed over."""
         entry = self._unsettled.pop(tag, None)
         if entry is None:
             return
-        if state is State.REJECTED:
+        if state is DeliveryState.REJECTED:
             log.error("the hub rejected a %s: %s", self._kind, condition)
-        entry.done(state is State.ACCEPTED)
+        entry.done(state is DeliveryState.ACCEPTED)

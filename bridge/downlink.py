@@ -1,7 +1,8 @@
 """The hub's end of what goes down to gateways: plain AMQP messages, on a link of a gateway's connection for each kind.
 
-A gateway attaches to receive from an address word (`bridge.hub_addresses`); a `Source` has the messages of that word.
-The gateway settles what it has on disk. What is not settled when its link ends is the source's to send again. Sans-I/O.
+A gateway attaches to receive from an address word (`bridge.hub_addresses`). A `DownlinkSource` has the messages of that
+word. The gateway settles a message once it is on disk. The source sends again what is not settled when a link ends.
+Sans-I/O.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from bridge.engine import Condition, Dispositions, Engine, Link, State
-from bridge.forwarders.outcome import Outcome
+from bridge.engine import Condition, DeliveryState, Dispositions, Engine, Link
+from bridge.forwarders.outcome import ForwardOutcome
 
 _OUTCOMES: Final = {
-    State.ACCEPTED: Outcome.ACCEPTED,
-    State.REJECTED: Outcome.REJECTED,
-    State.MODIFIED_UNDELIVERABLE: Outcome.REJECTED,
+    DeliveryState.ACCEPTED: ForwardOutcome.ACCEPTED,
+    DeliveryState.REJECTED: ForwardOutcome.REJECTED,
+    DeliveryState.MODIFIED_UNDELIVERABLE: ForwardOutcome.REJECTED,
 }
 """Everything else means: not now."""
 
@@ -23,7 +24,7 @@ Key = tuple[str, str]
 """Tenant and name of a gateway."""
 
 
-class Line:
+class GatewayLink:
     """One link down to a gateway, until the source hears that it has `ended`."""
 
     def __init__(self, gateway: Key, engine: Engine, link: Link, wake: Callable[[], None]) -> None:
@@ -45,8 +46,8 @@ class Line:
         return max(0, self._link.credit) if self.open else 0
 
     def send(self, tag: int, message: bytes) -> None:
-        """Send one of `credit` messages. `tag` (0 <= tag < 2**64) names it in `Source.settled`; no other one of this
-        line that is not settled has it."""
+        """Send one of `credit` messages. `tag` (0 <= tag < 2**64) names it in `DownlinkSource.settled`; it is
+        unique among the unsettled messages of this link."""
         self._engine.send(self._link, tag, message)
         self._wake()
 
@@ -55,19 +56,19 @@ class Line:
         self._over = True
 
 
-class Source(Protocol):
+class DownlinkSource(Protocol):
     """Who has the messages of one address word. All calls are on the loop's thread, and none blocks."""
 
-    def ready(self, line: Line) -> None:
+    def ready(self, line: GatewayLink) -> None:
         """The gateway has attached, or given credit: send up to `line.credit` messages now, or later while the line is
         open. A gateway that has connected anew may have two lines for a moment; the latest is the one that counts."""
         ...
 
-    def settled(self, line: Line, tag: int, outcome: Outcome, why: str) -> None:
+    def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
         """ACCEPTED: the gateway has it on disk. REJECTED: it never takes it, and `why`. RELEASED: not now."""
         ...
 
-    def ended(self, line: Line) -> None:
+    def ended(self, line: GatewayLink) -> None:
         """The line is over: of what is not settled nobody knows whether the gateway has it. Once a line that was
         `ready`."""
         ...
@@ -76,11 +77,11 @@ class Source(Protocol):
 class Downlink:
     """All lines of one connection."""
 
-    def __init__(self, gateway: Key, sources: Mapping[str, Source]) -> None:
+    def __init__(self, gateway: Key, sources: Mapping[str, DownlinkSource]) -> None:
         """`sources` by address word."""
         self._gateway = gateway
         self._sources = sources
-        self._lines: dict[Link, tuple[Line, Source]] = {}
+        self._lines: dict[Link, tuple[GatewayLink, DownlinkSource]] = {}
 
     def serves(self, address: str) -> bool:
         """Somebody sends what has this address word."""
@@ -92,7 +93,7 @@ class Downlink:
         if source is None:
             return False
         engine.accept(link)
-        self._lines[link] = Line(self._gateway, engine, link, wake), source
+        self._lines[link] = GatewayLink(self._gateway, engine, link, wake), source
         return True
 
     def flow(self, link: Link) -> None:
@@ -116,7 +117,7 @@ class Downlink:
                     continue
                 engine.settle_sent(event.link, tag)
             why = detail.description or detail.name if isinstance(detail, Condition) else ""
-            source.settled(line, tag, _OUTCOMES.get(state, Outcome.RELEASED), why)
+            source.settled(line, tag, _OUTCOMES.get(state, ForwardOutcome.RELEASED), why)
         if line.credit > 0:
             source.ready(line)
 

@@ -55,12 +55,12 @@ def local_name(gateway: str) -> str:
     return f"{gateway}.local" if _LABEL.fullmatch(gateway) else ""
 
 
-class TokenError(ValueError):
+class EnrolmentTokenError(ValueError):
     """A text is no token; the message says why."""
 
 
 @hides("secret")
-class Token(NamedTuple):
+class EnrolmentToken(NamedTuple):
     """One right to enrol one gateway. As text: ``wpt1.ID.SECRET.FINGERPRINT``."""
 
     id: str
@@ -69,24 +69,26 @@ class Token(NamedTuple):
     """SHA-256 of the hub's authority certificate (DER)."""
 
     @classmethod
-    def make(cls, authority: bytes) -> Token:
+    def make(cls, authority: bytes) -> EnrolmentToken:
         """A new one, for the hub whose authority has this fingerprint."""
         return cls(secrets.token_hex(_ID_BYTES), secrets.token_bytes(_SECRET_BYTES), authority)
 
     @classmethod
-    def parse(cls, text: str) -> Token:
-        """Raises `TokenError`, which quotes nothing of the text."""
+    def parse(cls, text: str) -> EnrolmentToken:
+        """Raises `EnrolmentTokenError`, which quotes nothing of the text."""
         parts = text.strip().split(".")
         if len(parts) != 4 or parts[0] != _PREFIX:
-            raise TokenError(f"this is no token: one has four parts with dots between and begins with {_PREFIX}")
+            raise EnrolmentTokenError(
+                f"this is no token: one has four parts with dots between and begins with {_PREFIX}"
+            )
         _, name, secret, authority = parts
         try:
             token = cls(name, _bytes_of(secret), _bytes_of(authority))
         except (binascii.Error, ValueError):
-            raise TokenError("the token has characters that are in none: was all of it copied?") from None
+            raise EnrolmentTokenError("the token has characters that are in none: was all of it copied?") from None
         sizes = len(name), len(token.secret), len(token.authority)
         if sizes != (2 * _ID_BYTES, _SECRET_BYTES, _FINGERPRINT_BYTES):
-            raise TokenError("the token is too short or too long: was all of it copied?")
+            raise EnrolmentTokenError("the token is too short or too long: was all of it copied?")
         return token
 
     @property
@@ -109,14 +111,14 @@ def same(one: bytes, other: bytes) -> bool:
     return hmac.compare_digest(one, other)
 
 
-class Reason(enum.Enum):
+class RefusalReason(enum.Enum):
     """Why a hub gives no certificate; the word is what programs compare."""
 
     MALFORMED = "malformed"
     """The request cannot be read, or its key is of no use."""
     NAMELESS = "request-without-name"
     """Another authority makes the certificates, by what a request says: it has to name the gateway as
-    `Refusal.gateway_uri` does. The token stays good."""
+    `EnrolmentRefusal.gateway_uri` does. The token stays good."""
     UNKNOWN = "token-unknown"
     EXPIRED = "token-expired"
     REVOKED = "token-revoked"
@@ -151,7 +153,7 @@ class RenewalRequest(msgspec.Struct, frozen=True):
     request: str
 
 
-class Issued(msgspec.Struct, frozen=True):
+class IssuedCertificate(msgspec.Struct, frozen=True):
     """A certificate for a gateway."""
 
     tenant: str
@@ -187,28 +189,28 @@ class Attestation(msgspec.Struct, frozen=True):
     version: str
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class EnrolmentRefusal(msgspec.Struct, frozen=True):
     """No certificate."""
 
     error: str
     """For a person: what is wrong, and what to do."""
-    reason: str = Reason.UNAVAILABLE.value
+    reason: str = RefusalReason.UNAVAILABLE.value
     now: float = 0.0
     gateway_uri: str = ""
-    """With `Reason.NAMELESS`: what the request has to have as its subjectAltName."""
+    """With `RefusalReason.NAMELESS`: what the request has to have as its subjectAltName."""
 
 
-def enrolment_request(token: Token, gateway: str, request: str) -> EnrolmentRequest:
+def enrolment_request(token: EnrolmentToken, gateway: str, request: str) -> EnrolmentRequest:
     """What a gateway sends with its token."""
     return EnrolmentRequest(token.id, _text_of(token.secret), gateway, request)
 
 
 def secret_of(request: EnrolmentRequest) -> bytes:
-    """The secret in it. Raises `TokenError`."""
+    """The secret in it. Raises `EnrolmentTokenError`."""
     try:
         return _bytes_of(request.secret)
     except (binascii.Error, ValueError):
-        raise TokenError("the token's secret cannot be read") from None
+        raise EnrolmentTokenError("the token's secret cannot be read") from None
 
 
 def _text_of(value: bytes) -> str:

@@ -11,11 +11,11 @@ from bridge.amqp_connection import AmqpConnection
 from bridge.batch import CAPABILITY
 from bridge.clock_offset import CAPABILITY as CLOCK_OFFSETS
 from bridge.engine import Condition, Detached, Dispositions, Link, Transfers, words
-from bridge.forwarders.inbox import Inbox
+from bridge.forwarders.inbox import ForwarderInbox
 from bridge.forwarders.receivers import Receivers
 from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, STATUS, TELEMETRY
 from bridge.reports import Reports
-from bridge.uplink import Shell, Uplink
+from bridge.uplink import Uplink, UplinkShell
 
 
 class HubLinks:
@@ -27,7 +27,7 @@ class HubLinks:
         reports: Reports | None = None,
         *,
         target: str = TELEMETRY,
-        inboxes: Sequence[Inbox] = (),
+        inboxes: Sequence[ForwarderInbox] = (),
     ) -> None:
         """`target`: the peer's address for telemetry. `inboxes` receive from the hub, each from an address of
         `bridge.hub_addresses`.
@@ -55,7 +55,7 @@ class HubLinks:
         every = (self._uplink.due_at, self._receivers.deadline)
         return min((each for each in every if each is not None), default=None)
 
-    def driven_by(self, driver: Shell) -> None:
+    def driven_by(self, driver: UplinkShell) -> None:
         self._uplink.carried_by(driver)
         if self._reports is not None:
             self._reports.woken_by(driver.flush_soon)

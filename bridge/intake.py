@@ -23,18 +23,18 @@ from bridge.engine import (
     Attached,
     Closed,
     Condition,
+    DeliveryState,
     Detached,
     Dispositions,
     Engine,
-    Flow,
     Link,
-    Opened,
-    State,
+    LinkFlow,
+    PeerOpened,
     Transfers,
 )
 from bridge.hidden import hides
 from bridge.hub_addresses import DESIRED, INSTANCE, LEDGER, MANIFESTS, STATUS, TELEMETRY
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.limits import (
     DESIRED_REPORT_BYTES_MAX,
     HELD_MESSAGE_BYTES,
@@ -83,8 +83,8 @@ HELD_BACK: Final = "what others have sent is landed first"
 """Why a connection is not read."""
 
 
-class Shell(Protocol):
-    """What the intake needs of its connection's driver (`bridge.transport.driver.Driver`)."""
+class IntakeShell(Protocol):
+    """What the intake needs of its connection's driver (`bridge.transport.driver.ConnectionDriver`)."""
 
     def flush_soon(self) -> None:
         """There is something to send."""
@@ -104,7 +104,7 @@ class Shell(Protocol):
 
 
 @hides("content")
-class Unread(NamedTuple):
+class UnreadDelivery(NamedTuple):
     """A delivery that cannot be read."""
 
     link: str
@@ -145,7 +145,7 @@ class IntakeService(Protocol):
         """A report of how the gateway is configured (`bridge.desired.Report`)."""
         ...
 
-    def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
+    def unreadable_arrived(self, intake: Intake, token: int, unread: UnreadDelivery, gateway: str) -> None:
         """Telemetry, ledger or manifest nobody can read: it is kept as it came, and accepted once that is durable."""
         ...
 
@@ -162,13 +162,13 @@ class IntakeService(Protocol):
         ...
 
 
-class _Delivery(NamedTuple):
+class _IntakeDelivery(NamedTuple):
     """A delivery that waits for the service's word."""
 
     link: Link
     delivery: int
     size: int
-    lane: Lane | None
+    lane: BatchLane | None
     """Of a batch."""
 
 
@@ -204,7 +204,7 @@ class Intake:
         self,
         engine: Engine,
         service: IntakeService,
-        shell: Shell,
+        shell: IntakeShell,
         *,
         gateway: str | None = None,
         limits: IntakeLimits | None = None,
@@ -219,7 +219,7 @@ class Intake:
         self._admitted = gateway
         self._downlink = downlink or Downlink(("", ""), {})
         self._gateway: str | None = None
-        self._held: dict[int, _Delivery] = {}
+        self._held: dict[int, _IntakeDelivery] = {}
         self._held_bytes = 0
         self._held_of_backlog = 0
         self._batches_max = self._limits.batches_unsettled
@@ -265,13 +265,13 @@ class Intake:
                 continue  # what comes after a release must not be taken before what was released
             elif isinstance(event, Transfers):
                 self._on_transfers(event)
-            elif isinstance(event, Opened):
+            elif isinstance(event, PeerOpened):
                 self._on_opened(event)
             elif isinstance(event, Attached):
                 self._on_attached(event.link)
             elif isinstance(event, Detached):
                 self._on_detached(event.link)
-            elif isinstance(event, Flow):
+            elif isinstance(event, LinkFlow):
                 self._downlink.flow(event.link)
             elif isinstance(event, Dispositions):
                 self._downlink.settled(self._engine, event)
@@ -283,11 +283,11 @@ class Intake:
 
     def accept(self, tokens: Iterable[int]) -> None:
         """These are durable. Tokens that are void are passed over."""
-        self._settle(tokens, State.ACCEPTED, None)
+        self._settle(tokens, DeliveryState.ACCEPTED, None)
 
     def reject(self, token: int, condition: str, description: str) -> None:
         """This can never be taken; the gateway gives it up, loudly."""
-        self._settle((token,), State.REJECTED, Condition(condition, description))
+        self._settle((token,), DeliveryState.REJECTED, Condition(condition, description))
 
     def release(self, tokens: Iterable[int], reason: str = "not now") -> None:
         """These cannot be taken now. Everything that came after them on their links goes back with them, and the
@@ -298,7 +298,7 @@ class Intake:
         links = {id(held.link): token for token in sorted(tokens, reverse=True) if (held := self._held.get(token))}
         back = [token for token, held in self._held.items() if token >= links.get(id(held.link), token + 1)]
         if back:
-            self._settle(back, State.RELEASED, None)
+            self._settle(back, DeliveryState.RELEASED, None)
             self.close("amqp:resource-limit-exceeded", reason)
 
     def close(self, condition: str, description: str) -> None:
@@ -332,7 +332,7 @@ class Intake:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _on_opened(self, event: Opened) -> None:
+    def _on_opened(self, event: PeerOpened) -> None:
         gateway = self._admitted or self._named(event)
         if gateway is None:
             return
@@ -341,7 +341,7 @@ class Intake:
         self._engine.open()
         self._service.gateway_connected(gateway, self)
 
-    def _named(self, event: Opened) -> str | None:
+    def _named(self, event: PeerOpened) -> str | None:
         """Who a peer is that nobody knows yet; None, and the connection ends, when it cannot stay."""
         gateway = event.container_id if event.identity in (None, ANONYMOUS) else event.identity
         if not gateway:
@@ -442,7 +442,7 @@ class Intake:
     def _on_status(self, link: Link, delivery: int | None, document: dict[str, Any], gateway: str) -> None:
         self._service.status_arrived(self, document, gateway)
         if delivery is not None:
-            self._engine.settle(link, (delivery,), State.ACCEPTED)
+            self._engine.settle(link, (delivery,), DeliveryState.ACCEPTED)
 
     def _on_message(self, link: Link, delivery: int | None, message: bytes, gateway: str) -> None:
         """A batch or a document. Raises `BatchError` or `MessageError` when it cannot be read."""
@@ -473,11 +473,13 @@ class Intake:
         target = link.context.target
         if target not in (STATUS, DESIRED):
             token = self._hold(link, delivery, len(message))
-            self._service.unreadable_arrived(self, token, Unread(target, delivery, message, str(error)), gateway)
+            self._service.unreadable_arrived(
+                self, token, UnreadDelivery(target, delivery, message, str(error)), gateway
+            )
             return
         log.warning("gateway %s: a document on %s cannot be read: %s", gateway, target, error)
         if delivery is not None:
-            self._engine.settle(link, (delivery,), State.REJECTED, Condition(error.condition, str(error)))
+            self._engine.settle(link, (delivery,), DeliveryState.REJECTED, Condition(error.condition, str(error)))
 
     def _on_detached(self, link: Link) -> None:
         if link not in self._receivers:
@@ -499,25 +501,25 @@ class Intake:
         if gateway is not None:
             self._service.gateway_disconnected(gateway, self)
 
-    def _hold(self, link: Link, delivery: int | None, size: int, lane: Lane | None = None) -> int:
+    def _hold(self, link: Link, delivery: int | None, size: int, lane: BatchLane | None = None) -> int:
         """A token for a delivery; one that was sent settled has a token that settles nothing."""
         token = next(self._tokens)
         if delivery is not None:
-            self._held[token] = _Delivery(link, delivery, size, lane)
+            self._held[token] = _IntakeDelivery(link, delivery, size, lane)
             self._held_bytes += size
-            self._held_of_backlog += lane is Lane.BACKLOG
+            self._held_of_backlog += lane is BatchLane.BACKLOG
             link.context.unsettled += 1
         return token
 
-    def _let_go(self, token: int) -> _Delivery | None:
+    def _let_go(self, token: int) -> _IntakeDelivery | None:
         """What the token names, if it is not void; it is from now on."""
         held = self._held.pop(token, None)
         if held is not None:
             self._held_bytes -= held.size
-            self._held_of_backlog -= held.lane is Lane.BACKLOG
+            self._held_of_backlog -= held.lane is BatchLane.BACKLOG
         return held
 
-    def _settle(self, tokens: Iterable[int], state: State, condition: Condition | None) -> None:
+    def _settle(self, tokens: Iterable[int], state: DeliveryState, condition: Condition | None) -> None:
         by_link: dict[Link, list[int]] = {}
         for token in tokens:
             held = self._let_go(token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 
-class Lane(enum.IntEnum):
+class BatchLane(enum.IntEnum):
     """Which of a forwarder's two flows a batch belongs to."""
 
     LIVE = 0

@@ -24,7 +24,7 @@ GENESIS: Final = ""
 HOUR_NS: Final = 3_600_000_000_000
 
 
-class Statement(msgspec.Struct, frozen=True):
+class ManifestStatement(msgspec.Struct, frozen=True):
     """Times are UTC nanoseconds by the gateway's clock, whole microseconds, as the lake keeps them."""
 
     epoch: str
@@ -51,12 +51,12 @@ class Statement(msgspec.Struct, frozen=True):
     """Digest of the statement before this one, or `GENESIS`."""
     digest: str = ""
 
-    def sealed(self, gateway: str) -> Statement:
+    def sealed(self, gateway: str) -> ManifestStatement:
         """The same with its digest."""
         return msgspec.structs.replace(self, digest=digest_of(gateway, self))
 
 
-def digest_of(gateway: str, statement: Statement) -> str:
+def digest_of(gateway: str, statement: ManifestStatement) -> str:
     """SHA-256, 64 hex digits, of the statement as a JSON array without spaces: what a signature is of."""
     told: Sequence[object] = (
         FORMAT,

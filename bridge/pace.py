@@ -14,8 +14,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from bridge.lane import Lane
-from bridge.resources.fields import Bytes, Live, Part, Seconds
+from bridge.lane import BatchLane
+from bridge.resources.fields import Bytes, Live, ResourcePart, Seconds
 
 HOURS: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
 DAY_S: Final = 86_400
@@ -25,7 +25,7 @@ BURST_S: Final = 1.0
 """What was not spent of the rate counts for so long."""
 
 
-class Pace(Part, frozen=True, kw_only=True):
+class PaceSettings(ResourcePart, frozen=True, kw_only=True):
     """What a connector may send, and when. Without any of it: as the link allows."""
 
     rate: Live[Bytes | None] = None
@@ -54,9 +54,11 @@ def month_of(utc_s: float) -> str:
 
 
 class Pacer:
-    """A `Pace` as it is kept to."""
+    """A `PaceSettings` as it is kept to."""
 
-    def __init__(self, pace: Pace, gateway: str, *, utc_s: Callable[[], float], spent: Spent | None = None) -> None:
+    def __init__(
+        self, pace: PaceSettings, gateway: str, *, utc_s: Callable[[], float], spent: Spent | None = None
+    ) -> None:
         """`spent` is what a former process kept."""
         self.pace: Final = pace
         self.spent: Final = spent or Spent()
@@ -82,22 +84,22 @@ class Pacer:
             self._fill(now)
             self._level -= size
 
-    def waits_until(self, lane: Lane, size: int, now: float) -> float | None:
+    def waits_until(self, lane: BatchLane, size: int, now: float) -> float | None:
         """When to ask again whether this lane may send a batch of about `size` bytes; None: now."""
         if self.is_used_up or self.is_quiet(lane):
             return now + LOOK_S_MAX
-        if lane is Lane.BACKLOG and now < self._starts_at:
+        if lane is BatchLane.BACKLOG and now < self._starts_at:
             return self._starts_at
         rate = self.pace.rate
         if not rate:
             return None
         self._fill(now)
-        wanted = 0.0 if lane is Lane.LIVE else min(float(size), rate * BURST_S)
+        wanted = 0.0 if lane is BatchLane.LIVE else min(float(size), rate * BURST_S)
         return None if self._level >= wanted else now + (wanted - self._level) / rate
 
-    def is_quiet(self, lane: Lane) -> bool:
+    def is_quiet(self, lane: BatchLane) -> bool:
         """The hours are, and this lane keeps to them."""
-        if self._quiet is None or (lane is Lane.LIVE and not self.pace.quiet_live):
+        if self._quiet is None or (lane is BatchLane.LIVE and not self.pace.quiet_live):
             return False
         first, last = self._quiet
         minute = int(self._utc_s() % DAY_S // 60)

@@ -13,7 +13,7 @@ from bridge.forwarders.claims import Claims, NoClaims
 from bridge.forwarders.conditions import wait_s
 from bridge.forwarders.receivers import Receivers
 from bridge.forwarders.senders import Senders
-from bridge.uplink import Shell
+from bridge.uplink import UplinkShell
 
 
 class PeerLinks:
@@ -30,7 +30,7 @@ class PeerLinks:
         every = (each.deadline for each in (self._senders, self._receivers, self._claims))
         return min((each for each in every if each is not None), default=None)
 
-    def driven_by(self, driver: Shell) -> None:
+    def driven_by(self, driver: UplinkShell) -> None:
         """The halves wake the connection."""
 
     def carried(self, size: int) -> None:

@@ -354,7 +354,7 @@ def _mqtt_hops(mqtt: PublishProperties) -> list[str]:
 
 def contents(
     message: bytes, wanted: Container[int], allowance: Allowance | None = None
-) -> Iterator[tuple[s.Section, Any]]:
+) -> Iterator[tuple[s.MessageSection, Any]]:
     """The sections of an encoded message with these codes, with their values, in order; the others are not looked into.
 
     `allowance`: of values in all of them. Raises `DecodeError` where it stops being a message.

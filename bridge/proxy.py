@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from bridge.hidden import hides
 from bridge.limits import PROXY_ANSWER_BYTES_MAX
-from bridge.resources.endpoint import Endpoint, authority, valid_host
-from bridge.resources.fields import Host, Live, Part, Port
+from bridge.resources.endpoint import ListenEndpoint, authority, valid_host
+from bridge.resources.fields import Host, Live, Port, ResourcePart
 
 PORT: Final = 3128
 """Where proxies usually listen (Squid's)."""
@@ -27,7 +27,7 @@ class ProxyError(Exception):
 
 
 @hides("password")
-class Proxy(Part, frozen=True, kw_only=True):
+class Proxy(ResourcePart, frozen=True, kw_only=True):
     """The HTTP proxy through which a peer is reached: CONNECT, with name and password (Basic) where it wants them."""
 
     host: Live[Host]
@@ -45,10 +45,10 @@ class Proxy(Part, frozen=True, kw_only=True):
         return authority(self.host, self.port)
 
 
-class Way(NamedTuple):
+class PeerRoute(NamedTuple):
     """How a peer is reached."""
 
-    endpoint: Endpoint
+    endpoint: ListenEndpoint
     proxy: Proxy | None = None
     """None: directly."""
 

@@ -17,7 +17,7 @@ import msgspec
 from bridge import plain
 from bridge.clock_offset import CAPABILITY
 from bridge.documents import Documents
-from bridge.engine import Condition, Detail, Engine, Link, State
+from bridge.engine import Condition, DeliveryState, Detail, Engine, Link
 
 log = logging.getLogger(__name__)
 
@@ -193,12 +193,12 @@ class Reports:
             engine.send(status, next(self._tags), self._status, settled=True)
             self._status = None
 
-    def settled(self, link: Link, items: Iterable[tuple[int, State, bool, Detail]]) -> None:
+    def settled(self, link: Link, items: Iterable[tuple[int, DeliveryState, bool, Detail]]) -> None:
         """The peer's dispositions of documents. What it gave back is sent again over the next connection."""
         for tag, state, remotely_settled, condition in items:
             if not remotely_settled and self._engine is not None:
                 self._engine.settle_sent(link, tag)
-            if state not in (State.ACCEPTED, State.REJECTED):
+            if state not in (DeliveryState.ACCEPTED, DeliveryState.REJECTED):
                 continue
             if tag == self._announcement:
                 self._answered(state, condition)
@@ -210,15 +210,15 @@ class Reports:
             else:
                 self._ledger.settled(tag, state, condition)
 
-    def _answered(self, state: State, condition: Detail) -> None:
+    def _answered(self, state: DeliveryState, condition: Detail) -> None:
         """The hub has compared the lineage with what it knows."""
         self._announcement = None
-        if state is State.REJECTED and isinstance(condition, Condition) and condition.name == OLDER_COPY:
+        if state is DeliveryState.REJECTED and isinstance(condition, Condition) and condition.name == OLDER_COPY:
             if self._fork(condition.description or ""):
                 self.announce()
             else:
                 self.stuck = True
             return
-        if state is State.REJECTED:
+        if state is DeliveryState.REJECTED:
             log.info("the hub compares no lineages: %s", condition)
         self.release()

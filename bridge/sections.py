@@ -42,7 +42,7 @@ _DESCRIPTIONS_MAX = DEPTH_MAX
 """Descriptors in a row before one value; a peer must not make us count zeros for ever."""
 
 
-class Section(NamedTuple):
+class MessageSection(NamedTuple):
     """One section: its code, where it starts, where its value starts, and the offset behind it."""
 
     code: int
@@ -51,7 +51,7 @@ class Section(NamedTuple):
     end: int
 
 
-def section_at(message: bytes, start: int) -> Section:
+def section_at(message: bytes, start: int) -> MessageSection:
     """The section that starts at `start`. Raises `DecodeError` when none does or it is cut short."""
     try:
         if message[start] != 0:
@@ -65,10 +65,10 @@ def section_at(message: bytes, start: int) -> Section:
         end = _skip(message, value)
     except IndexError:
         raise DecodeError(f"section at byte {start} is cut short") from None
-    return Section(code, start, value, end)
+    return MessageSection(code, start, value, end)
 
 
-def sections(message: bytes) -> Iterator[Section]:
+def sections(message: bytes) -> Iterator[MessageSection]:
     """Every section in turn. Raises `DecodeError` at the first byte that is not of one, `TooLarge` where there are
     more of them than any sender writes."""
     offset = count = 0

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.amqp_connection import AmqpConnection, LinkDown, LinkUp
 from bridge.connecting import connect
-from bridge.dialer import Attempt, AttemptError, Dialer, Endpoint
+from bridge.dialer import Attempt, AttemptError, Dialer, PeerEndpoint
 from bridge.enrolment import ALPN
 from bridge.limits import DIALED_UNREAD_BYTES_MAX
 from bridge.proxy import Proxy
 from bridge.tls_refusal import refusal
-from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver
+from bridge.transport.connection import ConnectionMachine
+from bridge.transport.driver import ConnectionDriver
 
 if TYPE_CHECKING:
     from bridge.transport.websocket import WebSocketClient
@@ -27,7 +27,7 @@ class SocketAttempt(Attempt):
     def __init__(
         self,
         dialer: Dialer,
-        endpoint: Endpoint,
+        endpoint: PeerEndpoint,
         connection: AmqpConnection,
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
@@ -54,7 +54,7 @@ class SocketAttempt(Attempt):
         self._proxy = proxy
         self._timeout_s = timeout_s
         self._write_bytes_max = write_bytes_max
-        self._driver: Driver | None = None
+        self._driver: ConnectionDriver | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ended: str | None = None
         self._opened = False
@@ -121,9 +121,9 @@ class SocketAttempt(Attempt):
             self._make_driver, endpoint.host, endpoint.port, tls=tls, interface=self._interface, proxy=self._proxy
         )
 
-    def _make_driver(self) -> Driver:
+    def _make_driver(self) -> ConnectionDriver:
         connection = self._connection if self._frames is None else self._frames
-        self._driver = Driver(
+        self._driver = ConnectionDriver(
             connection,
             self._own,
             write_bytes_max=self._write_bytes_max,
@@ -134,7 +134,7 @@ class SocketAttempt(Attempt):
         self._connection.driven_by(self._driver)
         return self._driver
 
-    def _own(self, driver: Driver) -> SocketAttempt:
+    def _own(self, driver: ConnectionDriver) -> SocketAttempt:
         self._opened = True
         if self._ended is not None:
             self._say_good_bye(driver, self._ended)
@@ -145,19 +145,19 @@ class SocketAttempt(Attempt):
         if not self.up and self._driver is not None:
             self._say_good_bye(self._driver, f"no link in {self._timeout_s:g} s")
 
-    def _say_good_bye(self, driver: Driver, reason: str) -> None:
+    def _say_good_bye(self, driver: ConnectionDriver, reason: str) -> None:
         if self._frames is not None and not self._frames.opened:
             self._frames.give_up(reason)  # nothing of what the machine inside says would leave
         else:
             self._connection.close(reason)
         driver.flush_soon()
 
-    def _left(self, driver: Driver) -> None:
+    def _left(self, driver: ConnectionDriver) -> None:
         if not self._gone.done():
             self._gone.set_result(None)
 
 
-def framed(connection: Connection, endpoint: Endpoint) -> WebSocketClient:
+def framed(connection: ConnectionMachine, endpoint: PeerEndpoint) -> WebSocketClient:
     """A machine that speaks AMQP, in frames as the endpoint wants them (AMQP's WebSocket binding). The library is
     loaded with the first: it takes 1 MiB."""
     from bridge.transport.websocket import AMQP, WebSocketClient  # noqa: PLC0415 - see above

@@ -7,7 +7,7 @@ was handed over leaves soon, and shrinks by as much as it takes too long (LEDBAT
 from __future__ import annotations
 
 from bridge.limits import BACKLOG_QUEUE_S, BACKLOG_UNSENT_BYTES_MAX, BACKLOG_UNSENT_BYTES_MIN
-from bridge.transport.tcp_path import Path
+from bridge.transport.tcp_path import TcpPath
 
 
 class SocketRoom:
@@ -29,7 +29,7 @@ class SocketRoom:
         if self._marked is None:
             self._marked = (self._handed, now)
 
-    def look(self, path: Path, now: float) -> None:
+    def look(self, path: TcpPath, now: float) -> None:
         """The kernel says what has not left."""
         self._waiting = path.unsent_bytes
         if self._marked is None or self._handed - path.unsent_bytes < self._marked[0]:

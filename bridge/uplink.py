@@ -27,9 +27,9 @@ import msgspec
 from bridge import plain
 from bridge.batch import CAPABILITY, encode
 from bridge.columns import FAST, SMALL
-from bridge.engine import Detail, Engine, Link, State
+from bridge.engine import DeliveryState, Detail, Engine, Link
 from bridge.flow import Outcomes, Piece, Pump, SendFlow, SendPath, SendSubscription, halves, part_of, piece_of
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.limits import (
     BACKLOG_LOOK_S,
     LIVE_CREDIT_KEPT,
@@ -42,7 +42,7 @@ from bridge.message import Stored
 from bridge.pace import Pacer
 from bridge.plain import Hop
 from bridge.socket_room import SocketRoom
-from bridge.transport.tcp_path import Path
+from bridge.transport.tcp_path import TcpPath
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class UplinkFigures(msgspec.Struct):
     last_accepted_at: float | None = None
 
 
-class _Delivery(NamedTuple):
+class _SentDelivery(NamedTuple):
     """One unsettled delivery: what it carries, and its bytes on the wire."""
 
     flow: SendFlow
@@ -115,11 +115,11 @@ def _no_lanes() -> None:
     """Do nothing: an uplink without lanes."""
 
 
-class Shell(Protocol):
-    """What the uplink needs of its connection's driver (`bridge.transport.driver.Driver`)."""
+class UplinkShell(Protocol):
+    """What the uplink needs of its connection's driver (`bridge.transport.driver.ConnectionDriver`)."""
 
     @property
-    def path(self) -> Path:
+    def path(self) -> TcpPath:
         """What has not arrived at the peer's kernel, and what is known of the way there."""
         ...
 
@@ -170,7 +170,7 @@ class Uplink:
         self._shared = 0.0
         """By so many bytes the live lane has had more than its share; less than 0: the backlog has."""
         self._begin = begin
-        self._shell: Shell | None = None
+        self._shell: UplinkShell | None = None
         self._room = SocketRoom()
         self._hop = hop
         self._space = space
@@ -180,8 +180,8 @@ class Uplink:
         self._log_of = log_of
         self._reached = reached
         self._clock = clock
-        self._unsettled: dict[int, _Delivery] = {}
-        self._unsettled_of = {Lane.LIVE: 0, Lane.BACKLOG: 0}
+        self._unsettled: dict[int, _SentDelivery] = {}
+        self._unsettled_of = {BatchLane.LIVE: 0, BatchLane.BACKLOG: 0}
         self._tags = count()
         self._engine: Engine | None = None
         self._link: Link | None = None
@@ -229,7 +229,7 @@ class Uplink:
         first."""
         self._live_share = share
 
-    def carried_by(self, shell: Shell) -> None:
+    def carried_by(self, shell: UplinkShell) -> None:
         """A new connection is driven by `shell`."""
         self._path.woken_by(shell.flush_soon)
         self._shell = shell
@@ -260,7 +260,7 @@ class Uplink:
             self.figures.messages_resent += delivery.messages
             delivery.flow.take_back(delivery.pieces)
         self._unsettled.clear()
-        self._unsettled_of = {Lane.LIVE: 0, Lane.BACKLOG: 0}
+        self._unsettled_of = {BatchLane.LIVE: 0, BatchLane.BACKLOG: 0}
 
     def flush(self) -> None:
         """Send what is due. Called before the engine is asked for its bytes."""
@@ -277,9 +277,9 @@ class Uplink:
         if link.draining and not (self.live.pending or self.backlog.pending):
             engine.drained(link)
 
-    def settled(self, items: Iterable[tuple[int, State, bool, Detail]], now: float) -> None:
+    def settled(self, items: Iterable[tuple[int, DeliveryState, bool, Detail]], now: float) -> None:
         """The peer's dispositions, as the engine tells them."""
-        finished: list[tuple[_Delivery, Any]] = []
+        finished: list[tuple[_SentDelivery, Any]] = []
         refused: str | None = None
         for tag, state, remotely_settled, condition in items:
             if not remotely_settled and self._engine is not None and self._link is not None:
@@ -287,10 +287,10 @@ class Uplink:
             delivery = self._unsettled.get(tag)
             if delivery is None:
                 continue
-            if state is State.ACCEPTED:
+            if state is DeliveryState.ACCEPTED:
                 finished.append((self._over(tag), self._outcomes.accepted))
                 self._count_accepted(delivery, now)
-            elif state in (State.REJECTED, State.MODIFIED_UNDELIVERABLE):
+            elif state in (DeliveryState.REJECTED, DeliveryState.MODIFIED_UNDELIVERABLE):
                 log.error("%s: the peer rejected %d messages: %s", self.name, delivery.messages, condition)
                 finished.append((self._over(tag), self._outcomes.rejected))
                 self.figures.messages_rejected += delivery.messages
@@ -312,14 +312,14 @@ class Uplink:
             return ()
         return (stored,)
 
-    def _lane(self, flow: SendFlow) -> Lane:
-        return Lane.LIVE if flow is self.live else Lane.BACKLOG
+    def _lane(self, flow: SendFlow) -> BatchLane:
+        return BatchLane.LIVE if flow is self.live else BatchLane.BACKLOG
 
     def _pump(self) -> None:
         self.live.pump()
         self.backlog.pump()
 
-    def _over(self, tag: int) -> _Delivery:
+    def _over(self, tag: int) -> _SentDelivery:
         delivery = self._unsettled.pop(tag)
         self._unsettled_of[self._lane(delivery.flow)] -= 1
         return delivery
@@ -336,11 +336,11 @@ class Uplink:
         return self.backlog if self._shared > 0 and self._backlog_due(link, now) else self.live
 
     def _live_due(self, link: Link, now: float) -> bool:
-        if not self._paced(Lane.LIVE, now):
+        if not self._paced(BatchLane.LIVE, now):
             return False
         if not self.batching or self.live.pending_bytes >= self.limits.batch_bytes:
             return True
-        if self._unsettled_of[Lane.LIVE] >= self.limits.batches_undelayed:
+        if self._unsettled_of[BatchLane.LIVE] >= self.limits.batches_undelayed:
             return False
         is_last = link.credit == 1 and bool(self._unsettled)
         return self._come(self._live_at + (self.limits.gather_last_s if is_last else self.limits.gather_s), now)
@@ -350,9 +350,9 @@ class Uplink:
         window = link.credit + len(self._unsettled)
         if link.credit <= min(LIVE_CREDIT_KEPT, max(window // 4, min(window - 1, 1))):
             return False
-        if not (self._paced(Lane.BACKLOG, now) and self._socket_takes(now)):
+        if not (self._paced(BatchLane.BACKLOG, now) and self._socket_takes(now)):
             return False
-        if not self.batching or self._unsettled_of[Lane.BACKLOG] < self.limits.batches_undelayed:
+        if not self.batching or self._unsettled_of[BatchLane.BACKLOG] < self.limits.batches_undelayed:
             return True
         return self.backlog.pending_bytes >= self._batch_bytes(self.backlog)
 
@@ -368,7 +368,7 @@ class Uplink:
             return False
         return self._come(now + BACKLOG_LOOK_S, now)
 
-    def _paced(self, lane: Lane, now: float) -> bool:
+    def _paced(self, lane: BatchLane, now: float) -> bool:
         """The connector may send something of this lane now."""
         until = None if self.pacer is None else self.pacer.waits_until(lane, self._room.bytes, now)
         return until is None or self._come(until, now)
@@ -448,7 +448,7 @@ class Uplink:
         tag, now = next(self._tags), self._clock()
         messages = sum(len(piece.stored.run) for piece in pieces)
         sent = self.rate.sent(now, idle=not self._unsettled)
-        self._unsettled[tag] = _Delivery(flow, pieces, messages, len(message), sent)
+        self._unsettled[tag] = _SentDelivery(flow, pieces, messages, len(message), sent)
         self._unsettled_of[self._lane(flow)] += 1
         if flow is self.live:
             self._live_at = now
@@ -470,7 +470,7 @@ class Uplink:
         self.figures.messages_rejected += messages
         flow.finish(pieces, self._outcomes.rejected)
 
-    def _count_accepted(self, delivery: _Delivery, now: float) -> None:
+    def _count_accepted(self, delivery: _SentDelivery, now: float) -> None:
         figures = self.figures
         figures.batches_accepted += 1
         figures.messages_accepted += delivery.messages

@@ -9,23 +9,23 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 
 
 class Settle(Protocol):
-    """`bridge.forwarders.outbox.Outbox.settle`."""
+    """`bridge.forwarders.outbox.ForwarderOutbox.settle`."""
 
-    def __call__(self, ticket: int, outcome: Outcome, why: str = "", count: int | None = None) -> None: ...
+    def __call__(self, ticket: int, outcome: ForwardOutcome, why: str = "", count: int | None = None) -> None: ...
 
 
-class Answer(NamedTuple):
+class MessageAnswer(NamedTuple):
     """What the peer said of one message."""
 
-    outcome: Outcome
+    outcome: ForwardOutcome
     why: str = ""
 
 
-ACCEPTED = Answer(Outcome.ACCEPTED)
+ACCEPTED = MessageAnswer(ForwardOutcome.ACCEPTED)
 
 
 class Flight:
@@ -35,7 +35,7 @@ class Flight:
 
     def __init__(self, ticket: int, messages: int) -> None:
         self.ticket = ticket
-        self._answers: list[Answer | None] = [None] * messages
+        self._answers: list[MessageAnswer | None] = [None] * messages
         self._first = 0
         """Index of the first message that is not settled."""
 
@@ -44,7 +44,7 @@ class Flight:
         """Every message is settled."""
         return self._first == len(self._answers)
 
-    def answered(self, index: int, answer: Answer) -> bool:
+    def answered(self, index: int, answer: MessageAnswer) -> bool:
         """The peer's word on one message; True when `settle` has something to do. The first word counts."""
         if self._answers[index] is None:
             self._answers[index] = answer
@@ -68,7 +68,7 @@ class Flights:
         self._settle = settle
         self._ready: dict[int, Flight] = {}
 
-    def answered(self, flight: Flight, index: int, answer: Answer) -> None:
+    def answered(self, flight: Flight, index: int, answer: MessageAnswer) -> None:
         """The peer's word on one message of a flight; `flush` settles."""
         if flight.answered(index, answer):
             self._ready[flight.ticket] = flight

@@ -20,7 +20,7 @@ Translate = Callable[[Run], Sequence[Run]]
 """The messages of a run in AMQP encoding as runs in MQTT's, in order, none left out."""
 
 
-class Name(NamedTuple):
+class MessageName(NamedTuple):
     """What one message is called for ever."""
 
     hop: Hop
@@ -30,12 +30,12 @@ class Name(NamedTuple):
 
 
 @hides("properties", "payload")
-class Message(NamedTuple):
+class ConnectorMessage(NamedTuple):
     """One message as it goes to a peer."""
 
     place: int
     """Its place among those of its ticket."""
-    name: Name
+    name: MessageName
     target: str
     """The peer's address for it."""
     device: str
@@ -50,7 +50,7 @@ class Message(NamedTuple):
     """Client by which the device sent it; empty where it has the same name."""
 
 
-def messages(outgoing: Outgoing, translate: Translate) -> Iterator[Message]:
+def messages(outgoing: Outgoing, translate: Translate) -> Iterator[ConnectorMessage]:
     """What was taken by one ticket, message by message."""
     run = outgoing.stored.run
     place = 0
@@ -62,8 +62,8 @@ def messages(outgoing: Outgoing, translate: Translate) -> Iterator[Message]:
         if properties.users:  # hops have a place of their own
             properties = properties._replace(users=tuple(without_names(properties.users)))
         for payload in part.bodies:
-            name = Name(outgoing.hop, run.address, outgoing.stored.sequence + place)
-            yield Message(
+            name = MessageName(outgoing.hop, run.address, outgoing.stored.sequence + place)
+            yield ConnectorMessage(
                 place,
                 name,
                 outgoing.address,

@@ -17,14 +17,14 @@ from bridge.connectors.limits import (
     MQTT_KEEP_ALIVE_S,
 )
 from bridge.hidden import hides
-from bridge.resources.fields import Bytes, Live, Part, Seconds
+from bridge.resources.fields import Bytes, Live, ResourcePart, Seconds
 
 PACKET_IDS: Final = 65_534
 """Identifiers of MQTT packets under way; one more is that of our SUBSCRIBE."""
 
 
 @hides("password")
-class Identity(NamedTuple):
+class ClientIdentity(NamedTuple):
     """Who we are to the peer."""
 
     client_id: str
@@ -45,7 +45,7 @@ class TokenKind(enum.Enum):
     SHARED_ACCESS = "sharedAccess"
 
 
-class AmqpSettings(Part, frozen=True, kw_only=True):
+class AmqpSettings(ResourcePart, frozen=True, kw_only=True):
     """Of an AMQP 1.0 peer."""
 
     token: Live[TokenKind | None] = None
@@ -57,7 +57,7 @@ class AmqpSettings(Part, frozen=True, kw_only=True):
     """What Azure Service Bus and Event Hubs are told to keep in order (``x-opt-partition-key``)."""
 
 
-class MqttSettings(Part, frozen=True, kw_only=True):
+class MqttSettings(ResourcePart, frozen=True, kw_only=True):
     """Of an MQTT broker."""
 
     keep_alive_s: Live[Seconds] = msgspec.field(default=MQTT_KEEP_ALIVE_S, name="keepAlive")
@@ -77,7 +77,7 @@ class Format(enum.Enum):
 
 
 @hides("signing_secret")
-class HttpSettings(Part, frozen=True, kw_only=True):
+class HttpSettings(ResourcePart, frozen=True, kw_only=True):
     """Of an HTTP endpoint."""
 
     path: Live[str] = "/"
@@ -104,7 +104,7 @@ class Mechanism(enum.Enum):
     SCRAM_SHA_512 = "SCRAM-SHA-512"
 
 
-class KafkaSettings(Part, frozen=True, kw_only=True):
+class KafkaSettings(ResourcePart, frozen=True, kw_only=True):
     """Of a Kafka cluster."""
 
     key: Live[PartitionKey] = PartitionKey.DEVICE

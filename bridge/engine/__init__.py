@@ -1,4 +1,4 @@
-"""AMQP 1.0 on Qpid Proton's engine: one connection, either role, as a `bridge.transport.connection.Connection`.
+"""AMQP 1.0 on Qpid Proton's engine: one connection, either role, as a `bridge.transport.connection.ConnectionMachine`.
 
 `proton` holds every call of the C library, `events` what the machine tells its owner. See README in
 `edge/broker/amqp` for what Proton's engine leaves out of the standard and how that is met.
@@ -11,14 +11,14 @@ from bridge.engine.events import (
     Detached,
     Dispositions,
     Event,
-    Flow,
-    Opened,
+    LinkFlow,
+    PeerOpened,
     SessionEnded,
     Transfers,
 )
 from bridge.engine.link import Link
 from bridge.engine.machine import Engine
-from bridge.engine.states import Condition, Detail, State, words
+from bridge.engine.states import Condition, DeliveryState, Detail, words
 from bridge.engine.terminus import Terminus, TerminusKind
 
 __all__ = [
@@ -31,11 +31,11 @@ __all__ = [
     "Dispositions",
     "Engine",
     "Event",
-    "Flow",
+    "LinkFlow",
     "Link",
-    "Opened",
+    "PeerOpened",
     "SessionEnded",
-    "State",
+    "DeliveryState",
     "Terminus",
     "TerminusKind",
     "Transfers",

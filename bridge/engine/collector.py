@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from cproton import ffi, lib
 
-from bridge.engine.events import Accepted, Closed, Detached, Dispositions, Event, Flow, Transfers
+from bridge.engine.events import Accepted, Closed, Detached, Dispositions, Event, LinkFlow, Transfers
 from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS, Links
 from bridge.engine.loops import Batches, EngineLoops, Groups
 from bridge.engine.states import Condition
-from bridge.engine.transport import Transport
+from bridge.engine.transport import ProtonTransport
 
 ENDPOINTS_AT_ONCE: Final = 8
 """Events about sessions, links and the connection that one call returns: up to 0.5 ms of work each with their owner."""
@@ -31,7 +31,7 @@ class Collector:
 
     __slots__ = ("_links", "_loops", "_transport", "deaf", "identity", "left", "more", "opened")
 
-    def __init__(self, transport: Transport, links: Links, loops: EngineLoops) -> None:
+    def __init__(self, transport: ProtonTransport, links: Links, loops: EngineLoops) -> None:
         self.identity: str | None = None
         """What SASL established; told with the peer's open."""
         self.opened = False
@@ -154,10 +154,10 @@ class Collector:
             credit, draining = self._loops.credit(link)
             if credit != link.credit or draining != link.draining:
                 link.credit, link.draining = credit, draining
-                events.append(Flow(link, credit, draining))
+                events.append(LinkFlow(link, credit, draining))
         elif returned := lib.pn_link_drained(link._pn):
             link.credit -= returned
-            events.append(Flow(link, link.credit, True))
+            events.append(LinkFlow(link, link.credit, True))
 
     def _detach(self, link: Link, condition: Condition, events: list[Event]) -> None:
         self._links.detach(link, condition=condition)

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from bridge.engine.link import Link
-from bridge.engine.states import Condition, Detail, State
+from bridge.engine.states import Condition, DeliveryState, Detail
 from bridge.hidden import hides
 
 
 @hides("properties")
-class Opened(msgspec.Struct, frozen=True, gc=False):
+class PeerOpened(msgspec.Struct, frozen=True, gc=False):
     """The peer's open. A server answers with `Engine.open` (or `Engine.close`)."""
 
     container_id: str
@@ -34,7 +34,7 @@ class Attached(msgspec.Struct, frozen=True, gc=False):
     link: Link
 
 
-class Flow(msgspec.Struct, frozen=True, gc=False):
+class LinkFlow(msgspec.Struct, frozen=True, gc=False):
     """The credit of a link changed by the peer's doing: it granted, asked to drain, or gave back (`drained`)."""
 
     link: Link
@@ -66,7 +66,7 @@ class Dispositions(msgspec.Struct, frozen=True, gc=False):
     """
 
     link: Link
-    items: list[tuple[int, State, bool, Detail]]
+    items: list[tuple[int, DeliveryState, bool, Detail]]
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
@@ -96,4 +96,4 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
     condition: Condition | None
 
 
-Event = Opened | Attached | Flow | Transfers | Accepted | Dispositions | Detached | SessionEnded | Closed
+Event = PeerOpened | Attached | LinkFlow | Transfers | Accepted | Dispositions | Detached | SessionEnded | Closed

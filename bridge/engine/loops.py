@@ -15,8 +15,8 @@ from cproton import ffi, lib
 from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS
 from bridge.engine.proton import read_remote_state, write_local_state
-from bridge.engine.states import Detail, State
-from bridge.engine.transport import Transport
+from bridge.engine.states import DeliveryState, Detail
+from bridge.engine.transport import ProtonTransport
 from bridge.native import functions as native
 
 FUNCTIONS = (
@@ -37,8 +37,8 @@ SMALL_BYTES: Final = 4096
 """A read of more is not given to Proton by `EngineLoops.take`; as in `loops.c`."""
 
 _ACCEPTED, _SETTLED, _UPDATED, _RECEIVED, _DONE = 1, 2, 4, 8, 7
-_STATE_ACCEPTED = State.ACCEPTED
-_STATE_RELEASED = State.RELEASED
+_STATE_ACCEPTED = DeliveryState.ACCEPTED
+_STATE_RELEASED = DeliveryState.RELEASED
 _DELIVERY, _LINK_FLOW = lib.PN_DELIVERY, lib.PN_LINK_FLOW
 _DELIVERY_POINTER = ffi.typeof("pn_delivery_t *")
 
@@ -59,7 +59,7 @@ class Groups:
         self.received: dict[Link, None] = {}
         self.apart: dict[Link, list[int]] = {}
         """Tags of what the peer has accepted and settled, of links where that is told apart."""
-        self.dispositions: dict[Link, list[tuple[int, State, bool, Detail]]] = {}
+        self.dispositions: dict[Link, list[tuple[int, DeliveryState, bool, Detail]]] = {}
         self.flows: dict[Link, None] = {}
         self.wrong = False
         """The peer sent on a link it receives on."""
@@ -74,7 +74,7 @@ class Groups:
             self.dispositions.setdefault(link, []).extend([(tag, _STATE_ACCEPTED, True, None) for tag in tags])
 
 
-Way = tuple[Transport, list[bytes]]
+Way = tuple[ProtonTransport, list[bytes]]
 """Of what we send: what makes frames of it, and where these are put that can leave."""
 
 Taken = tuple[Link, Batches, int, int]
@@ -111,7 +111,7 @@ class EngineLoops:
         addresses = {name: int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in FUNCTIONS}
         native.bind_proton(addresses, _DELIVERY, _LINK_FLOW, sum(1 << kind for kind in TOLD), ROWS_MAX)
 
-    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
+    def read(self, transport: ProtonTransport, data: bytes, links: Mapping[int, Link]) -> Read:
         """Give Proton bytes of the peer, a piece at a time, and do as `collect`; what is behind an event that `collect`
         returns is left, as is what comes once there is something of large messages. `links` are by `address_of`."""
         rows, received, waits, deaf, left = native.amqp_read(transport.address, transport.collector_address, data)
@@ -149,11 +149,11 @@ class EngineLoops:
         """Accept these deliveries of peers, and forget them."""
         native.amqp_settle_all(deliveries)
 
-    def write(self, transport: Transport, output: list[bytes]) -> bool:
-        """See `Transport.pull`."""
+    def write(self, transport: ProtonTransport, output: list[bytes]) -> bool:
+        """See `ProtonTransport.pull`."""
         return bool(native.amqp_write(transport.address, output))
 
-    def has_output(self, transport: Transport) -> bool:
+    def has_output(self, transport: ProtonTransport) -> bool:
         """Proton wants to send something, or never will again."""
         return bool(native.amqp_has_output(transport.address))
 
@@ -161,7 +161,7 @@ class EngineLoops:
         """Bytes of messages that are not complete, not taken or not sent, in the sessions at these addresses."""
         return int(native.amqp_held(sessions))
 
-    def collect(self, transport: Transport, links: Mapping[int, Link], groups: Groups) -> Any:
+    def collect(self, transport: ProtonTransport, links: Mapping[int, Link], groups: Groups) -> Any:
         """Take delivery and flow events off the collector, up to another one that is `TOLD`, which stays: returned.
 
         None when there is nothing more. Dispositions of ours that the peer settled are settled here too.
@@ -261,7 +261,7 @@ class EngineLoops:
         """Messages that may be sent on an open link, and whether the peer drains it."""
         return native.amqp_credit(link._address)
 
-    def settle(self, link: Link, deliveries: Iterable[int], state: State, detail: Detail) -> None:
+    def settle(self, link: Link, deliveries: Iterable[int], state: DeliveryState, detail: Detail) -> None:
         """See `Engine.settle`; the link is open."""
         if state is _STATE_ACCEPTED or state is _STATE_RELEASED:  # no fields
             link._deliveries.unsettled -= native.amqp_settle(link._unsettled, deliveries, state)

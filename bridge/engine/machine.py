@@ -18,9 +18,9 @@ from bridge.engine.link import Link
 from bridge.engine.links import Links
 from bridge.engine.loops import LOOPS, EngineLoops
 from bridge.engine.proton import answer_drain
-from bridge.engine.states import Condition, Detail, State
+from bridge.engine.states import Condition, DeliveryState, Detail
 from bridge.engine.terminus import Terminus
-from bridge.engine.transport import Transport, close_frame
+from bridge.engine.transport import ProtonTransport, close_frame
 from bridge.limits import LOGIN_WAIT_S_MAX
 from bridge.sasl import ANONYMOUS, SaslClient, SaslServer
 
@@ -37,7 +37,9 @@ CLOSE_WAIT_S: Final = 2.0
 
 
 class Engine:
-    """One AMQP 1.0 connection, server or client; obeys `bridge.transport.connection.Connection`. Not thread-safe.
+    """One AMQP 1.0 connection, server or client. Not thread-safe.
+
+    Implements `bridge.transport.connection.ConnectionMachine`.
 
     Commands on a link that is closed, or after the connection is over, do nothing: an owner may be late.
     Proton writes message-format 0 on every transfer and drops what came in: the format of what a link carries is agreed
@@ -94,7 +96,7 @@ class Engine:
         """Our close was sent."""
         self._done = False
         """The socket is of no more use."""
-        self._transport = Transport(
+        self._transport = ProtonTransport(
             container_id=container_id,
             hostname=hostname,
             idle_timeout_s=idle_timeout_s,
@@ -381,7 +383,11 @@ class Engine:
             lib.pn_link_flow(link._pn, credit)
 
     def settle(
-        self, link: Link, deliveries: Iterable[int], state: State = State.ACCEPTED, detail: Detail = None
+        self,
+        link: Link,
+        deliveries: Iterable[int],
+        state: DeliveryState = DeliveryState.ACCEPTED,
+        detail: Detail = None,
     ) -> None:
         """Give these deliveries their outcome and forget them; numbers that are settled already are skipped. NONE
         settles without an outcome: the sender takes its default one (section 3.5.3)."""

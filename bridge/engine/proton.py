@@ -12,9 +12,9 @@ from typing import Any
 
 from cproton import ffi, lib
 
-from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, decode, encode
+from bridge.amqp_values import DecodeError, DescribedValue, Symbol, Symbols, decode, encode
 from bridge.engine.link import symbols
-from bridge.engine.states import Condition, Detail, State
+from bridge.engine.states import Condition, DeliveryState, Detail
 from bridge.engine.terminus import Terminus, TerminusKind
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def _count_values(value: Any) -> int:
             unseen += item.values()
         elif isinstance(item, list | tuple):
             unseen += item
-        elif isinstance(item, Described):
+        elif isinstance(item, DescribedValue):
             unseen += (item.descriptor, item.value)
     return count
 
@@ -216,32 +216,38 @@ def answer_drain(link: Any) -> None:
     lib.pn_link_drained(link)
 
 
-def read_remote_state(delivery: Any) -> tuple[State, Detail]:
+def read_remote_state(delivery: Any) -> tuple[DeliveryState, Detail]:
     """The state the peer gave a delivery, and what comes with it. Unknown states count as NONE."""
     number = lib.pn_delivery_remote_state(delivery)
-    if number == State.ACCEPTED:
-        return State.ACCEPTED, None
+    if number == DeliveryState.ACCEPTED:
+        return DeliveryState.ACCEPTED, None
     disposition = lib.pn_delivery_remote(delivery)
-    if number == State.REJECTED:
-        return State.REJECTED, read_condition(lib.pn_disposition_condition(disposition))
-    if number == State.MODIFIED:
+    if number == DeliveryState.REJECTED:
+        return DeliveryState.REJECTED, read_condition(lib.pn_disposition_condition(disposition))
+    if number == DeliveryState.MODIFIED:
         annotations = read_raw(lib.pn_disposition_annotations(disposition)) or None
         if lib.pn_disposition_is_undeliverable(disposition):
-            return State.MODIFIED_UNDELIVERABLE, annotations
-        return State.MODIFIED_FAILED if lib.pn_disposition_is_failed(disposition) else State.MODIFIED, annotations
-    return (State(number), None) if number in (State.RECEIVED, State.RELEASED) else (State.NONE, None)
+            return DeliveryState.MODIFIED_UNDELIVERABLE, annotations
+        return DeliveryState.MODIFIED_FAILED if lib.pn_disposition_is_failed(
+            disposition
+        ) else DeliveryState.MODIFIED, annotations
+    return (
+        (DeliveryState(number), None)
+        if number in (DeliveryState.RECEIVED, DeliveryState.RELEASED)
+        else (DeliveryState.NONE, None)
+    )
 
 
-def write_local_state(delivery: Any, state: State, detail: Detail) -> None:
+def write_local_state(delivery: Any, state: DeliveryState, detail: Detail) -> None:
     """Give an incoming delivery its state (NONE leaves it without); settling is the caller's."""
-    if state is State.NONE:
+    if state is DeliveryState.NONE:
         return
     lib.pn_delivery_update(delivery, int(state) & 0xFF)
-    if state is State.REJECTED and isinstance(detail, Condition):
+    if state is DeliveryState.REJECTED and isinstance(detail, Condition):
         write_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), detail)
-    elif state in (State.MODIFIED, State.MODIFIED_FAILED, State.MODIFIED_UNDELIVERABLE):
+    elif state in (DeliveryState.MODIFIED, DeliveryState.MODIFIED_FAILED, DeliveryState.MODIFIED_UNDELIVERABLE):
         disposition = lib.pn_delivery_local(delivery)
-        lib.pn_disposition_set_failed(disposition, state is not State.MODIFIED)
-        lib.pn_disposition_set_undeliverable(disposition, state is State.MODIFIED_UNDELIVERABLE)
+        lib.pn_disposition_set_failed(disposition, state is not DeliveryState.MODIFIED)
+        lib.pn_disposition_set_undeliverable(disposition, state is DeliveryState.MODIFIED_UNDELIVERABLE)
         if isinstance(detail, bytes):
             lib.pn_data_decode(lib.pn_disposition_annotations(disposition), ffi.from_buffer(detail), len(detail))

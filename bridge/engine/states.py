@@ -28,7 +28,7 @@ Detail = Condition | bytes | None
 """What comes with a state: the condition of `rejected`, or the annotations of `modified` as an encoded map."""
 
 
-class State(enum.IntEnum):
+class DeliveryState(enum.IntEnum):
     """Delivery states (section 3.4); the two fields of `modified` that matter are told apart as states of their own."""
 
     NONE = 0
@@ -45,4 +45,4 @@ class State(enum.IntEnum):
 
     @property
     def terminal(self) -> bool:
-        return self >= State.ACCEPTED
+        return self >= DeliveryState.ACCEPTED

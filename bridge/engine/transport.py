@@ -1,7 +1,7 @@
 """Proton's objects of one connection: bytes in, bytes out, its own timer, and when they are freed.
 
-What they mean to the owner is the business of `machine` and `links`. The C objects are made with a `Transport` and
-freed once, by `free` or when it is dropped.
+What they mean to the owner is the business of `machine` and `links`. The C objects are created with a
+`ProtonTransport` and freed once, by `free` or when it is garbage-collected.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from cproton import ffi, lib
 
-from bridge.amqp_values import Described, Symbol, Symbols, Ulong, encode
-from bridge.engine.events import Opened
+from bridge.amqp_values import DescribedValue, Symbol, Symbols, Ulong, encode
+from bridge.engine.events import PeerOpened
 from bridge.engine.link import symbols
 from bridge.engine.proton import (
     SCRATCH_BYTES,
@@ -33,7 +33,7 @@ _CLOSE, _ERROR = 0x18, 0x1D
 """Descriptors of the close performative and of an error (sections 2.7.9, 2.8.14)."""
 
 
-class Transport:
+class ProtonTransport:
     """A connection, a transport and a collector of Proton's, bound together. No call is made once `alive` is false."""
 
     __slots__ = ("address", "alive", "both", "collector", "collector_address", "connection", "pointer")
@@ -146,10 +146,10 @@ class Transport:
         lib.pn_connection_open(self.connection)
         lib.pn_connection_close(self.connection)
 
-    def remote_open(self, identity: str | None) -> Opened:
+    def remote_open(self, identity: str | None) -> PeerOpened:
         """What the peer's open said; `identity` is what SASL established."""
         connection = self.connection
-        return Opened(
+        return PeerOpened(
             container_id=text(lib.pn_connection_remote_container(connection)) or "",
             hostname=text(lib.pn_connection_remote_hostname(connection)),
             desired_capabilities=symbols(read_data(lib.pn_connection_remote_desired_capabilities(connection))),
@@ -187,6 +187,6 @@ class Transport:
 def close_frame(condition: Condition) -> bytes:
     """A close (section 2.7.9) of its own, with an error of two fields: Proton keeps its close back until the peer's
     open has come, which after a frame it cannot read never does."""
-    error = Described(Ulong(_ERROR), [Symbol(condition.name), condition.description])
-    body = encode(Described(Ulong(_CLOSE), [error]))
+    error = DescribedValue(Ulong(_ERROR), [Symbol(condition.name), condition.description])
+    body = encode(DescribedValue(Ulong(_CLOSE), [error]))
     return (len(body) + 8).to_bytes(4, "big") + b"\x02\0\0\0" + body

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from bridge import plain
 from bridge import sections as s
 from bridge.amqp_values import DecodeError
-from bridge.engine import Detached, Dispositions, Engine, Link, State, Transfers, words
+from bridge.engine import DeliveryState, Detached, Dispositions, Engine, Link, Transfers, words
 from bridge.engine.terminus import source, target
 from bridge.forwarders.shared_access import Policy, token
 
@@ -202,7 +202,7 @@ class SharedAccess:
             self._answered(message, now)
         if self._engine is not None:
             if not event.settled:
-                self._engine.settle(event.link, event.deliveries, State.ACCEPTED)
+                self._engine.settle(event.link, event.deliveries, DeliveryState.ACCEPTED)
             self._engine.grant(event.link, ANSWERS - event.link.credit)
         return True
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.message import Run
 
-Settle = Callable[[Sequence[int], Outcome, str], None]
+Settle = Callable[[Sequence[int], ForwardOutcome, str], None]
 """Answers by token: what became of the messages, and why they were not accepted."""
 
 
@@ -46,7 +46,7 @@ class Incoming(NamedTuple):
     """The far side retains the message and sent it because of our subscription: it may have come before."""
 
 
-class Inbox(Protocol):
+class ForwarderInbox(Protocol):
     """One incoming forwarder, for the connector it is bound to."""
 
     name: str
@@ -79,8 +79,8 @@ class Inbox(Protocol):
         ...
 
 
-def leave_all(inboxes: Sequence[Inbox], left: Callable[[], None]) -> None:
-    """`Inbox.leave` of several; `left` is called when all of them have left."""
+def leave_all(inboxes: Sequence[ForwarderInbox], left: Callable[[], None]) -> None:
+    """`ForwarderInbox.leave` of several; `left` is called when all of them have left."""
     staying = len(inboxes)
 
     def one_left() -> None:

@@ -1,9 +1,9 @@
 """What waits for a peer: the outgoing forwarders of one connector, from the router's deliveries to their outcomes.
 
 An `Outlet` is one forwarder: it decides by run what leaves, where to, and as what. Its `flow` is the router's consumer
-(`bridge.flow`). The `Outbox` has the outlets of one connector and is all a connector needs to know: it takes what is
-next, in order, and settles each by its ticket. Nothing is settled with the router but by `settle`, or because the
-forwarder leaves it out (which is counted). Sans-I/O.
+(`bridge.flow`). The `ForwarderOutbox` has the outlets of one connector and is all a connector needs to know: it takes
+the next messages in order and settles each by its ticket. Messages are settled with the router only by
+`settle`, or because the forwarder leaves them out (which is counted). Sans-I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from bridge.flow import Outcomes, Piece, SendFlow, SendPath, SendSubscription, part_of, split
 from bridge.forwarders.mapping import Mapping
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import OUTBOX_WINDOW_BYTES, OUTLET_WINDOW_BYTES_MIN
 from bridge.message import Run, Stored
 from bridge.plain import Hop
@@ -26,7 +26,7 @@ from bridge.publisher import device_of
 log = logging.getLogger(__name__)
 
 
-class Sending(NamedTuple):
+class SendOptions(NamedTuple):
     """How a forwarder wants its messages sent; None: as each message says."""
 
     qos: int | None = None
@@ -38,7 +38,7 @@ class Sending(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """Messages of one run for one address of the peer; `Outbox.settle` ends it by its ticket."""
+    """Messages of one run for one address of the peer; `ForwarderOutbox.settle` ends it by its ticket."""
 
     ticket: int
     address: str
@@ -47,18 +47,18 @@ class Outgoing(NamedTuple):
     """The run, in the encoding it came in, with the first message's sequence; its address is the one here."""
     hop: Hop
     """With address and sequence the name of each message: what a duplicate is found out by."""
-    sending: Sending
+    sending: SendOptions
 
     def __len__(self) -> int:
         return len(self.stored.run.bodies)
 
 
-class Rule(NamedTuple):
+class ForwardRule(NamedTuple):
     """What a forwarder does with what its address has; frozen, so that a changed one is another outlet."""
 
     name: str
     mapping: Mapping
-    sending: Sending = Sending()
+    sending: SendOptions = SendOptions()
     priority: int = 0
     """Higher goes first where several forwarders of a connector have something to send."""
     wanted: Callable[[Run], Sequence[bool] | None] = lambda _run: None
@@ -85,7 +85,7 @@ class OutletFigures(msgspec.Struct):
 class Outlet:
     """One outgoing forwarder: chooses what its flow takes, and counts what becomes of it."""
 
-    def __init__(self, rule: Rule, path: SendPath, outcomes: Outcomes, window_bytes: Callable[[], int]) -> None:
+    def __init__(self, rule: ForwardRule, path: SendPath, outcomes: Outcomes, window_bytes: Callable[[], int]) -> None:
         self.rule = rule
         self.name = f"forwarder {rule.name}"
         self.flow = SendFlow(self.name, path, window_bytes=window_bytes, choose=self._choose)
@@ -108,9 +108,9 @@ class Outlet:
             self.flow.finish((piece,), self._outcomes.rejected)
         return None
 
-    def settle(self, piece: Piece, outcome: Outcome, why: str) -> None:
+    def settle(self, piece: Piece, outcome: ForwardOutcome, why: str) -> None:
         """The peer's answer for all of a piece: accepted or rejected."""
-        if outcome is Outcome.REJECTED:
+        if outcome is ForwardOutcome.REJECTED:
             self.figures.rejected += piece.messages
             log.error("%s: the peer rejected %d messages: %s", self.name, piece.messages, why)
             self.flow.finish((piece,), self._outcomes.rejected)
@@ -151,7 +151,7 @@ class Outlet:
         return ttl_s is not None and now_ns - run.received_at > ttl_s * 1e9
 
 
-class Outbox:
+class ForwarderOutbox:
     """The outgoing forwarders of one connector, and what a connection took of them; one for the connector's life."""
 
     def __init__(
@@ -186,7 +186,7 @@ class Outbox:
         """What one forwarder may take from the router and not have settled."""
         return max(OUTLET_WINDOW_BYTES_MIN, self._all_bytes // max(1, len(self._outlets)))
 
-    def add(self, rule: Rule) -> Outlet:
+    def add(self, rule: ForwardRule) -> Outlet:
         """A forwarder begins; the caller adds its subscriptions to the outlet's flow."""
         outlet = Outlet(rule, self._path, self._outcomes, lambda: self.window_bytes)
         self._outlets.append(outlet)
@@ -254,13 +254,13 @@ class Outbox:
         """How long the messages of a run have been here, in milliseconds."""
         return max(0, (self._now_ns() - run.received_at) // 1_000_000) if run.received_at else 0
 
-    def settle(self, ticket: int, outcome: Outcome, why: str = "", count: int | None = None) -> None:
+    def settle(self, ticket: int, outcome: ForwardOutcome, why: str = "", count: int | None = None) -> None:
         """The peer's answer for what was taken by this ticket; of its first `count` messages, the rest being answered
         later by the same ticket. A ticket that is over, or of an earlier connection, is of no interest.
 
         RELEASED ends the connection: what was taken goes again, in order, over the next one.
         """
-        if outcome is Outcome.RELEASED:
+        if outcome is ForwardOutcome.RELEASED:
             if ticket in self._taken:
                 self.cut(f"the peer does not take a message now: {why}" if why else "the peer released a message")
             return
@@ -276,7 +276,7 @@ class Outbox:
         outlet.settle(piece, outcome, why)
         outlet.flow.pump()
 
-    def settle_all(self, tickets: Iterable[int], outcome: Outcome, why: str = "") -> None:
+    def settle_all(self, tickets: Iterable[int], outcome: ForwardOutcome, why: str = "") -> None:
         """As `settle`, of several."""
         for ticket in tickets:
             self.settle(ticket, outcome, why)

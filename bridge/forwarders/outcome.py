@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 
-class Outcome(enum.Enum):
+class ForwardOutcome(enum.Enum):
     """What the receiving side says of a message: `settle` is called with one of these, once a message."""
 
     ACCEPTED = "accepted"

@@ -13,12 +13,12 @@ from typing import Final
 
 from bridge import plain
 from bridge.amqp_values import DecodeError
-from bridge.engine import Condition, Detached, Engine, Link, State, Transfers, words
+from bridge.engine import Condition, DeliveryState, Detached, Engine, Link, Transfers, words
 from bridge.engine.terminus import source
 from bridge.forwarders.claims import Claims, NoClaims
 from bridge.forwarders.conditions import wait_s
-from bridge.forwarders.inbox import Inbox, Incoming, leave_all
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.inbox import ForwarderInbox, Incoming, leave_all
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.forwarders.senders import DURABLE, RETRY_S
 from bridge.limits import LEAVE_TIMEOUT_S
 from bridge.plain import MessageError
@@ -26,16 +26,16 @@ from bridge.plain import MessageError
 log = logging.getLogger(__name__)
 
 _STATES: Final = {
-    Outcome.ACCEPTED: State.ACCEPTED,
-    Outcome.REJECTED: State.REJECTED,
-    Outcome.RELEASED: State.RELEASED,
+    ForwardOutcome.ACCEPTED: DeliveryState.ACCEPTED,
+    ForwardOutcome.REJECTED: DeliveryState.REJECTED,
+    ForwardOutcome.RELEASED: DeliveryState.RELEASED,
 }
 
 
 class _Receiver:
     """One incoming forwarder over this connection."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: ForwarderInbox) -> None:
         self.inbox = inbox
         self.link: Link | None = None
         self.up = False
@@ -45,7 +45,7 @@ class _Receiver:
 class Receivers:
     """Of one connection; a new one is made for each."""
 
-    def __init__(self, inboxes: Sequence[Inbox], claims: Claims | None = None, *, again: bool = True) -> None:
+    def __init__(self, inboxes: Sequence[ForwarderInbox], claims: Claims | None = None, *, again: bool = True) -> None:
         """`inboxes`: those there are when the connection opens. `claims`: what lets links be attached. `again`: a link
         that the peer does not give is asked for again; else the peer is one that may not know it, and that is no
         fault."""
@@ -145,7 +145,9 @@ class Receivers:
         if not isinstance(receiver, _Receiver) or not receiver.up:
             return False
         if self._leaving and not event.settled and self._engine is not None:
-            self._engine.settle(event.link, event.deliveries, State.RELEASED)  # somebody else may have it at once
+            self._engine.settle(
+                event.link, event.deliveries, DeliveryState.RELEASED
+            )  # somebody else may have it at once
             return True
         arrived: list[Incoming] = []
         for i, message in enumerate(event.messages):
@@ -158,7 +160,7 @@ class Receivers:
                 log.error("%s: what came is no message: %s", receiver.inbox.name, error)  # noqa: TRY400
                 if token is not None and self._engine is not None:
                     condition = Condition(MessageError.condition, str(error))
-                    self._engine.settle(event.link, (token,), State.REJECTED, condition)
+                    self._engine.settle(event.link, (token,), DeliveryState.REJECTED, condition)
                 continue
             arrived.append(Incoming(token, said.said, said.name, said.hops, said.run, said.sequence is not None))
         if arrived:
@@ -185,10 +187,10 @@ class Receivers:
             receiver.up = False
             receiver.inbox.detached()
 
-    def _settle(self, link: Link, tokens: Sequence[int], outcome: Outcome, why: str) -> None:
+    def _settle(self, link: Link, tokens: Sequence[int], outcome: ForwardOutcome, why: str) -> None:
         if self._engine is None or link.closed:
             return
-        condition = Condition("amqp:not-allowed", why) if outcome is Outcome.REJECTED else None
+        condition = Condition("amqp:not-allowed", why) if outcome is ForwardOutcome.REJECTED else None
         self._engine.settle(link, tokens, _STATES[outcome], condition)
         self._wake()
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Final
 
 from bridge import plain
-from bridge.engine import Condition, Detached, Dispositions, Engine, Link, State, words
+from bridge.engine import Condition, DeliveryState, Detached, Dispositions, Engine, Link, words
 from bridge.engine.terminus import target
 from bridge.forwarders.claims import Claims, NoClaims
 from bridge.forwarders.conditions import FORCED, passes, wait_s
-from bridge.forwarders.outbox import Outbox, Outgoing
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outbox import ForwarderOutbox, Outgoing
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import SENDER_LINKS_MAX, SENDERS_UNSETTLED_MAX, SENDERS_WAITING_BYTES_MAX
 from bridge.message import Run
 from bridge.plain import Heading
@@ -34,9 +34,9 @@ DURABLE: Final = 2
 """`unsettled-state` (AMQP 1.0 section 3.5.5): what a terminus holds outlives the connection, and the peer's restart."""
 
 _OUTCOMES: Final = {
-    State.ACCEPTED: Outcome.ACCEPTED,
-    State.REJECTED: Outcome.REJECTED,
-    State.MODIFIED_UNDELIVERABLE: Outcome.REJECTED,
+    DeliveryState.ACCEPTED: ForwardOutcome.ACCEPTED,
+    DeliveryState.REJECTED: ForwardOutcome.REJECTED,
+    DeliveryState.MODIFIED_UNDELIVERABLE: ForwardOutcome.REJECTED,
 }
 """Everything else means: not now."""
 
@@ -49,13 +49,13 @@ class _Transfer:
         self.sent = 0
         self.settled = 0
         """Messages the outbox knows the outcome of: the first ones."""
-        self.outcomes: list[tuple[Outcome, str] | None] = [None] * len(outgoing)
+        self.outcomes: list[tuple[ForwardOutcome, str] | None] = [None] * len(outgoing)
 
     @property
     def size(self) -> int:
         return self.outgoing.stored.run.size
 
-    def prefix(self) -> tuple[int, Outcome, str] | None:
+    def prefix(self) -> tuple[int, ForwardOutcome, str] | None:
         """The next messages with the same outcome: how many, and what; None while the first has none."""
         first = self.outcomes[self.settled] if self.settled < len(self.outcomes) else None
         if first is None:
@@ -90,7 +90,7 @@ class Senders:
     """Of one connection; a new one is made for each."""
 
     def __init__(
-        self, outbox: Outbox, claims: Claims | None = None, partition_key: Callable[[Run], str] | None = None
+        self, outbox: ForwarderOutbox, claims: Claims | None = None, partition_key: Callable[[Run], str] | None = None
     ) -> None:
         """`claims`: what lets links be attached. `partition_key`: by which the peer keeps messages in order."""
         self.wait_s = 0.0
@@ -159,9 +159,9 @@ class Senders:
             sender, transfer, i = found
             sender.unsettled -= 1
             why = words(detail) if isinstance(detail, Condition) else state.name.lower()
-            outcome = _OUTCOMES.get(state, Outcome.RELEASED)
-            if outcome is Outcome.REJECTED and passes(detail):
-                outcome, self.wait_s = Outcome.RELEASED, max(self.wait_s, wait_s(detail))
+            outcome = _OUTCOMES.get(state, ForwardOutcome.RELEASED)
+            if outcome is ForwardOutcome.REJECTED and passes(detail):
+                outcome, self.wait_s = ForwardOutcome.RELEASED, max(self.wait_s, wait_s(detail))
             transfer.outcomes[i] = (outcome, why)
             touched[transfer] = None
         for transfer in touched:
@@ -230,12 +230,12 @@ class Senders:
         large = [i for i, message in enumerate(messages) if len(message) > most] if most else []
         for i in large:
             why = f"{len(messages[i])} bytes, and the peer takes {most}"
-            transfer.outcomes[start + i] = (Outcome.REJECTED, why)
+            transfer.outcomes[start + i] = (ForwardOutcome.REJECTED, why)
         fitting = [i for i in range(len(messages)) if i not in large] if large else range(len(messages))
         first, self._next_tag = self._next_tag, self._next_tag + len(fitting)
         for tag, i in enumerate(fitting, first):
             if settled:
-                transfer.outcomes[start + i] = (Outcome.ACCEPTED, "")
+                transfer.outcomes[start + i] = (ForwardOutcome.ACCEPTED, "")
             else:
                 self._by_tag[tag] = (sender, transfer, start + i)
         engine.send_all(link, first, [messages[i] for i in fitting], settled=settled)
@@ -260,5 +260,5 @@ class Senders:
         while (found := transfer.prefix()) is not None:
             count, outcome, why = found
             self._outbox.settle(transfer.outgoing.ticket, outcome, why, count)
-            if outcome is Outcome.RELEASED:
+            if outcome is ForwardOutcome.RELEASED:
                 return

@@ -19,8 +19,8 @@ from typing import Any, Final
 from msgspec import inspect
 
 from bridge.resources.declaration import Field, Tree, alternative, marked, reader_of, tree_of
-from bridge.resources.fields import Effect, Part
-from bridge.resources.resource import Kind, Kinds, Metadata
+from bridge.resources.fields import Effect, ResourcePart
+from bridge.resources.resource import Metadata, ResourceKind, ResourceKinds
 
 Schema = dict[str, Any]
 
@@ -31,7 +31,7 @@ _TYPES: Final[dict[type, str]] = {str: "string", int: "integer", float: "number"
 _AFTER_RESTART: Final = "Counts after a restart."
 
 
-def json_schema(kinds: Kinds) -> Schema:
+def json_schema(kinds: ResourceKinds) -> Schema:
     """The schema of one document of these kinds."""
     parts: dict[str, Schema] = {}
     _describe(Metadata, parts)
@@ -53,7 +53,7 @@ def json_schema(kinds: Kinds) -> Schema:
     }
 
 
-def _kind(kind: Kind) -> Schema:
+def _kind(kind: ResourceKind) -> Schema:
     """What a document of this kind says."""
     metadata = _reference(Metadata)
     if kind.default_name:
@@ -69,7 +69,7 @@ def _kind(kind: Kind) -> Schema:
     return {"if": {"properties": {"kind": {"const": kind.name}}, "required": ["kind"]}, "then": then}
 
 
-def _describe(part: type[Part], parts: dict[str, Schema]) -> Schema:
+def _describe(part: type[ResourcePart], parts: dict[str, Schema]) -> Schema:
     """A reference to a part, which is described once."""
     if part.__name__ not in parts:
         parts[part.__name__] = {}  # of a part that holds itself there is one description
@@ -78,11 +78,11 @@ def _describe(part: type[Part], parts: dict[str, Schema]) -> Schema:
     return _reference(part)
 
 
-def _reference(part: type[Part]) -> Schema:
+def _reference(part: type[ResourcePart]) -> Schema:
     return {"$ref": f"#/definitions/{part.__name__}"}
 
 
-def _object(part: type[Part], tree: Tree, parts: dict[str, Schema]) -> Schema:
+def _object(part: type[ResourcePart], tree: Tree, parts: dict[str, Schema]) -> Schema:
     """A mapping with these keys, which are fields of the part."""
     words = docstrings_of(part)
     properties: Schema = {}
@@ -160,11 +160,11 @@ _VISITORS: Final[dict[type, Callable[[Any, dict[str, Schema]], Schema]]] = {
 
 
 @functools.cache
-def docstrings_of(part: type[Part]) -> dict[str, str]:
+def docstrings_of(part: type[ResourcePart]) -> dict[str, str]:
     """The text below each field in the source of a part and of its bases, by the field's name in Python."""
     found: dict[str, str] = {}
     for cls in reversed(part.__mro__):
-        if issubclass(cls, Part) and cls is not Part:
+        if issubclass(cls, ResourcePart) and cls is not ResourcePart:
             [definition] = ast.parse(textwrap.dedent(source.getsource(cls))).body
             found.update(_below(definition))
     return found

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from msgspec import inspect
 
 from bridge.hidden import hidden_fields
-from bridge.resources.fields import EFFECT, READER, Effect, Part, Reader
+from bridge.resources.fields import EFFECT, READER, Effect, FieldReader, ResourcePart
 
 
 class Field(NamedTuple):
@@ -40,7 +40,7 @@ class Marked(NamedTuple):
 
 
 @functools.cache
-def type_of(part: type[Part]) -> inspect.StructType:
+def type_of(part: type[ResourcePart]) -> inspect.StructType:
     """A part's own type; looked up once, as that takes milliseconds."""
     found = inspect.type_info(part)
     if not isinstance(found, inspect.StructType):
@@ -49,7 +49,7 @@ def type_of(part: type[Part]) -> inspect.StructType:
 
 
 @functools.cache
-def fields_of(part: type[Part]) -> tuple[Field, ...]:
+def fields_of(part: type[ResourcePart]) -> tuple[Field, ...]:
     """In the order of their declaration."""
     return tuple(
         Field(
@@ -66,7 +66,7 @@ def fields_of(part: type[Part]) -> tuple[Field, ...]:
 
 
 @functools.cache
-def tree_of(part: type[Part]) -> Tree:
+def tree_of(part: type[ResourcePart]) -> Tree:
     """The keys of a part's mapping."""
     tree: Tree = {}
     for field in fields_of(part):
@@ -91,20 +91,20 @@ def marked(type_: inspect.Type) -> Marked:
     return Marked(type_, extra, schema)
 
 
-def part_in(type_: inspect.Type) -> type[Part] | None:
+def part_in(type_: inspect.Type) -> type[ResourcePart] | None:
     """The part a value of this type is, or a list of it, where it is one."""
     plain = marked(type_).type
     if isinstance(plain, inspect.UnionType):
         return part_in(alternative(plain))
     if isinstance(plain, inspect.VarTupleType):
         return part_in(plain.item_type)
-    return plain.cls if isinstance(plain, inspect.StructType) and issubclass(plain.cls, Part) else None
+    return plain.cls if isinstance(plain, inspect.StructType) and issubclass(plain.cls, ResourcePart) else None
 
 
-def reader_of(extra: dict[str, Any]) -> Reader | None:
+def reader_of(extra: dict[str, Any]) -> FieldReader | None:
     """What reads a value of this type."""
     reader = extra.get(READER)
-    return reader if isinstance(reader, Reader) else None
+    return reader if isinstance(reader, FieldReader) else None
 
 
 def alternative(type_: inspect.UnionType) -> inspect.Type:

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from bridge.resources.declaration import Field, Tree, part_in, tree_of
 from bridge.resources.parse import to_yaml
-from bridge.resources.plan import Change
-from bridge.resources.resource import Kinds
+from bridge.resources.plan import ResourceChange
+from bridge.resources.resource import ResourceKinds
 
 HIDDEN: Final = "********"
 
 
-def masked(kinds: Kinds, document: dict[str, Any]) -> dict[str, Any]:
+def masked(kinds: ResourceKinds, document: dict[str, Any]) -> dict[str, Any]:
     """A document without the values its parts hide (`bridge.hidden.hides`)."""
     kind = kinds.get(document.get("kind"))
     return document if kind is None else {**document, "spec": _mapping(document.get("spec"), tree_of(kind.spec))}
@@ -38,7 +38,7 @@ def _value(value: Any, field: Field | Tree | None) -> Any:
     return _mapping(value, tree_of(part))
 
 
-def unified(kinds: Kinds, change: Change) -> str:
+def unified(kinds: ResourceKinds, change: ResourceChange) -> str:
     """What changes in one resource."""
     before, after = (to_yaml(masked(kinds, document)) if document else "" for document in (change.before, change.after))
     name = f"{change.kind}/{change.name}"

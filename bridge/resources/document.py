@@ -17,7 +17,7 @@ import yaml
 from yaml.constructor import ConstructorError, SafeConstructor
 
 from bridge.hidden import hides
-from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
+from bridge.resources.errors import ConfigurationError, Path, ResourceOrigin, path_text
 
 SOURCE_BYTES_MAX: Final = 4 * 1024 * 1024
 """One YAML file; ten thousand addresses are two megabytes."""
@@ -30,7 +30,7 @@ class Document(NamedTuple):
     """One document of a file, which may hold secrets."""
 
     value: Any
-    origin: Origin
+    origin: ResourceOrigin
 
 
 def documents(data: bytes | str, source: str) -> Iterator[Document | ConfigurationError]:
@@ -45,7 +45,7 @@ def documents(data: bytes | str, source: str) -> Iterator[Document | Configurati
             if plain.errors:
                 yield from plain.errors
             elif value is not None:  # an empty document between two "---"
-                yield Document(value, Origin(source, plain.lines))
+                yield Document(value, ResourceOrigin(source, plain.lines))
     except yaml.MarkedYAMLError as why:
         mark = why.problem_mark or why.context_mark
         line = mark.line + 1 if mark is not None else 0

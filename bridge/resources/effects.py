@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from bridge.resources.declaration import fields_of, part_in
-from bridge.resources.errors import Origin, Path, path_text
-from bridge.resources.fields import Effect, Part
-from bridge.resources.resource import Kind, Kinds, Metadata, Resource
+from bridge.resources.errors import Path, ResourceOrigin, path_text
+from bridge.resources.fields import Effect, ResourcePart
+from bridge.resources.resource import Metadata, Resource, ResourceKind, ResourceKinds
 
 
-def in_force(kinds: Kinds, started: Sequence[Resource], applied: Sequence[Resource]) -> list[Resource]:
+def in_force(kinds: ResourceKinds, started: Sequence[Resource], applied: Sequence[Resource]) -> list[Resource]:
     """What a program that was started with some resources is to do when others are applied: these, with what only a
     start takes up as it was. So nothing of that counts by half, as a listener that is open and a rule for the next."""
     kept = {kind.name: _retained(kind, _only(kind, started), _only(kind, applied)) for kind in _at_start(kinds)}
     return [*kept.values(), *(resource for resource in applied if resource.kind not in kept)]
 
 
-def restarts(kinds: Kinds, before: Sequence[Resource], after: Sequence[Resource]) -> list[str]:
+def restarts(kinds: ResourceKinds, before: Sequence[Resource], after: Sequence[Resource]) -> list[str]:
     """One sentence for each change that counts from the next start on."""
     places = [
         f"{kind.name} {path_text(path)}"
@@ -30,13 +30,13 @@ def restarts(kinds: Kinds, before: Sequence[Resource], after: Sequence[Resource]
     return [f"{place} changed: takes effect after a restart" for place in places]
 
 
-def _at_start(kinds: Kinds) -> list[Kind]:
+def _at_start(kinds: ResourceKinds) -> list[ResourceKind]:
     """Those of which something counts from a start on; there is one of each."""
     return [kind for kind in kinds if kind.single and (kind.renamed is Effect.RESTART or _has_restarts(kind.spec))]
 
 
 @functools.cache
-def _has_restarts(part: type[Part]) -> bool:
+def _has_restarts(part: type[ResourcePart]) -> bool:
     """Of a field of it, or of a part in it."""
     inner = (part_in(field.type) for field in fields_of(part))
     return any(field.effect is Effect.RESTART for field in fields_of(part)) or any(
@@ -44,42 +44,42 @@ def _has_restarts(part: type[Part]) -> bool:
     )
 
 
-def _only(kind: Kind, resources: Sequence[Resource]) -> Resource:
+def _only(kind: ResourceKind, resources: Sequence[Resource]) -> Resource:
     """The resource of a kind there is one of; without it, one that says nothing."""
     for resource in resources:
         if resource.kind == kind.name:
             return resource
-    return Resource(kind.name, Metadata(name=kind.default_name), kind.spec(), {}, Origin(""))
+    return Resource(kind.name, Metadata(name=kind.default_name), kind.spec(), {}, ResourceOrigin(""))
 
 
-def _retained(kind: Kind, started: Resource, applied: Resource) -> Resource:
+def _retained(kind: ResourceKind, started: Resource, applied: Resource) -> Resource:
     metadata = started.metadata if kind.renamed is Effect.RESTART else applied.metadata
     return msgspec.structs.replace(applied, metadata=metadata, spec=_part_retained(started.spec, applied.spec))
 
 
-def _part_retained(started: Part, applied: Part) -> Part:
+def _part_retained(started: ResourcePart, applied: ResourcePart) -> ResourcePart:
     old, new = msgspec.structs.asdict(started), msgspec.structs.asdict(applied)
     kept = {}
     for field in fields_of(type(applied)):
         was, now = old[field.attribute], new[field.attribute]
-        if isinstance(was, Part) and isinstance(now, Part):
+        if isinstance(was, ResourcePart) and isinstance(now, ResourcePart):
             kept[field.attribute] = _part_retained(was, now)
         elif field.effect is Effect.RESTART:
             kept[field.attribute] = was
     return msgspec.structs.replace(applied, **kept)
 
 
-def _of_resource(kind: Kind, before: Resource, after: Resource) -> Iterator[Path]:
+def _of_resource(kind: ResourceKind, before: Resource, after: Resource) -> Iterator[Path]:
     if kind.renamed is Effect.RESTART and before.name != after.name:
         yield ("metadata", "name")
     yield from _of_part(before.spec, after.spec, ("spec",))
 
 
-def _of_part(before: Part, after: Part, path: Path) -> Iterator[Path]:
+def _of_part(before: ResourcePart, after: ResourcePart, path: Path) -> Iterator[Path]:
     old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(after)
     for field in fields_of(type(after)):
         was, now = old[field.attribute], new[field.attribute]
-        if isinstance(was, Part) and isinstance(now, Part):
+        if isinstance(was, ResourcePart) and isinstance(now, ResourcePart):
             yield from _of_part(was, now, (*path, *field.path))
         elif field.effect is Effect.RESTART and was != now:
             yield (*path, *field.path)

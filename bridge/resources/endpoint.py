@@ -12,14 +12,14 @@ PORT_MAX: Final = 65535
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound to
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class ListenEndpoint(msgspec.Struct, frozen=True):
     """``host:port``; port 0 lets the system choose. An IPv6 host is kept without its brackets."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Endpoint:
+    def parse(cls, text: str) -> ListenEndpoint:
         """``host:port`` or ``[IPv6]:port``. Raises `ValueError` with what was expected."""
         host, colon, port = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
@@ -41,9 +41,9 @@ class Endpoint(msgspec.Struct, frozen=True):
             return False
 
     @property
-    def from_here(self) -> Endpoint:
+    def from_here(self) -> ListenEndpoint:
         """As a client on this machine reaches it: a listener may be bound to every address."""
-        return Endpoint(_ANY_ADDRESS.get(self.host, self.host), self.port)
+        return ListenEndpoint(_ANY_ADDRESS.get(self.host, self.host), self.port)
 
     def __str__(self) -> str:
         return authority(self.host, self.port)

@@ -8,7 +8,7 @@ Path = tuple[str | int, ...]
 """The way to a value in a document: ``("spec", "connectors", 0, "name")``."""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class ResourceOrigin(msgspec.Struct, frozen=True):
     """Where a resource was read: a file's name and the line of every path in it (``("spec", "address")`` → 4)."""
 
     source: str

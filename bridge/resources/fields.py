@@ -17,14 +17,16 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from bridge.resources import values
-from bridge.resources.endpoint import Endpoint, valid_host, valid_port
+from bridge.resources.endpoint import ListenEndpoint, valid_host, valid_port
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+class ResourcePart(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True
+):
     """Base of everything in a resource: immutable, camelCase outside, nothing unknown."""
 
 
-class Reader(NamedTuple):
+class FieldReader(NamedTuple):
     """How a YAML value becomes the field's: the types it takes, and a function that raises `ValueError`."""
 
     types: tuple[type, ...]
@@ -57,13 +59,13 @@ def read_by(read: Callable[[Any], object], *types: type, pattern: str | None = N
     """Marks a field's type: its YAML value is of one of these types, and `read` makes the field's of it. `pattern` is
     for editors: what text looks like that `read` may take."""
     shown = {"pattern": pattern} if pattern is not None else None
-    return msgspec.Meta(extra={READER: Reader(types, read)}, extra_json_schema=shown)
+    return msgspec.Meta(extra={READER: FieldReader(types, read)}, extra_json_schema=shown)
 
 
 Seconds = Annotated[float, read_by(values.duration, str, int, float, pattern=values.DURATION_PATTERN)]
 Bytes = Annotated[int, read_by(values.size, str, int, pattern=values.SIZE_PATTERN)]
 Host = Annotated[str, read_by(valid_host, str)]
-HostPort = Annotated[Endpoint, read_by(Endpoint.parse, str, pattern=r":\d+$")]
+HostPort = Annotated[ListenEndpoint, read_by(ListenEndpoint.parse, str, pattern=r":\d+$")]
 Port = Annotated[int, read_by(valid_port, str, int)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 UrlPath = Annotated[str, msgspec.Meta(pattern=r"^/[!-~]*$")]

@@ -12,13 +12,13 @@ from typing import Any
 
 from bridge.resources import schema
 from bridge.resources.errors import ConfigurationError
-from bridge.resources.resource import Kinds, Resource
+from bridge.resources.resource import Resource, ResourceKinds
 
 Key = tuple[str, str]
 """(kind, name) of a resource."""
 
 
-def key_in(kinds: Kinds, resource: Resource) -> Key:
+def key_in(kinds: ResourceKinds, resource: Resource) -> Key:
     """By what a resource is found in the other layer: its kind alone where there is one of it."""
     kind = kinds.get(resource.kind)
     return (resource.kind, "") if kind is not None and kind.single else resource.key
@@ -27,7 +27,7 @@ def key_in(kinds: Kinds, resource: Resource) -> Key:
 class Overlay:
     """What is managed, as a layer over own resources."""
 
-    def __init__(self, kinds: Kinds, managed: Sequence[Resource] = (), kept: Collection[Key] = ()) -> None:
+    def __init__(self, kinds: ResourceKinds, managed: Sequence[Resource] = (), kept: Collection[Key] = ()) -> None:
         """`kept`: keys (of `key_in`) of own resources that are in force in place of what is managed."""
         self._kinds = kinds
         self.managed = {key_in(kinds, resource): resource for resource in managed}

@@ -12,13 +12,13 @@ import yaml
 from bridge.resources import schema
 from bridge.resources.document import SOURCE_BYTES_MAX, Document, documents
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
-from bridge.resources.resource import Kinds, Resource
+from bridge.resources.resource import Resource, ResourceKinds
 
 STDIN: Final = "-"
 SUFFIXES: Final = (".yaml", ".yml")
 
 
-def parse(kinds: Kinds, data: bytes | str, source: str) -> list[Resource]:
+def parse(kinds: ResourceKinds, data: bytes | str, source: str) -> list[Resource]:
     """The resources of one YAML text, in order. Raises `ConfigurationRejected` with every error in it."""
     resources, errors = _parse(kinds, data, source)
     if errors:
@@ -26,7 +26,7 @@ def parse(kinds: Kinds, data: bytes | str, source: str) -> list[Resource]:
     return resources
 
 
-def read(kinds: Kinds, names: Sequence[str]) -> list[Resource]:
+def read(kinds: ResourceKinds, names: Sequence[str]) -> list[Resource]:
     """The resources of files, folders (their ``*.yaml`` and ``*.yml``, in order of name) and ``-`` (standard input).
 
     Raises `ConfigurationRejected` with every error of every file, unreadable ones included.
@@ -46,7 +46,7 @@ def read(kinds: Kinds, names: Sequence[str]) -> list[Resource]:
     return resources
 
 
-def read_whole(kinds: Kinds, names: Sequence[str]) -> list[Resource]:
+def read_whole(kinds: ResourceKinds, names: Sequence[str]) -> list[Resource]:
     """As `read`, of what is all there is: it has to hold together, too. Raises `ConfigurationRejected`."""
     resources = read(kinds, names)
     errors = kinds.validate(resources)
@@ -84,7 +84,7 @@ def _read_file(path: Path) -> bytes:
         return file.read(SOURCE_BYTES_MAX + 1)
 
 
-def _parse(kinds: Kinds, data: bytes | str, source: str) -> tuple[list[Resource], list[ConfigurationError]]:
+def _parse(kinds: ResourceKinds, data: bytes | str, source: str) -> tuple[list[Resource], list[ConfigurationError]]:
     resources: list[Resource] = []
     errors: list[ConfigurationError] = []
     for found in documents(data, source):

@@ -9,16 +9,16 @@ import msgspec
 
 from bridge.hidden import hides
 from bridge.resources import schema
-from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
+from bridge.resources.errors import ConfigurationError, ConfigurationRejected, ResourceOrigin
 from bridge.resources.overlay import Overlay
-from bridge.resources.resource import Kinds, Resource
+from bridge.resources.resource import Resource, ResourceKinds
 
 Documents = list[dict[str, Any]]
 """Resources as they were written, in the order of their kinds and names."""
 
 
 @hides("before", "after")
-class Change(msgspec.Struct, frozen=True):
+class ResourceChange(msgspec.Struct, frozen=True):
     """What one `apply` or `delete` does to one resource: `before` or `after` is None where there is none."""
 
     kind: str
@@ -36,15 +36,15 @@ class Change(msgspec.Struct, frozen=True):
         return "unchanged" if self.before == self.after else "changed"
 
 
-def load(kinds: Kinds, documents: Iterable[dict[str, Any]], source: str, overlay: Overlay) -> list[Resource]:
+def load(kinds: ResourceKinds, documents: Iterable[dict[str, Any]], source: str, overlay: Overlay) -> list[Resource]:
     """Return the resources in force: the documents kept in `source`, and the overlay over them. Raises
     `ConfigurationRejected`."""
     return _whole(kinds, documents, (), source, overlay)
 
 
 def applied(
-    kinds: Kinds, documents: Documents, resources: Sequence[Resource], source: str, layers: Sequence[Overlay]
-) -> tuple[Documents, list[Change]]:
+    kinds: ResourceKinds, documents: Documents, resources: Sequence[Resource], source: str, layers: Sequence[Overlay]
+) -> tuple[Documents, list[ResourceChange]]:
     """With these resources added, or in place of those of the same kind and name; one change a resource given.
 
     Raises `ConfigurationRejected` when the whole would not be valid under each of the layers.
@@ -53,25 +53,25 @@ def applied(
     old = {key_of(document): document for document in documents}
     for overlay in layers:
         _whole(kinds, [document for key, document in old.items() if key not in new], resources, source, overlay)
-    changes = [Change(*key, old.get(key), resource.document) for key, resource in new.items()]
+    changes = [ResourceChange(*key, old.get(key), resource.document) for key, resource in new.items()]
     merged = {**old, **{key: resource.document for key, resource in new.items()}}
     order = kinds.names
     return [merged[key] for key in sorted(merged, key=lambda key: (order.index(key[0]), key[1]))], changes
 
 
 def deleted(
-    kinds: Kinds,
+    kinds: ResourceKinds,
     documents: Documents,
     keys: Collection[tuple[str, str]],
     source: str,
     layers: Sequence[Overlay],
-) -> tuple[Documents, list[Change]]:
+) -> tuple[Documents, list[ResourceChange]]:
     """Without the resources that have these (kind, name); what is not there is left out of the changes.
 
     Raises `ConfigurationRejected` when the rest would not be valid (for one: a forwarder may need the connector).
     """
     kept = [document for document in documents if key_of(document) not in keys]
-    changes = [Change(*key_of(document), document, None) for document in documents if key_of(document) in keys]
+    changes = [ResourceChange(*key_of(document), document, None) for document in documents if key_of(document) in keys]
     for overlay in layers:
         _whole(kinds, kept, (), source, overlay)
     return kept, changes
@@ -85,12 +85,12 @@ def key_of(document: dict[str, Any]) -> tuple[str, str]:
 
 
 def _whole(
-    kinds: Kinds, documents: Iterable[dict[str, Any]], more: Sequence[Resource], source: str, overlay: Overlay
+    kinds: ResourceKinds, documents: Iterable[dict[str, Any]], more: Sequence[Resource], source: str, overlay: Overlay
 ) -> list[Resource]:
     resources: list[Resource] = []
     errors: list[ConfigurationError] = []
     for document in documents:
-        built = schema.build(kinds, document, Origin(source))
+        built = schema.build(kinds, document, ResourceOrigin(source))
         if isinstance(built, Resource):
             resources.append(built)
         else:

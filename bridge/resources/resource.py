@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from bridge.hidden import hides
-from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
-from bridge.resources.fields import Effect, Kept, Live, Name, Part
+from bridge.resources.errors import ConfigurationError, Path, ResourceOrigin, path_text
+from bridge.resources.fields import Effect, Kept, Live, Name, ResourcePart
 
 OWN_VERSION: Final = "waypost/v1"
 
@@ -17,7 +17,7 @@ Errors = Iterator[ConfigurationError]
 S = TypeVar("S")
 
 
-class Metadata(Part, frozen=True, kw_only=True):
+class Metadata(ResourcePart, frozen=True, kw_only=True):
     """What every resource carries. An `Address` may be called ``<space>.<name>``, as EnMasse calls it."""
 
     name: Live[Name]
@@ -28,11 +28,11 @@ class Metadata(Part, frozen=True, kw_only=True):
     """For people and their tools."""
 
 
-class Kind(msgspec.Struct, frozen=True):
+class ResourceKind(msgspec.Struct, frozen=True):
     """A kind of resource: its word, the type of its spec, what `get` accepts for it, EnMasse's apiVersion if any."""
 
     name: str
-    spec: type[Part]
+    spec: type[ResourcePart]
     words: tuple[str, ...]
     enmasse_version: str = ""
     single: bool = False
@@ -54,9 +54,9 @@ class Resource(msgspec.Struct, frozen=True):
 
     kind: str
     metadata: Metadata
-    spec: Part
+    spec: ResourcePart
     document: dict[str, Any]
-    origin: Origin
+    origin: ResourceOrigin
 
     @property
     def name(self) -> str:
@@ -73,18 +73,18 @@ Check = Callable[[Sequence[Resource]], Errors]
 """Looks at all resources together, yields what is wrong between them, and raises nothing."""
 
 
-class Kinds:
+class ResourceKinds:
     """The kinds of one program, in the order in which they are shown, and what has to hold between their resources."""
 
-    def __init__(self, kinds: Iterable[Kind], checks: Iterable[Check] = ()) -> None:
+    def __init__(self, kinds: Iterable[ResourceKind], checks: Iterable[Check] = ()) -> None:
         """That no two resources have one kind and name, and that single ones are, is checked for every program."""
         self._kinds = {kind.name: kind for kind in kinds}
         self._checks = (_duplicates, self._single, *checks)
 
-    def __iter__(self) -> Iterator[Kind]:
+    def __iter__(self) -> Iterator[ResourceKind]:
         return iter(self._kinds.values())
 
-    def get(self, name: object) -> Kind | None:
+    def get(self, name: object) -> ResourceKind | None:
         """The kind with this name, if there is one."""
         return self._kinds.get(name) if isinstance(name, str) else None
 

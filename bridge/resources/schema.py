@@ -13,21 +13,21 @@ from typing import Any, Final
 from msgspec import inspect
 
 from bridge.resources.declaration import Tree, alternative, marked, reader_of, tree_of, type_of
-from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
-from bridge.resources.fields import Part, Reader
-from bridge.resources.resource import Kind, Kinds, Metadata, Resource
+from bridge.resources.errors import ConfigurationError, Path, ResourceOrigin, path_text
+from bridge.resources.fields import FieldReader, ResourcePart
+from bridge.resources.resource import Metadata, Resource, ResourceKind, ResourceKinds
 
 
-class _Wrong:
+class _InvalidValue:
     """What the walk returns in place of a value it has reported an error about."""
 
 
-_WRONG: Final = _Wrong()
+_WRONG: Final = _InvalidValue()
 
 
-def build(kinds: Kinds, document: Any, origin: Origin) -> Resource | list[ConfigurationError]:
+def build(kinds: ResourceKinds, document: Any, origin: ResourceOrigin) -> Resource | list[ConfigurationError]:
     """The resource a document describes, or everything that is wrong with it (never an empty list)."""
-    walk = _Walk(origin)
+    walk = _SchemaWalk(origin)
     if not isinstance(document, dict):
         walk.complain((), f"a resource is a mapping of apiVersion, kind, metadata and spec, not {_word(document)}")
         return walk.errors
@@ -56,19 +56,19 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names)}" if names else ""
 
 
-class _Walk:
+class _SchemaWalk:
     """One pass over one document."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: ResourceOrigin) -> None:
         self.origin = origin
         self.errors: list[ConfigurationError] = []
 
-    def complain(self, path: Path, message: str) -> _Wrong:
+    def complain(self, path: Path, message: str) -> _InvalidValue:
         """Note an error at a path."""
         self.errors.append(ConfigurationError(self.origin.source, self.origin.line(path), path_text(path), message))
         return _WRONG
 
-    def kind(self, document: dict[str, Any], kinds: Kinds) -> Kind | None:
+    def kind(self, document: dict[str, Any], kinds: ResourceKinds) -> ResourceKind | None:
         """The kind the document says it is; None, with an error noted, when it says none of ours."""
         word = document.get("kind")
         found = kinds.get(word)
@@ -78,7 +78,7 @@ class _Walk:
             self.complain(("kind",), f'unknown kind "{word}"{suggestion(str(word), kinds.names)}')
         return found
 
-    def version(self, document: dict[str, Any], kind: Kind) -> None:
+    def version(self, document: dict[str, Any], kind: ResourceKind) -> None:
         """The apiVersion must be one this kind has."""
         allowed = " or ".join(kind.versions)
         if "apiVersion" not in document:
@@ -93,14 +93,14 @@ class _Walk:
             if key not in names:
                 self.complain((*path, key), f'unknown field "{key}"{suggestion(key, names)}')
 
-    def metadata(self, document: dict[str, Any], kind: Kind) -> object:
+    def metadata(self, document: dict[str, Any], kind: ResourceKind) -> object:
         """The document's metadata, with the kind's own name where it gives none."""
         given = document.get("metadata")
         if kind.default_name and isinstance(given, dict | None):
             document = {"metadata": {"name": kind.default_name, **(given or {})}}
         return self.part(document, "metadata", Metadata)
 
-    def part(self, document: dict[str, Any], key: str, type_: type[Part]) -> object:
+    def part(self, document: dict[str, Any], key: str, type_: type[ResourcePart]) -> object:
         """`metadata` or `spec` of the document."""
         if key not in document:
             return self.complain((), f'"{key}" is missing')
@@ -117,7 +117,7 @@ class _Walk:
             return None if value is None else self.value(value, alternative(type_), path)
         return _VISITORS[type(type_)](self, value, type_, path)
 
-    def _read(self, value: Any, reader: Reader, path: Path) -> Any:
+    def _read(self, value: Any, reader: FieldReader, path: Path) -> Any:
         if isinstance(value, bool) or not isinstance(value, reader.types):
             expected = " or ".join(dict.fromkeys(_WORDS[type_] for type_ in reader.types))
             found = _no_text(value) if reader.types == (str,) else _word(value)
@@ -210,16 +210,16 @@ def _meant(value: object, known: Iterable[str]) -> str:
     return text if "did you mean" in text else ""
 
 
-_VISITORS: Final[dict[type, Callable[[_Walk, Any, Any, Path], Any]]] = {
-    inspect.StructType: _Walk.struct,
-    inspect.VarTupleType: _Walk.sequence,
-    inspect.DictType: _Walk.dict,
-    inspect.StrType: _Walk.text,
-    inspect.IntType: _Walk.number,
-    inspect.FloatType: _Walk.number,
-    inspect.BoolType: _Walk.truth,
-    inspect.EnumType: _Walk.word,
-    inspect.AnyType: _Walk.anything,
+_VISITORS: Final[dict[type, Callable[[_SchemaWalk, Any, Any, Path], Any]]] = {
+    inspect.StructType: _SchemaWalk.struct,
+    inspect.VarTupleType: _SchemaWalk.sequence,
+    inspect.DictType: _SchemaWalk.dict,
+    inspect.StrType: _SchemaWalk.text,
+    inspect.IntType: _SchemaWalk.number,
+    inspect.FloatType: _SchemaWalk.number,
+    inspect.BoolType: _SchemaWalk.truth,
+    inspect.EnumType: _SchemaWalk.word,
+    inspect.AnyType: _SchemaWalk.anything,
 }
 
 _WORDS: Final[dict[type, str]] = {

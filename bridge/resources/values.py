@@ -9,7 +9,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 
 _DURATION_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE_UNITS: Final = {
@@ -69,7 +69,7 @@ class HubUrl(NamedTuple):
 
     secure: bool
     """With TLS."""
-    endpoint: Endpoint
+    endpoint: ListenEndpoint
     path: str | None = None
     """Of WebSocket; None: AMQP without it."""
 
@@ -90,4 +90,4 @@ class HubUrl(NamedTuple):
         bare_ipv6 = rest.startswith("[") and rest.endswith("]")
         if rest and (bare_ipv6 or ":" not in rest):
             rest += f":{_HUB_PORTS[scheme]}"
-        return cls(secure, Endpoint.parse(rest), path)
+        return cls(secure, ListenEndpoint.parse(rest), path)

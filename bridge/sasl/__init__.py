@@ -5,6 +5,6 @@ hands on what belongs to the AMQP layer. `layer` is what both roles share; `scra
 """
 
 from bridge.sasl.client import SaslClient
-from bridge.sasl.server import ANONYMOUS, PLAIN, Answer, Credentials, SaslServer
+from bridge.sasl.server import ANONYMOUS, PLAIN, CredentialAnswer, CredentialChecker, SaslServer
 
-__all__ = ["ANONYMOUS", "PLAIN", "Answer", "Credentials", "SaslClient", "SaslServer"]
+__all__ = ["ANONYMOUS", "PLAIN", "CredentialAnswer", "CredentialChecker", "SaslClient", "SaslServer"]

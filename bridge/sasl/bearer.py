@@ -24,14 +24,14 @@ class BearerError(ValueError):
 
 
 @hides("token")
-class Shown(NamedTuple):
+class BearerMessage(NamedTuple):
     """A client's message: the token, and whom it wants to act for (empty: whom the token names)."""
 
     token: bytes
     authority: str
 
 
-def read(message: bytes) -> Shown:
+def read(message: bytes) -> BearerMessage:
     """Take a client's message of either mechanism apart (section 3.1). Raises BearerError."""
     head, separator, rest = message.partition(_SEPARATOR)
     older = _OLDER_HEADER.fullmatch(head)
@@ -46,7 +46,7 @@ def read(message: bytes) -> Shown:
         authority = (header[1] or b"").decode("utf-8")
     except UnicodeDecodeError:
         raise BearerError("an authorization identity that is not UTF-8") from None
-    return Shown(found[1], authority if older else authority.replace("=2C", ",").replace("=3D", "="))
+    return BearerMessage(found[1], authority if older else authority.replace("=2C", ",").replace("=3D", "="))
 
 
 def message(token: str, authority: str = "") -> bytes:

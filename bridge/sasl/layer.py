@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from bridge.amqp_values import DecodeError, Described, Ulong, decode, encode
+from bridge.amqp_values import DecodeError, DescribedValue, Ulong, decode, encode
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
@@ -88,12 +88,16 @@ class Layer:
             return False
         self._input = data[size:]
         body, _ = decode(data[:size], offset * 4)
-        if not isinstance(body, Described) or not isinstance(body.value, list) or not isinstance(body.descriptor, int):
+        if (
+            not isinstance(body, DescribedValue)
+            or not isinstance(body.value, list)
+            or not isinstance(body.descriptor, int)
+        ):
             self._fail("a SASL frame without a performative")
             return False
         self._on_frame(body.descriptor, body.value)
         return True
 
     def _send(self, code: int, fields: list[object]) -> None:
-        body = encode(Described(Ulong(code), fields))
+        body = encode(DescribedValue(Ulong(code), fields))
         self._output += struct.pack(">IBBH", len(body) + 8, 2, _SASL_FRAME, 0) + body

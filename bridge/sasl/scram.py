@@ -32,7 +32,7 @@ class ScramError(ValueError):
 
 
 @hides("stored", "server")
-class Keys(NamedTuple):
+class ScramKeys(NamedTuple):
     """What a server keeps of one secret (RFC 5802 section 3)."""
 
     stored: bytes
@@ -40,12 +40,12 @@ class Keys(NamedTuple):
 
 
 @hides("salt")
-class Verifier(NamedTuple):
+class ScramVerifier(NamedTuple):
     """What a server keeps of a user; `keys` is empty for one that does not exist, who fails at the proof."""
 
     salt: bytes
     iterations: int
-    keys: Sequence[Keys]
+    keys: Sequence[ScramKeys]
 
 
 def prepare(password: str) -> str:
@@ -64,10 +64,10 @@ def prepare(password: str) -> str:
     return normal
 
 
-def derive(password: str, salt: bytes, iterations: int) -> Keys:
+def derive(password: str, salt: bytes, iterations: int) -> ScramKeys:
     """The keys of a secret; takes as long as `iterations` rounds take. Raises ScramError as `prepare` does."""
     client, server = _keys(password, salt, iterations)
-    return Keys(hashlib.sha256(client).digest(), server)
+    return ScramKeys(hashlib.sha256(client).digest(), server)
 
 
 def _keys(password: str, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
@@ -122,7 +122,7 @@ class ScramServer:
         self._client_first = ""
         self._server_first = ""
         self._nonce = ""
-        self._keys: Sequence[Keys] = ()
+        self._keys: Sequence[ScramKeys] = ()
 
     def first(self, message: bytes) -> None:
         """Take client-first-message; sets `username`. Raises ScramError."""
@@ -140,7 +140,7 @@ class ScramServer:
         self._client_first = parts[2].decode("utf-8")
         self._nonce = nonce + self._own
 
-    def challenge(self, verifier: Verifier) -> bytes:
+    def challenge(self, verifier: ScramVerifier) -> bytes:
         """server-first-message."""
         self._keys = verifier.keys
         salt = base64.b64encode(verifier.salt).decode()

@@ -22,7 +22,7 @@ from bridge.sasl.layer import (
     Layer,
 )
 from bridge.sasl.scram import MECHANISM as SCRAM
-from bridge.sasl.scram import ScramError, ScramServer, Verifier
+from bridge.sasl.scram import ScramError, ScramServer, ScramVerifier
 from bridge.transport.spoken import foreign_protocol
 
 PLAIN = "PLAIN"
@@ -33,15 +33,15 @@ Authenticate = Callable[[str, str, bytes], str | None]
 """(mechanism, claimed identity, secret) -> the identity, or None when the claim is not believed."""
 
 
-class Answer(Protocol):
-    """How a `Credentials` tells its verdict."""
+class CredentialAnswer(Protocol):
+    """How a `CredentialChecker` tells its verdict."""
 
     def __call__(self, identity: str | None, *, temporary: bool = False) -> None:
         """`identity` None: refused; `temporary`: not for what was claimed, it may be tried again."""
         ...
 
 
-class Credentials(Protocol):
+class CredentialChecker(Protocol):
     """Who a server asks about secrets, where looking at one takes time."""
 
     @property
@@ -49,15 +49,15 @@ class Credentials(Protocol):
         """Those of OAUTHBEARER, SCRAM-SHA-256 and PLAIN that it can be asked about."""
         ...
 
-    def plain(self, username: str, password: bytes, answer: Answer) -> None:
+    def plain(self, username: str, password: bytes, answer: CredentialAnswer) -> None:
         """Call `answer` once, now or later; then the connection has to be given a turn (`receive_data(b"")`)."""
         ...
 
-    def bearer(self, message: bytes, answer: Answer) -> None:
+    def bearer(self, message: bytes, answer: CredentialAnswer) -> None:
         """The same for the message of OAUTHBEARER (`bridge.sasl.bearer`)."""
         ...
 
-    def scram(self, username: str) -> Verifier | None:
+    def scram(self, username: str) -> ScramVerifier | None:
         """What is kept of the user; for a user that does not exist one that looks alike, and has no keys. None: nobody
         may try for a while."""
         ...
@@ -86,7 +86,7 @@ class SaslServer(Layer):
         self,
         authenticate: Authenticate | None = None,
         *,
-        credentials: Credentials | None = None,
+        credentials: CredentialChecker | None = None,
         anonymous: str | None = None,
         external: str | None = None,
     ) -> None:
@@ -183,7 +183,7 @@ class SaslServer(Layer):
         elif self._authenticate is not None:
             self._decided(self._authenticate("PLAIN", username, parts[2]))
 
-    def _begin_scram(self, credentials: Credentials, response: bytes) -> None:
+    def _begin_scram(self, credentials: CredentialChecker, response: bytes) -> None:
         scram = ScramServer()
         try:
             scram.first(response)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 
-class Connection(Protocol):
+class ConnectionMachine(Protocol):
     """One end of one connection, as a state machine.
 
     The driver calls, in this order and never from two places at once: `receive_data` for what the socket gave

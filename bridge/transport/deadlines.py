@@ -31,7 +31,7 @@ class Watched(Protocol):
         ...
 
 
-class Slot:
+class DeadlineSlot:
     """Whom to look at, and when by the loop's clock."""
 
     __slots__ = ("at", "watched")
@@ -41,7 +41,7 @@ class Slot:
         self.watched: set[Watched] = set()
 
 
-NEVER: Final = Slot(math.inf)
+NEVER: Final = DeadlineSlot(math.inf)
 """Whose is in it has no deadline, which is not the same as not knowing of one. Nobody stands in its `watched`."""
 
 
@@ -49,13 +49,13 @@ class Deadlines:
     """The deadlines of one event loop; used inside it only."""
 
     def __init__(self) -> None:
-        self._slots: dict[float, Slot] = {}
+        self._slots: dict[float, DeadlineSlot] = {}
         self._order: list[float] = []
         """The times of the slots, a heap."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, watched: Watched, deadline: float) -> Slot:
-        """Look at it when `deadline` has come, or before. Who is in a slot leaves it with `Slot.watched.discard`."""
+    def watch(self, watched: Watched, deadline: float) -> DeadlineSlot:
+        """Call `watched.look` at `deadline` or before. Leave the slot with `DeadlineSlot.watched.discard`."""
         away = deadline - asyncio.get_running_loop().time()
         if away > 2 * COARSE_S:
             at = math.floor((deadline if away < HORIZON_S else deadline - away + HORIZON_S) / COARSE_S) * COARSE_S
@@ -63,7 +63,7 @@ class Deadlines:
             at = math.ceil(deadline / FINE_S) * FINE_S
         slot = self._slots.get(at)
         if slot is None:
-            slot = self._slots[at] = Slot(at)
+            slot = self._slots[at] = DeadlineSlot(at)
             heapq.heappush(self._order, at)
             if self._order[0] == at:
                 self._arm()

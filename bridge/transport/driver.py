@@ -1,8 +1,8 @@
 """The asyncio shell around every sans-I/O connection: sockets in, sockets out, one timer.
 
-It knows the `Connection` contract and nothing of any protocol. One `data_received` is one `receive_data` and one call
-of the owner, or as many of both as fit in `SLICE_S`: what is left then is taken in later turns of the loop, and the
-peer is not read until it is. Whatever was produced in a turn of the loop leaves in one `write`. Deadlines are lazy:
+It knows the `ConnectionMachine` contract and nothing of any protocol. One `data_received` is one `receive_data` and
+one call of the owner, or as many of both as fit in `SLICE_S`: the rest is handled in later turns of the loop, and
+the peer is not read until then. Whatever was produced in a turn of the loop leaves in one `write`. Deadlines are lazy:
 nothing is moved for every byte, a look at the deadline finds where it is by then (`bridge.transport.deadlines`). Only
 who is listened to can be silent: while we do not read a peer, its machine does not count how long it heard nothing.
 
@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from bridge.transport.connection import Connection
-from bridge.transport.deadlines import FINE_S, NEVER, Slot, deadlines_of
+from bridge.transport.connection import ConnectionMachine
+from bridge.transport.deadlines import FINE_S, NEVER, DeadlineSlot, deadlines_of
 from bridge.transport.served import ServedTransport, UnreadError
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
 from bridge.transport.tcp import TcpTransport, write_all
-from bridge.transport.tcp_path import Path, path_of
-from bridge.transport.turn import Turn, turn_of
+from bridge.transport.tcp_path import TcpPath, path_of
+from bridge.transport.turn import LoopTurn, turn_of
 
 log = logging.getLogger(__name__)
 
@@ -49,27 +49,27 @@ UNCOUNTED_BYTES = 4 * 1024
 packet. 10 000 connections may hold 40 MiB that way."""
 
 
-class Meter(Protocol):
+class MemoryMeter(Protocol):
     """Who counts the memory that connections hold, and says which of them there is room for."""
 
-    def begun(self, driver: Driver) -> None:
+    def begun(self, driver: ConnectionDriver) -> None:
         """A connection is there; its peer has not said who it is."""
         ...
 
-    def identified(self, driver: Driver, user: str) -> bool:
+    def identified(self, driver: ConnectionDriver, user: str) -> bool:
         """The peer is this user (empty: nobody is asked); False when there is no room for another connection of it."""
         ...
 
-    def held(self, driver: Driver, held_bytes: int) -> None:
+    def held(self, driver: ConnectionDriver, held_bytes: int) -> None:
         """The connection holds so much now: not decrypted, in its machine and unsent."""
         ...
 
-    def ended(self, driver: Driver) -> None:
+    def ended(self, driver: ConnectionDriver) -> None:
         """The connection is gone."""
         ...
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Who a driver belongs to: a protocol session."""
 
     def handle(self, events: Sequence[Any]) -> None:
@@ -80,7 +80,7 @@ class Owner(Protocol):
         ...
 
     def writable(self) -> None:
-        """The peer reads again after `Driver.congested` was true."""
+        """The peer reads again after `ConnectionDriver.congested` was true."""
         ...
 
 
@@ -94,7 +94,7 @@ class Diverted(NamedTuple):
     resume_writing: Callable[[], None]
 
 
-class Ending:
+class ConnectionEnd:
     """What is known of a connection's end; most have none yet."""
 
     __slots__ = ("lost", "lost_from", "peer")
@@ -108,18 +108,18 @@ class Ending:
         """The peer of a connection that is gone."""
 
 
-class Terms:
+class DriverSettings:
     """What a driver is made with, and what the connections of one listener have in common."""
 
     __slots__ = ("gone", "meter", "turn", "unread_bytes_max", "write_bytes_max")
 
     def __init__(
         self,
-        turn: Turn,
+        turn: LoopTurn,
         write_bytes_max: int,
         unread_bytes_max: int | None,
-        meter: Meter | None,
-        gone: Callable[[Driver], None] | None,
+        meter: MemoryMeter | None,
+        gone: Callable[[ConnectionDriver], None] | None,
     ) -> None:
         self.turn: Final = turn
         self.write_bytes_max: Final = write_bytes_max
@@ -128,8 +128,8 @@ class Terms:
         self.gone: Final = gone
 
 
-class Driver(asyncio.Protocol):
-    """Drives one `Connection` over one transport."""
+class ConnectionDriver(asyncio.Protocol):
+    """Drives one `ConnectionMachine` over one transport."""
 
     __slots__ = (
         "_ending", "_failed", "_flush_scheduled", "_in_turns", "_known", "_make_owner", "_owner", "_paused_for",
@@ -139,15 +139,15 @@ class Driver(asyncio.Protocol):
 
     def __init__(
         self,
-        connection: Connection,
-        owner: Callable[[Driver], Owner],
+        connection: ConnectionMachine,
+        owner: Callable[[ConnectionDriver], ConnectionOwner],
         *,
         write_bytes_max: int,
-        gone: Callable[[Driver], None] | None = None,
+        gone: Callable[[ConnectionDriver], None] | None = None,
         unread_bytes_max: int | None = None,
         dialed: bool = False,
         identity: str | None = None,
-        meter: Meter | None = None,
+        meter: MemoryMeter | None = None,
     ) -> None:
         """`owner` is called once the transport is there; `gone` once it has been lost. `identity`: the name in the
         peer's verified TLS certificate. `meter` None: what is held is not counted. Above `write_bytes_max` of output
@@ -164,15 +164,15 @@ class Driver(asyncio.Protocol):
         """Packet trace, which reports what happens to messages; None: the connection is not traced."""
         turn = turn_of(asyncio.get_running_loop())
         self._terms = terms = _terms_of(turn, write_bytes_max, unread_bytes_max, meter, gone)
-        self._make_owner: Callable[[Driver], Owner] | None = owner
+        self._make_owner: Callable[[ConnectionDriver], ConnectionOwner] | None = owner
         """Dropped when it was called: what it holds on to is not kept for the life of a connection."""
-        self._owner: Owner | None = None
-        self._slot: Slot | None = None
+        self._owner: ConnectionOwner | None = None
+        self._slot: DeadlineSlot | None = None
         """When `look` comes; None where the deadline is to be asked for."""
         self._paused_for: tuple[str, ...] = ()
         self._put_off = b""
         """A read that waits for its turn; it goes with a connection that breaks."""
-        self._ending: Ending | None = None
+        self._ending: ConnectionEnd | None = None
         self.congested = self._flush_scheduled = False
         self.dialed: Final = dialed
         self._failed = False
@@ -324,11 +324,11 @@ class Driver(asyncio.Protocol):
     # --- for the owner ----------------------------------------------------------------------------------------
 
     @property
-    def owner(self) -> Owner | None:
+    def owner(self) -> ConnectionOwner | None:
         """Who decides what the connection does; None before the transport is there and once it is lost."""
         return self._owner
 
-    def hand_over(self, owner: Owner) -> None:
+    def hand_over(self, owner: ConnectionOwner) -> None:
         """What happens from now on is told this owner. Not while the connection is lost."""
         if self._owner is not None:
             self._owner = owner
@@ -354,9 +354,9 @@ class Driver(asyncio.Protocol):
         return self.peername.rpartition(":")[0]
 
     @property
-    def path(self) -> Path:
+    def path(self) -> TcpPath:
         """What has not arrived at the peer's kernel, and what is known of the way there; asks the kernel."""
-        return Path() if self.transport is None else path_of(self.transport)
+        return TcpPath() if self.transport is None else path_of(self.transport)
 
     def flush_soon(self) -> None:
         """Write what the connection has to send at the end of this turn of the loop."""
@@ -371,7 +371,7 @@ class Driver(asyncio.Protocol):
             eof, pause, resume = self.eof_received, self.pause_writing, self.resume_writing
             self.transport.set_protocol(cast(Any, Diverted(receive, lost, eof, pause, resume)))
 
-    def follow(self, trace: Any, before: Connection, after: Connection) -> None:
+    def follow(self, trace: Any, before: ConnectionMachine, after: ConnectionMachine) -> None:
         """Report to this trace from now on (None: to none), and put a machine in place of another, which the driver has
         or the frames around it. Between two reads only."""
         self.trace = trace
@@ -474,9 +474,9 @@ class Driver(asyncio.Protocol):
     def _loop(self) -> asyncio.AbstractEventLoop:
         return self._terms.turn.loop
 
-    def _ends(self) -> Ending:
+    def _ends(self) -> ConnectionEnd:
         if self._ending is None:
-            self._ending = Ending()
+            self._ending = ConnectionEnd()
         return self._ending
 
     def _run(self, step: Callable[[], None]) -> None:
@@ -578,7 +578,7 @@ class Driver(asyncio.Protocol):
         self._dispatch(self.connection.handle_timeout(self._loop.time(), listening=_listening(self)))
 
 
-def _listening(driver: Driver) -> bool:
+def _listening(driver: ConnectionDriver) -> bool:
     """What the peer has sent was read: where nothing was, it has sent nothing. Not while we hold it back, and not while
     something lies in its socket: the loop was busy, or the process stood still, and timers come first.
 
@@ -593,25 +593,25 @@ def _listening(driver: Driver) -> bool:
     return bool(paused_for) or served is None or not served.unread
 
 
-_latest_terms: list[Terms] = []
+_latest_terms: list[DriverSettings] = []
 """Those of the counted connection that came last, if there was one: most come in rows of one listener."""
 
 
 def _terms_of(
-    turn: Turn,
+    turn: LoopTurn,
     write_bytes_max: int,
     unread_bytes_max: int | None,
-    meter: Meter | None,
-    gone: Callable[[Driver], None] | None,
-) -> Terms:
+    meter: MemoryMeter | None,
+    gone: Callable[[ConnectionDriver], None] | None,
+) -> DriverSettings:
     """One object for connections that say the same one after the other: there may be 10 000 that are idle."""
     if meter is None:
-        return Terms(turn, write_bytes_max, unread_bytes_max, meter, gone)
+        return DriverSettings(turn, write_bytes_max, unread_bytes_max, meter, gone)
     for latest in _latest_terms:
         same_bounds = (latest.write_bytes_max, latest.unread_bytes_max) == (write_bytes_max, unread_bytes_max)
         if same_bounds and latest.turn is turn and latest.meter is meter and latest.gone is gone:
             return latest
-    made = Terms(turn, write_bytes_max, unread_bytes_max, meter, gone)
+    made = DriverSettings(turn, write_bytes_max, unread_bytes_max, meter, gone)
     _latest_terms[:] = [made]
     return made
 
@@ -622,7 +622,7 @@ def _log_fault(peer: str, error: Exception) -> None:
     log.error("the connection with %s ends: it raised %s", peer, type(error).__name__, extra={"frames": frames})
 
 
-def answer_all(answers: Sequence[tuple[Driver, list[bytes], bytes]]) -> None:
+def answer_all(answers: Sequence[tuple[ConnectionDriver, list[bytes], bytes]]) -> None:
     """Write answers to many connections now: (driver, what its connection is about to write, answer). An answer follows
     what waits to be written before it."""
     transports: list[TcpTransport] = []

@@ -17,7 +17,7 @@ ENDS_S: Final = 0.001
 (`bridge.transport.listening`): where one comes for each that goes, those that go do not pile up."""
 
 
-class Ending(Protocol):
+class EndingTransport(Protocol):
     """A transport whose connection is over."""
 
     def end(self, error: Exception | None) -> None:
@@ -25,7 +25,7 @@ class Ending(Protocol):
         ...
 
 
-class Ends:
+class PendingEnds:
     """Those of one loop, in the order they came."""
 
     __slots__ = ("_loop", "_scheduled", "_waiting")
@@ -33,9 +33,9 @@ class Ends:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._scheduled = False
-        self._waiting: deque[tuple[Ending, Exception | None]] = deque()
+        self._waiting: deque[tuple[EndingTransport, Exception | None]] = deque()
 
-    def add(self, ending: Ending, error: Exception | None) -> None:
+    def add(self, ending: EndingTransport, error: Exception | None) -> None:
         """It ends in a later turn, as `asyncio.Transport.abort` promises; `error`: why, if not as somebody wanted."""
         self._waiting.append((ending, error))
         self._schedule()
@@ -59,12 +59,12 @@ class Ends:
                 self._schedule()
 
 
-_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Ends] = WeakKeyDictionary()
+_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, PendingEnds] = WeakKeyDictionary()
 
 
-def ends_of(loop: asyncio.AbstractEventLoop) -> Ends:
+def ends_of(loop: asyncio.AbstractEventLoop) -> PendingEnds:
     """Those of a loop, the same for all who ask."""
     found = _of_loop.get(loop)
     if found is None:
-        found = _of_loop[loop] = Ends(loop)
+        found = _of_loop[loop] = PendingEnds(loop)
     return found

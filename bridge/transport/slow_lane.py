@@ -3,7 +3,7 @@ came, so that nobody waits for more than that.
 
 What bytes cost to take differs by a thousand: 256 KiB of small messages take 12 ms, of filters to subscribe to some
 seconds. So it is time that is shared out, and a machine says when it has more
-(`bridge.transport.connection.Connection.more`).
+(`bridge.transport.connection.ConnectionMachine.more`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from bridge.native import functions as native
 from bridge.transport.borrowed import socket_of
-from bridge.transport.deadlines import Slot, deadlines_of
+from bridge.transport.deadlines import DeadlineSlot, deadlines_of
 from bridge.transport.ends import ends_of
 from bridge.transport.lingering import lingering_of
 from bridge.transport.ready import READABLE, WRITABLE, Ready, sockets_of
@@ -47,7 +47,7 @@ class Unsent:
         self.pieces: list[bytearray | memoryview] = []
         self.size = 0
         """Bytes."""
-        self.deadline: Slot | None = None
+        self.deadline: DeadlineSlot | None = None
         """By when it has to be read, once the connection is closing."""
 
 
@@ -297,7 +297,7 @@ class TcpTransport(ServedTransport):
                 self._report(error)
 
     def end(self, error: Exception | None) -> None:
-        """`bridge.transport.ends.Ending`."""
+        """`bridge.transport.ends.EndingTransport`."""
         if error is not None:
             error.__traceback__ = None  # its frames know us, and whom we drive: nothing would be freed
         try:

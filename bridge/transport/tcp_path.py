@@ -18,7 +18,7 @@ _INFO: Final = struct.Struct("<148xI")
 """Of struct tcp_info: tcpi_min_rtt (us); since Linux 4.6."""
 
 
-class Path(NamedTuple):
+class TcpPath(NamedTuple):
     """Zeros where nothing is known."""
 
     unsent_bytes: int = 0
@@ -27,7 +27,7 @@ class Path(NamedTuple):
     """The shortest of late: what is beyond it is waiting."""
 
 
-class Transport(Protocol):
+class PathTransport(Protocol):
     """As `asyncio.Transport`."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any: ...
@@ -35,17 +35,17 @@ class Transport(Protocol):
     def get_write_buffer_size(self) -> int: ...
 
 
-def path_of(transport: Transport) -> Path:
+def path_of(transport: PathTransport) -> TcpPath:
     """The way from a transport; what waits in the transport itself counts as not sent."""
     waiting = transport.get_write_buffer_size()
     descriptor: int = transport.get_extra_info("descriptor", -1) if _KNOWS else -1
     if descriptor < 0:
-        return Path(waiting)
+        return TcpPath(waiting)
     try:
         queued = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
         with socket_of(descriptor) as connection:
             information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         (round_trip_us,) = _INFO.unpack(information)
     except (OSError, ValueError, struct.error):
-        return Path(waiting)  # closed meanwhile, no TCP, or an older kernel
-    return Path(waiting + int.from_bytes(queued, sys.byteorder), round_trip_us / 1e6)
+        return TcpPath(waiting)  # closed meanwhile, no TCP, or an older kernel
+    return TcpPath(waiting + int.from_bytes(queued, sys.byteorder), round_trip_us / 1e6)

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
-from bridge.transport.deadlines import Slot, deadlines_of
+from bridge.transport.deadlines import DeadlineSlot, deadlines_of
 from bridge.transport.served import ServedTransport
 from bridge.transport.slow_lane import slow_lane_of
 from bridge.transport.spoken import BEGINNING_BYTES, foreign_protocol
 from bridge.transport.tcp import TcpTransport
-from bridge.transport.tls_records import Records
+from bridge.transport.tls_records import TlsRecords
 
 RECORD_BYTES: Final = 16 * 1024
 """The most one record says (RFC 8446 section 5.1). OpenSSL's buffers grow to what they are given at once and stay so:
@@ -83,7 +83,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         self._outgoing: ssl.MemoryBIO
         self._protocol: asyncio.Protocol | None = None
         """None until the handshake is done."""
-        self._records = Records()
+        self._records = TlsRecords()
         """Received, and not yet given to OpenSSL."""
         self._count: Callable[[], None] | None = None
         self._counted_bytes = 0
@@ -103,7 +103,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         """Why TLS ended."""
         self._deadline = 0.0
         """By when the handshake has to be done, or the peer to close."""
-        self._slot: Slot | None = None
+        self._slot: DeadlineSlot | None = None
 
     def begin(self, context: ssl.SSLContext, deadline: float) -> None:
         """Begin the handshake as the server, which has until then by the loop's clock."""

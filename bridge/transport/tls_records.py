@@ -20,7 +20,7 @@ _HEADER_BYTES: Final = 5
 """Type, version, and two of length."""
 
 
-class Records:
+class TlsRecords:
     """What came of one stream and was not given on."""
 
     __slots__ = ("_given", "_left", "_unread")

@@ -29,7 +29,7 @@ WRITERS_AT_ONCE: Final = 4
 """Between two looks at the clock."""
 
 
-class Writer(Protocol):
+class TurnWriter(Protocol):
     """Somebody with something to write."""
 
     def write(self) -> None:
@@ -37,7 +37,7 @@ class Writer(Protocol):
         ...
 
 
-class Turn:
+class LoopTurn:
     """What waits for the end of a turn of one loop; used inside the loop only."""
 
     __slots__ = ("_late", "_scheduled", "_writers", "loop", "unhurried")
@@ -45,14 +45,14 @@ class Turn:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop: Final = loop
         self._scheduled = False
-        self._writers: list[Writer] = []
-        self._late: list[Writer] = []
+        self._writers: list[TurnWriter] = []
+        self._late: list[TurnWriter] = []
         """Those there was no time for in the turns before, and the unhurried."""
         self.unhurried = False
         """Who is added now writes after the others of this turn: what it has to write comes of reads that had a slice
         of the turn (`bridge.transport.slow_lane`), such as a large retained message for thousands at once."""
 
-    def add(self, writer: Writer) -> None:
+    def add(self, writer: TurnWriter) -> None:
         """Have it write at the end of this turn. Who is added twice is called twice."""
         (self._late if self.unhurried else self._writers).append(writer)
         if not self._scheduled:
@@ -67,7 +67,7 @@ class Turn:
         beyond = self._write_some(writers, begun)
         self._late = self._write_some(late, begun) + beyond + self._late
 
-    def _write_some(self, writers: list[Writer], begun: float) -> list[Writer]:
+    def _write_some(self, writers: list[TurnWriter], begun: float) -> list[TurnWriter]:
         """Have these write while there is time, some of them in any case; returns those there is none for."""
         if len(writers) <= WRITERS_AT_ONCE:
             _write_all(writers)
@@ -87,7 +87,7 @@ class Turn:
             self.loop.call_soon(self._end)
 
 
-def _write_all(writers: Sequence[Writer]) -> None:
+def _write_all(writers: Sequence[TurnWriter]) -> None:
     for writer in writers:
         try:
             writer.write()
@@ -100,12 +100,12 @@ def _report(error: Exception) -> None:
     log.error("a write raised %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
 
 
-_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = WeakKeyDictionary()
+_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopTurn] = WeakKeyDictionary()
 
 
-def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
+def turn_of(loop: asyncio.AbstractEventLoop) -> LoopTurn:
     """The turn of a loop, the same for all who ask."""
     found = _of_loop.get(loop)
     if found is None:
-        found = _of_loop[loop] = Turn(loop)
+        found = _of_loop[loop] = LoopTurn(loop)
     return found

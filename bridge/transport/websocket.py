@@ -17,7 +17,7 @@ from wsproto.connection import ConnectionState
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from bridge.transport.connection import Connection
+from bridge.transport.connection import ConnectionMachine
 from bridge.transport.spoken import foreign_protocol
 
 MQTT: Final = ("mqtt", "mqttv3.1")
@@ -37,7 +37,7 @@ Objection = Callable[[str, str | None], str | None]
 """(Host, Origin or None) -> why such a client may not connect; None when it may."""
 
 
-class Phase(enum.Enum):
+class WebSocketPhase(enum.Enum):
     """Where the WebSocket is; the machine inside has its own phases."""
 
     HANDSHAKE = "waiting for the HTTP request"
@@ -46,14 +46,14 @@ class Phase(enum.Enum):
 
 
 class Framed:
-    """Either end; obeys `bridge.transport.connection.Connection`, as the one inside it does."""
+    """Either end; obeys `bridge.transport.connection.ConnectionMachine`, as the one inside it does."""
 
-    def __init__(self, inner: Connection, end: ConnectionType, message_bytes_max: int | None) -> None:
+    def __init__(self, inner: ConnectionMachine, end: ConnectionType, message_bytes_max: int | None) -> None:
         """`message_bytes_max`: of one message of the peer; None: any, as what comes is handed on while it does."""
         self.inner = inner
         self._message_bytes_max = message_bytes_max
         self._socket = WSConnection(end)
-        self._phase = Phase.HANDSHAKE
+        self._phase = WebSocketPhase.HANDSHAKE
         self._output: list[bytes] = []
         self._spoken = ""
         self._handshake_bytes = 0
@@ -66,7 +66,7 @@ class Framed:
         self._close_code: int | None = None
         """The WebSocket ends with it once the machine inside has taken what came before."""
 
-    def replace_inner(self, inner: Connection) -> None:
+    def replace_inner(self, inner: ConnectionMachine) -> None:
         """Put a machine in place of the one inside. Between two reads only."""
         self.inner = inner
 
@@ -74,20 +74,20 @@ class Framed:
 
     @property
     def closed(self) -> bool:
-        return self._phase is Phase.CLOSED
+        return self._phase is WebSocketPhase.CLOSED
 
     @property
     def deadline(self) -> float | None:
-        return None if self._phase is Phase.CLOSED else self.inner.deadline
+        return None if self._phase is WebSocketPhase.CLOSED else self.inner.deadline
 
     @property
     def held_bytes(self) -> int:
         held = self.inner.held_bytes + self._unframed_bytes
-        return held + self._handshake_bytes if self._phase is Phase.HANDSHAKE else held
+        return held + self._handshake_bytes if self._phase is WebSocketPhase.HANDSHAKE else held
 
     @property
     def more(self) -> bool:
-        return self._phase is not Phase.CLOSED and (
+        return self._phase is not WebSocketPhase.CLOSED and (
             self._frames_left or self._close_code is not None or self.inner.more
         )
 
@@ -97,18 +97,18 @@ class Framed:
 
     def shed(self) -> Sequence[Any]:
         happened = self.inner.shed()
-        if self._phase is Phase.HANDSHAKE:
-            self._phase = Phase.CLOSED
+        if self._phase is WebSocketPhase.HANDSHAKE:
+            self._phase = WebSocketPhase.CLOSED
         return happened
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
-        if self._phase is Phase.CLOSED:
+        if self._phase is WebSocketPhase.CLOSED:
             return ()
         if self._close_code is not None:
             return self._end((), self._close_code, now)
-        if not data and self._phase is Phase.OPEN and (self.inner.more or not self._frames_left):
+        if not data and self._phase is WebSocketPhase.OPEN and (self.inner.more or not self._frames_left):
             return self.inner.receive_data(data, now)  # of what it has, or a turn (`Driver.wake`)
-        if self._phase is Phase.HANDSHAKE:
+        if self._phase is WebSocketPhase.HANDSHAKE:
             self._handshake_bytes += len(data)
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
                 return self._too_large(now)
@@ -118,22 +118,22 @@ class Framed:
                 self._socket.receive_data(data)
             return self._take(now)
         except (RemoteProtocolError, UnicodeError) as error:  # the second: wsproto on host names and headers
-            shaking = self._phase is Phase.HANDSHAKE
+            shaking = self._phase is WebSocketPhase.HANDSHAKE
             return self._no_handshake(error, now) if shaking else self._end([], CloseReason.PROTOCOL_ERROR, now)
 
     def receive_eof(self, now: float) -> Sequence[Any]:
-        self._phase = Phase.CLOSED
+        self._phase = WebSocketPhase.CLOSED
         return self.inner.receive_eof(now)
 
     def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
-        return () if self._phase is Phase.CLOSED else self.inner.handle_timeout(now, listening=listening)
+        return () if self._phase is WebSocketPhase.CLOSED else self.inner.handle_timeout(now, listening=listening)
 
     @property
     def has_output(self) -> bool:
         return True  # of the inner one, a frame around it, or an answer to a ping
 
     def data_to_send(self) -> bytes:
-        if self._phase is Phase.OPEN:
+        if self._phase is WebSocketPhase.OPEN:
             data = self.inner.data_to_send()
             for start in range(0, len(data), SEND_BYTES_MAX):
                 self._send(events.BytesMessage(data[start : start + SEND_BYTES_MAX]))
@@ -166,14 +166,14 @@ class Framed:
             elif (code := _close_code(event)) is not None:
                 happened += self._end(received, code, now)
                 break
-            elif self._phase is Phase.HANDSHAKE:
+            elif self._phase is WebSocketPhase.HANDSHAKE:
                 happened += self._shake_hands(event, now)
                 if self.closed:
                     break
         self._frames_left = taken == FRAMES_AT_ONCE
         if not self._frames_left:
             self._unframed_bytes = 0
-        if self._phase is Phase.OPEN and self._close_code is None:
+        if self._phase is WebSocketPhase.OPEN and self._close_code is None:
             if ping is not None:
                 self._send(events.Pong(ping))
             if received:
@@ -196,13 +196,13 @@ class Framed:
     def _close(self, code: int) -> None:
         if self._socket.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
             self._send(events.CloseConnection(code))
-        self._phase = Phase.CLOSED
+        self._phase = WebSocketPhase.CLOSED
 
     def _send(self, event: events.Event) -> None:
         try:
             self._output.append(self._socket.send(event))
         except LocalProtocolError:  # the peer has closed: nobody reads it
-            self._phase = Phase.CLOSED
+            self._phase = WebSocketPhase.CLOSED
 
     # --- for the ends: handshake (RFC 6455 section 4) ---------------------------------------------------------
 
@@ -224,7 +224,7 @@ class WebSocketConnection(Framed):
 
     def __init__(
         self,
-        inner: Connection,
+        inner: ConnectionMachine,
         subprotocols: Sequence[str],
         *,
         message_bytes_max: int,
@@ -243,7 +243,7 @@ class WebSocketConnection(Framed):
         self._objection = objection
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
-        if data and self._phase is Phase.HANDSHAKE and not self._handshake_bytes:
+        if data and self._phase is WebSocketPhase.HANDSHAKE and not self._handshake_bytes:
             self._spoken = foreign_protocol(data, "HTTP")
             if self._spoken:
                 return self._refuse(400, f"this port speaks WebSocket, not {self._spoken}", now)
@@ -252,7 +252,7 @@ class WebSocketConnection(Framed):
     def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
         deadline = self.inner.deadline
         happened = super().handle_timeout(now, listening=listening)
-        if self._phase is Phase.HANDSHAKE and deadline is not None and now >= deadline:
+        if self._phase is WebSocketPhase.HANDSHAKE and deadline is not None and now >= deadline:
             return [*happened, *self._refuse(408, "no request in time", now)]
         return happened
 
@@ -276,7 +276,7 @@ class WebSocketConnection(Framed):
             return self._refuse(403, objection, now)
         self.path = request.target
         self._send(events.AcceptConnection(subprotocol=chosen))
-        self._phase = Phase.OPEN
+        self._phase = WebSocketPhase.OPEN
         return ()
 
     def _no_handshake(self, error: Exception, now: float) -> Sequence[Any]:
@@ -297,14 +297,14 @@ class WebSocketConnection(Framed):
             f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         self._output.append(head.encode("ascii") + body)
-        self._phase = Phase.CLOSED
+        self._phase = WebSocketPhase.CLOSED
         return self.inner.receive_eof(now)
 
 
 class WebSocketClient(Framed):
     """The connecting end."""
 
-    def __init__(self, inner: Connection, subprotocol: str, *, host: str, path: str) -> None:
+    def __init__(self, inner: ConnectionMachine, subprotocol: str, *, host: str, path: str) -> None:
         """Asks for `path`, which begins with a slash, at `host`: its name or address, with the port where it is not
         the scheme's."""
         super().__init__(inner, ConnectionType.CLIENT, None)
@@ -316,11 +316,11 @@ class WebSocketClient(Framed):
     @property
     def opened(self) -> bool:
         """The peer has taken the handshake: what is said inside crosses."""
-        return self._phase is Phase.OPEN
+        return self._phase is WebSocketPhase.OPEN
 
     def give_up(self, why: str) -> None:
         """Wait no more for the peer's answer."""
-        self._phase, self.refused = Phase.CLOSED, why
+        self._phase, self.refused = WebSocketPhase.CLOSED, why
 
     # --- inside: handshake (RFC 6455 section 4.1) -------------------------------------------------------------
 
@@ -328,7 +328,7 @@ class WebSocketClient(Framed):
         if isinstance(event, events.AcceptConnection):
             if event.subprotocol != self._subprotocol:
                 return self._end_refused(f"it does not speak {self._subprotocol} over WebSocket", now)
-            self._phase = Phase.OPEN
+            self._phase = WebSocketPhase.OPEN
         elif isinstance(event, events.RejectConnection):
             return self._end_refused(f"no WebSocket there: HTTP status {event.status_code}", now)
         return ()

@@ -67,7 +67,7 @@ def create(
     At the gateway:
       WAYPOST_TOKEN=TOKEN waypost edge init --data DIR --hub amqps://HOST:5671 --forward 'plant/#'
     """
-    from bridge.enrolment import Token
+    from bridge.enrolment import EnrolmentToken
     from cloud.hub.enrolment.limits import TOKEN_EXPIRES_S_MAX, TOKENS_AT_ONCE_MAX
     from cloud.hub.labels import LabelError, changed, changes
     from cloud.hub.peers import gateway_fault, tenant_fault
@@ -91,7 +91,7 @@ def create(
         raise FleetError(f"--label: {error}", code=2) from None
     with opened(data, config) as place:
         now_us = time.time_ns() // 1_000
-        made = [Token.make(place.authority.fingerprint) for _ in range(count)]
+        made = [EnrolmentToken.make(place.authority.fingerprint) for _ in range(count)]
         ends_us = now_us + int(life_s * 1e6)
         records = [TokenRecord(each.id, each.digest, tenant, gateway, now_us, ends_us) for each in made]
         place.enrolments.add([each._replace(labels=labels) for each in records])

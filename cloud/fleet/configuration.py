@@ -263,7 +263,7 @@ def diff(
     """Show what a file would change of a gateway's newest version, as a unified diff of YAML without secrets."""
     from bridge.resources.diff import masked, unified
     from bridge.resources.parse import read
-    from bridge.resources.plan import Change, key_of
+    from bridge.resources.plan import ResourceChange, key_of
     from cloud.hub.desired.making import checked
     from edge.configuration.kinds import KINDS
     from edge.output.terminal import say, say_json
@@ -272,7 +272,7 @@ def diff(
         after = {key_of(each): each for each in checked(read(KINDS, names))}
         versions = place.configurations.versions(tenant, gateway)
     before = {key_of(each): each for each in versions[0].desired.resources} if versions else {}
-    changes = [Change(*key, before.get(key), after.get(key)) for key in sorted({*before, *after})]
+    changes = [ResourceChange(*key, before.get(key), after.get(key)) for key in sorted({*before, *after})]
     differing = [change for change in changes if change.before != change.after]
     if as_json:
         shown = [(each, each.before, each.after) for each in differing]

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from bridge.engine import Attached, Closed, Condition, Engine, Event, Link, Opened
+from bridge.engine import Attached, Closed, Condition, Engine, Event, Link, PeerOpened
 from bridge.hub_addresses import LEDGER, MANIFESTS, PROBE_SUFFIX, STATUS, TELEMETRY
 from bridge.sasl import ANONYMOUS, SaslServer
-from bridge.transport.driver import Driver, Owner
+from bridge.transport.driver import ConnectionDriver, ConnectionOwner
 from cloud.hub.peers import DEFAULT_TENANT, Certified, Kind, NotAPeer, Peer, certified, gateway_fault, user
 from cloud.hub.tenants import Tenants
 from edge.broker.listeners.tls import subject_name
@@ -47,9 +47,9 @@ class NotServed(Exception):
     """There is nobody to serve a peer now; the message says why."""
 
 
-Serve = Callable[[Peer, Engine, Driver, SaslCredentials | None], Owner]
-"""Makes who serves a peer; its first event is the peer's `Opened`. It answers with an open of its own, and says by
-`Driver.identified` who the peer is where that is a user. Raises NotServed."""
+Serve = Callable[[Peer, Engine, ConnectionDriver, SaslCredentials | None], ConnectionOwner]
+"""Makes who serves a peer; its first event is the peer's `PeerOpened`. It answers with an open of its own, and says by
+`ConnectionDriver.identified` who the peer is where that is a user. Raises NotServed."""
 
 
 class Acceptor:
@@ -72,7 +72,7 @@ class Acceptor:
         self.serve: Final = serve
         self.dev: Final = dev
         self.authority = authority
-        self.admitted: dict[Driver, Visitor] = {}
+        self.admitted: dict[ConnectionDriver, Visitor] = {}
         """Everybody who has been let in and is still there."""
         self._tenants = tenants or Tenants()
         self._of_tenant: Counter[str] = Counter()
@@ -101,7 +101,7 @@ class Acceptor:
             return self._tenants.at_its_bound(tenant, "applications")
         return None
 
-    def admit(self, driver: Driver, visitor: Visitor, peer: Peer) -> None:
+    def admit(self, driver: ConnectionDriver, visitor: Visitor, peer: Peer) -> None:
         """The peer has been let in."""
         self.admitted[driver] = visitor
         self._of_tenant[peer.tenant] += 1
@@ -109,7 +109,7 @@ class Acceptor:
         if peer.kind is Kind.GATEWAY:
             self._of_gateway[peer] += 1
 
-    def gone(self, driver: Driver) -> None:
+    def gone(self, driver: ConnectionDriver) -> None:
         """A connection is over."""
         visitor = self.admitted.pop(driver, None)
         if visitor is None or visitor.peer is None:
@@ -126,7 +126,7 @@ class Acceptor:
         """End what has expired of who was let in."""
         self.gate.expire()
 
-    def applications(self, tenant: str) -> list[Driver]:
+    def applications(self, tenant: str) -> list[ConnectionDriver]:
         """Of the connections of a tenant's applications."""
         wanted = (tenant, Kind.APPLICATION)
         peers = [(driver, visitor.peer) for driver, visitor in self.admitted.items()]
@@ -139,7 +139,7 @@ class Acceptor:
 
 
 class Visitor:
-    """One connection, first as its `bridge.transport.driver.Owner`."""
+    """One connection, first as its `bridge.transport.driver.ConnectionOwner`."""
 
     def __init__(self, acceptor: Acceptor) -> None:
         gate, dev = acceptor.gate, acceptor.dev
@@ -151,14 +151,14 @@ class Visitor:
         self.peer: Peer | None = None
         """None until it has been let in."""
         self._engine: Engine
-        self._driver: Driver
+        self._driver: ConnectionDriver
         self._certified: Certified | None = None
-        self._owner: Owner | None = None
-        self._opened: Opened | None = None
+        self._owner: ConnectionOwner | None = None
+        self._opened: PeerOpened | None = None
         """Of a peer that has yet to show what it is."""
         self._leaving = False
 
-    def arrive(self, engine: Engine, driver: Driver) -> Owner:
+    def arrive(self, engine: Engine, driver: ConnectionDriver) -> ConnectionOwner:
         """The transport is there: look at the certificate the peer has shown in its handshake."""
         self._engine, self._driver = engine, driver
         if self._credentials is not None:
@@ -190,7 +190,7 @@ class Visitor:
                     self._owner.handle((event,))
             elif self._leaving:
                 continue
-            elif isinstance(event, Opened):
+            elif isinstance(event, PeerOpened):
                 self._open(event)
             elif isinstance(event, Attached) and self._opened is not None:
                 self._show(self._opened, event.link)
@@ -216,7 +216,7 @@ class Visitor:
             return
         self.sasl.external = self._certified.peer.identity
 
-    def _open(self, event: Opened) -> None:
+    def _open(self, event: PeerOpened) -> None:
         """Let the peer in, or say why not."""
         try:
             if self._certified is not None and event.identity == self._certified.peer.identity:
@@ -234,7 +234,7 @@ class Visitor:
         except NotAPeer as why:
             self._turn_away(Condition(UNAUTHORIZED, str(why)))
 
-    def _show(self, opened: Opened, link: Link) -> None:
+    def _show(self, opened: PeerOpened, link: Link) -> None:
         """Development mode: a peer shows by its first link what it is."""
         gateway = not link.is_sender and link.target.address in (TELEMETRY, STATUS, LEDGER, MANIFESTS)
         self._admit(Peer(DEFAULT_TENANT, self._named(opened), Kind.GATEWAY if gateway else Kind.APPLICATION))
@@ -255,7 +255,7 @@ class Visitor:
         self.peer, self._owner = peer, owner
         self._acceptor.admit(self._driver, self, peer)
 
-    def _gateway(self, event: Opened, peer: Peer) -> Peer:
+    def _gateway(self, event: PeerOpened, peer: Peer) -> Peer:
         """The gateway of the certificate, if it may come. Raises NotAPeer."""
         if event.container_id not in (peer.name, peer.name + PROBE_SUFFIX):
             words = f"the certificate is of gateway {peer.name!r}, the container-id says {event.container_id!r}"
@@ -272,7 +272,7 @@ class Visitor:
         self._engine.open()
         self._engine.close()
 
-    def _named(self, event: Opened) -> str:
+    def _named(self, event: PeerOpened) -> str:
         """What a peer of development mode is called. Raises NotAPeer."""
         name = event.container_id if event.identity in (None, ANONYMOUS) else event.identity
         if name is None or (fault := gateway_fault(name)):

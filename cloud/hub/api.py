@@ -140,8 +140,8 @@ class Api:
         return Response(_page(), media_type="text/html", headers=headers)
 
     async def health(self, request: Request) -> Response:
-        """200 while it serves, 503 otherwise; with the problems (`edge.health.problems.Problem`) for who is at the
-        machine or may view the whole fleet: they name gateways and files."""
+        """200 while it serves, 503 otherwise; with the problems (`edge.health.problems.HealthProblem`) for requests
+        from this machine or with the right to view the whole fleet: they name gateways and files."""
         problems = self._health.problems()
         ok = serving(problems)
         shown = {"problems": problems} if await self._may_see_problems(request) else {}

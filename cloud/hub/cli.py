@@ -16,7 +16,7 @@ from cloud.place.option import PlaceOption
 from cloud.place.place import Place, parse
 
 if TYPE_CHECKING:
-    from bridge.resources.endpoint import Endpoint
+    from bridge.resources.endpoint import ListenEndpoint
     from cloud.hub.configuration import Settings
     from cloud.hub.enrolment.est import EstServer
 
@@ -167,13 +167,13 @@ def schema() -> None:
     say_json(json_schema(KINDS))
 
 
-def _place(option: str | None, setting: Endpoint | None, default: str) -> Endpoint:
+def _place(option: str | None, setting: ListenEndpoint | None, default: str) -> ListenEndpoint:
     """Where to listen: as the option says, else the configuration. Raises `ValueError`."""
-    from bridge.resources.endpoint import Endpoint
+    from bridge.resources.endpoint import ListenEndpoint
 
-    return setting if option is None and setting is not None else Endpoint.parse(option or default)
+    return setting if option is None and setting is not None else ListenEndpoint.parse(option or default)
 
 
-def _ready(secure: str, amqp: Endpoint, http: Endpoint) -> None:
+def _ready(secure: str, amqp: ListenEndpoint, http: ListenEndpoint) -> None:
     click.echo(f"ready amqp{secure}={amqp} http{secure}={http}")
     sys.stdout.flush()

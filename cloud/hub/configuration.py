@@ -27,8 +27,8 @@ import sqlalchemy as sa
 from bridge.hidden import hides
 from bridge.resources import parse as language
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
-from bridge.resources.fields import Effect, HostPort, Part, Restart, Text, read_by
-from bridge.resources.resource import Errors, Kind, Kinds, Resource, error_at, of_kind
+from bridge.resources.fields import Effect, HostPort, ResourcePart, Restart, Text, read_by
+from bridge.resources.resource import Errors, Resource, ResourceKind, ResourceKinds, error_at, of_kind
 from cloud.hub.enrolment.est import EstServer, EstUrl
 from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
 from cloud.hub.peers import tenant_fault
@@ -41,7 +41,7 @@ from edge.configuration.issuer import issuer_faults
 RegistryUrl = Annotated[sa.URL, read_by(location.parse, str)]
 
 
-class AuthorityFiles(Part, frozen=True, kw_only=True):
+class AuthorityFiles(ResourcePart, frozen=True, kw_only=True):
     """Paths of PEM files of the authority that makes the gateways' certificates, in place of the hub's own."""
 
     certificate: Restart[str]
@@ -50,7 +50,7 @@ class AuthorityFiles(Part, frozen=True, kw_only=True):
     """Its key, without a passphrase."""
 
 
-class EstAuthority(Part, frozen=True, kw_only=True):
+class EstAuthority(ResourcePart, frozen=True, kw_only=True):
     """Another authority that makes the gateways' certificates, asked over Enrollment over Secure Transport (RFC 7030).
     The hub is its registration authority: it shows a certificate, or a name and a password."""
 
@@ -68,7 +68,7 @@ class EstAuthority(Part, frozen=True, kw_only=True):
     """A file with the password in its first line."""
 
 
-class Tenant(Part, frozen=True, kw_only=True):
+class Tenant(ResourcePart, frozen=True, kw_only=True):
     """A tenant that may take more than the others, or less."""
 
     name: Restart[Text]
@@ -78,7 +78,7 @@ class Tenant(Part, frozen=True, kw_only=True):
 
 
 @hides("registry")
-class Settings(Part, frozen=True, kw_only=True):
+class Settings(ResourcePart, frozen=True, kw_only=True):
     """What the file may say; the command line goes before it."""
 
     amqp: Restart[HostPort | None] = None
@@ -175,8 +175,8 @@ def _est(resources: Sequence[Resource]) -> Errors:
             yield error_at(resource, path, "with `tls` others make all certificates and nobody enrols; leave one out")
 
 
-HUB: Final = Kind("Hub", Settings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART)
-KINDS: Final = Kinds((HUB,), (_tenants, _oidc, _est))
+HUB: Final = ResourceKind("Hub", Settings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART)
+KINDS: Final = ResourceKinds((HUB,), (_tenants, _oidc, _est))
 
 
 def load(path: Path) -> Settings:

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from bridge.engine import Engine
 from bridge.sasl import SaslServer
-from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver, Owner
+from bridge.transport.connection import ConnectionMachine
+from bridge.transport.driver import ConnectionDriver, ConnectionOwner
 from cloud.hub.limits import (
     CONNECTIONS_MAX,
     FRAME_BYTES_MAX,
@@ -57,8 +57,8 @@ class Visitor(Protocol):
         """What the peer shows its credentials to."""
         ...
 
-    def arrive(self, engine: Engine, driver: Driver) -> Owner:
-        """The transport is there. Whoever it is says who the peer is by `Driver.identified`."""
+    def arrive(self, engine: Engine, driver: ConnectionDriver) -> ConnectionOwner:
+        """The transport is there. Whoever it is says who the peer is by `ConnectionDriver.identified`."""
         ...
 
 
@@ -69,7 +69,7 @@ class Acceptor(Protocol):
         """For a connection that begins."""
         ...
 
-    def gone(self, driver: Driver) -> None:
+    def gone(self, driver: ConnectionDriver) -> None:
         """A connection is over."""
         ...
 
@@ -130,7 +130,7 @@ class Connections:
         """Take no new connections: the hub stops."""
         self._accepting = False
 
-    def admit_framed(self, around: Callable[[Connection], Connection]) -> Driver | None:
+    def admit_framed(self, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver | None:
         """A driver for a connection somebody else has accepted, whose machine is put into frames; None: no room."""
         return self.listener.admit(None, partial(self._driver, around=around))
 
@@ -141,10 +141,10 @@ class Connections:
 
     def _driver(
         self,
-        gone: Callable[[Driver], None],
+        gone: Callable[[ConnectionDriver], None],
         identity: str | None,
-        around: Callable[[Connection], Connection] | None = None,
-    ) -> Driver | None:
+        around: Callable[[ConnectionMachine], ConnectionMachine] | None = None,
+    ) -> ConnectionDriver | None:
         if not self._accepting:
             return None
         if not self.admission.has_place(len(self.listener.drivers)) and not self.admission.make_room():
@@ -162,12 +162,12 @@ class Connections:
             now=self._loop.time(),
         )
 
-        def over(driver: Driver) -> None:
+        def over(driver: ConnectionDriver) -> None:
             acceptor.gone(driver)
             gone(driver)
 
         machine, owner = self.tracer.follow(engine, "amqp", lambda made: visitor.arrive(engine, made))
-        return Driver(
+        return ConnectionDriver(
             machine if around is None else around(machine),
             owner,
             write_bytes_max=WRITE_BYTES_MAX,

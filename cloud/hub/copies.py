@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bridge.batch import Batch
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.message import AMQP, Run, Stored
 from bridge.plain import Hop, messages
 from cloud.hub.limits import COPIED_AT_ONCE, COPIES_REST, COPIES_SLICE_S, COPIES_WAITING_BYTES_MAX
@@ -66,7 +66,7 @@ class Copies:
     def take(self, tenant: str, gateway: str, batch: Batch) -> None:
         """A gateway of this tenant has sent a batch, which has not been trimmed."""
         space = self._spaces.get(tenant)
-        if space is None or batch.lane is not Lane.LIVE or not space.listened:
+        if space is None or batch.lane is not BatchLane.LIVE or not space.listened:
             return
         live = space.router.subscriptions.live
         wanted = {piece.address for piece in batch.ranges if live.match(piece.address)}

@@ -14,8 +14,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from bridge.clock_offset import ClockDocument, Known, StampedRange
-from bridge.manifest import Statement
+from bridge.clock_offset import ClockDocument, OffsetState, StampedRange
+from bridge.manifest import ManifestStatement
 from cloud.hub.groups import Lineage, Session
 from cloud.hub.limits import LEDGER_RANGES_MAX, OPENINGS_MAX, STATEMENTS_MAX
 from cloud.lake.landing import LedgerRange
@@ -85,7 +85,7 @@ class LineageDocument(msgspec.Struct, frozen=True):
     """Of the newest openings, the newest last: log, end, log, end, ... at that moment; null: the store cannot say."""
 
 
-class SignedStatement(Statement, frozen=True, kw_only=True):
+class SignedStatement(ManifestStatement, frozen=True, kw_only=True):
     """A statement, and the signature of its digest by the document's key."""
 
     signature: Word
@@ -196,7 +196,7 @@ def clock_offset_rows(session: Session, document: Mapping[str, Any], now_us: int
         }
         if len(stretch.boot) > WORD_MAX or len(stretch.reason) > WORD_MAX or not 0 <= stretch.number < 1 << 63:
             raise DocumentError("a stretch's number, boot or reason is out of range")
-        if stretch.known is Known.MEASURED and (stretch.low is None or stretch.low != stretch.high):
+        if stretch.known is OffsetState.MEASURED and (stretch.low is None or stretch.low != stretch.high):
             raise DocumentError("a measured offset is one number")
         rows += [about | _stamped(each) for each in stretch.messages] or [about]
     if len(rows) > STATEMENTS_MAX:

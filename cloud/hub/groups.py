@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from cloud.lake.landing import Landed, LedgerRange, Unreadable
 from cloud.lake.limits import LEDGER_PART_RANGES, LEDGER_RANGE_BYTES, STATEMENT_BYTES
 from cloud.lake.rows import ReceivedBatch
@@ -116,7 +116,7 @@ class Entry:
         if isinstance(self.content, ReceivedBatch):
             batch = self.content.batch
             self.bytes, self.landing_bytes, self.rows = batch.size, batch.expanded, len(batch)
-            self.backlog_bytes = self.bytes if batch.lane is Lane.BACKLOG else 0
+            self.backlog_bytes = self.bytes if batch.lane is BatchLane.BACKLOG else 0
         elif isinstance(self.content, Unreadable):
             self.bytes = self.landing_bytes = len(self.content.content)
         elif isinstance(self.content, LedgerDocument):

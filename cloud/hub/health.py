@@ -27,7 +27,7 @@ from edge.broker.listeners.tls import Certificates
 from edge.health.certificates import certificate_problems
 from edge.health.logins import PasswordQueue, login_problems
 from edge.health.loop_lag import LoopLag
-from edge.health.problems import FoundProblem, HealthChecks, Problem, Severity
+from edge.health.problems import FoundProblem, HealthChecks, HealthProblem, Severity
 from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
 from edge.health.rising import CounterRise
 from edge.output.text import word
@@ -104,7 +104,7 @@ class HubHealth:
         """End."""
         self.lag.stop()
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[HealthProblem]:
         """All there are now."""
         return self._health.problems()
 

@@ -20,14 +20,14 @@ import sqlalchemy as sa
 import uvloop
 from starlette.types import ASGIApp
 
-from bridge.downlink import Downlink, Source
+from bridge.downlink import Downlink, DownlinkSource
 from bridge.engine import Engine
 from bridge.enrolment import ALPN
 from bridge.hidden import hides
 from bridge.hub_addresses import COMMANDS, DESIRED
 from bridge.intake import Intake
-from bridge.resources.endpoint import Endpoint
-from bridge.transport.driver import Driver
+from bridge.resources.endpoint import ListenEndpoint
+from bridge.transport.driver import ConnectionDriver
 from cloud.hub.acceptor import Acceptor, NotServed, Serve
 from cloud.hub.api import application
 from cloud.hub.commands.applications import CommandApplications, CommandEntry, CommandInterception
@@ -131,8 +131,8 @@ class HubConfiguration:
     """What a hub needs to know. `registry`: None for SQLite in the data directory."""
 
     data: Path
-    amqp: Endpoint
-    http: Endpoint
+    amqp: ListenEndpoint
+    http: ListenEndpoint
     dev: bool
     gather_ms: int = GATHER_MS_DEFAULT
     registry: sa.URL | None = None
@@ -173,7 +173,7 @@ class Opened(NamedTuple):
 class Served(NamedTuple):
     """HTTP, while it is served."""
 
-    endpoint: Endpoint
+    endpoint: ListenEndpoint
     """Where it listens."""
     admit: Admit
     """Takes connections of another listener whose clients asked for HTTP."""
@@ -304,7 +304,7 @@ class Hub:
         registry = configuration.registry or sqlite_file(configuration.data / REGISTRY)
         made = HubCommands(registry, CommandApplications(self._spaces).tell, knows=knows, tenants=configuration.tenants)
         self._interception = CommandInterception(knows)
-        self.sources: dict[str, Source] = {COMMANDS: made.dispatch}
+        self.sources: dict[str, DownlinkSource] = {COMMANDS: made.dispatch}
         """What goes down to gateways, by the address they receive it from."""
         return made
 
@@ -334,7 +334,7 @@ class Hub:
                 raise HubError(str(error)) from error
         await self._spaces.start()
 
-    async def run(self, ready: Callable[[Endpoint, Endpoint], None], stop: asyncio.Event) -> None:
+    async def run(self, ready: Callable[[ListenEndpoint, ListenEndpoint], None], stop: asyncio.Event) -> None:
         """Serve until `stop` is set; `ready` gets the addresses bound (AMQP, HTTP). Raises `HubError`."""
         configuration = self._configuration
         clock = asyncio.get_running_loop().time
@@ -379,7 +379,7 @@ class Hub:
                 others = {ALPN: http.admit} if secure is not None else None
                 host, port = await self._connections.start(amqp.host, amqp.port, self._certificates, others)
                 self._health.start()
-                ready(Endpoint(host, port), http.endpoint)
+                ready(ListenEndpoint(host, port), http.endpoint)
                 await self._until(stop)
                 log.info("stopping: what has been gathered is landed first")
                 self._connections.stop_accepting()
@@ -457,13 +457,17 @@ class Hub:
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def _intake(self, peer: Peer, engine: Engine, driver: Driver, _credentials: SaslCredentials | None) -> Intake:
+    def _intake(
+        self, peer: Peer, engine: Engine, driver: ConnectionDriver, _credentials: SaslCredentials | None
+    ) -> Intake:
         downlink = Downlink((peer.tenant, peer.name), self.sources)
         intake = Intake(engine, self._service, driver, gateway=peer.name, downlink=downlink)
         self._service.introduce(intake, peer.tenant, driver.peername)
         return intake
 
-    def _session(self, peer: Peer, engine: Engine, driver: Driver, credentials: SaslCredentials | None) -> AmqpSession:
+    def _session(
+        self, peer: Peer, engine: Engine, driver: ConnectionDriver, credentials: SaslCredentials | None
+    ) -> AmqpSession:
         """Of an application at its tenant's space. Raises `NotServed`."""
         space = self._spaces.get(peer.tenant)
         if space is None:
@@ -480,7 +484,7 @@ class Hub:
             containers=space.containers,
         )
 
-    def _framed(self, frames: Frames, peer: HttpPeer) -> Driver | None:
+    def _framed(self, frames: Frames, peer: HttpPeer) -> ConnectionDriver | None:
         """Who gets a connection to the HTTP port that asks for AMQP over WebSocket."""
         return self._connections.admit_framed(lambda engine: frames.around(engine, "" if peer.certificate else None))
 
@@ -528,7 +532,7 @@ def own_credentials(data: Path, enroller: Enroller) -> Credentials:
 @contextlib.asynccontextmanager
 async def serve_http(
     app: ASGIApp,
-    endpoint: Endpoint,
+    endpoint: ListenEndpoint,
     certificates: Certificates | None,
     upgrade: Upgrade,
     wrong_port: WrongPortReporter,
@@ -557,14 +561,14 @@ async def serve_http(
     )
     try:
         await web.start()
-        yield Served(Endpoint(host, port), lambda _identity: web.admit_secure(None))
+        yield Served(ListenEndpoint(host, port), lambda _identity: web.admit_secure(None))
     except ServeError as error:
         raise ListenError(f"http: {error}") from error
     finally:
         await web.stop()
 
 
-def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], None]) -> None:
+def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, ListenEndpoint], None]) -> None:
     """Run a hub until SIGTERM or SIGINT. Raises `HubError`."""
 
     async def main() -> None:
@@ -591,7 +595,7 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
         raise HubError(str(error)) from error
 
 
-def _unwritten(driver: Driver) -> bool:
+def _unwritten(driver: ConnectionDriver) -> bool:
     """True while a connection's good-bye has not left."""
     return driver.transport is not None and not driver.transport.is_closing()
 

@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from bridge.batch import Batch, Range
+from bridge.batch import Batch, BatchRange
 from bridge.desired import DesiredReport
 from bridge.hub_addresses import IDENTITY_SHARED, LEDGER, MANIFESTS
-from bridge.intake import Intake, Unread
-from bridge.lane import Lane
+from bridge.intake import Intake, UnreadDelivery
+from bridge.lane import BatchLane
 from bridge.limits import HELD_MESSAGE_BYTES, HELD_RANGE_BYTES
 from bridge.plain import Arrival as PlainMessage
 from bridge.reports import OLDER_COPY
@@ -228,7 +228,7 @@ class HubService:
             ranges = ledger_ranges(session, document, self._now_us())
         except DocumentError as error:
             content = msgspec.json.encode(document)
-            self.unreadable_arrived(intake, token, Unread(LEDGER, None, content, str(error)), gateway)
+            self.unreadable_arrived(intake, token, UnreadDelivery(LEDGER, None, content, str(error)), gateway)
             return
         self._committer.put(session, LedgerDocument(ranges), partial(self._answer, intake, (token,)))
 
@@ -243,7 +243,7 @@ class HubService:
             else:
                 content = Manifest(manifest_rows(session, document))
         except DocumentError as error:
-            unread = Unread(MANIFESTS, None, msgspec.json.encode(document), str(error))
+            unread = UnreadDelivery(MANIFESTS, None, msgspec.json.encode(document), str(error))
             self.unreadable_arrived(intake, token, unread, gateway)
             return
         self._committer.put(session, content, partial(self._answer, intake, (token,)))
@@ -260,7 +260,7 @@ class HubService:
             return
         self._configured(session.key, report, lambda: intake.accept((token,)))
 
-    def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
+    def unreadable_arrived(self, intake: Intake, token: int, unread: UnreadDelivery, gateway: str) -> None:
         session = self._sessions.get(intake)
         if session is None:
             return
@@ -398,19 +398,19 @@ def _machine(intake: Intake, session: Session) -> Machine:
 
 def batch_of(epoch: str, messages: Sequence[PlainMessage]) -> Batch:
     """Plain messages that carry their names, as a batch: a run each, dense sequences of one address a range."""
-    ranges: list[Range] = []
+    ranges: list[BatchRange] = []
     for message in messages:
         sequence, address = message.sequence or 0, message.run.address
         if ranges and ranges[-1].address == address and ranges[-1].first + ranges[-1].count == sequence:
             last = ranges.pop()
-            ranges.append(Range(address, last.base, last.first, last.count + 1))
+            ranges.append(BatchRange(address, last.base, last.first, last.count + 1))
         else:
-            ranges.append(Range(address, sequence, sequence, 1))
+            ranges.append(BatchRange(address, sequence, sequence, 1))
     runs = [message.run for message in messages]
     return Batch(
         space=SPACE,
         epoch=epoch,
-        lane=Lane.LIVE,
+        lane=BatchLane.LIVE,
         ranges=ranges,
         run_lengths=[1] * len(runs),
         devices=[run.device for run in runs],

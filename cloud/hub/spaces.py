@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from cloud.hub.limits import LIVE_WAITING_BYTES_MAX, LIVE_WAITING_BYTES_MIN, SPACES_MAX
 from cloud.hub.tenants import Tenants
 from edge.broker.amqp.containers import ContainerRegistry
@@ -46,7 +46,7 @@ class TenantSpace:
     """The space of one tenant. Made inside the running loop."""
 
     def __init__(
-        self, tenant: str, store: SqliteStore, drivers: Callable[[], Iterable[Driver]], stored_bytes: int
+        self, tenant: str, store: SqliteStore, drivers: Callable[[], Iterable[ConnectionDriver]], stored_bytes: int
     ) -> None:
         """`stored_bytes`: of bodies it keeps at most."""
         rules, default = TABLE
@@ -74,7 +74,7 @@ class Spaces:
     def __init__(
         self,
         data: Path,
-        drivers: Callable[[str], Iterable[Driver]],
+        drivers: Callable[[str], Iterable[ConnectionDriver]],
         opened: Callable[[TenantSpace], object] = lambda _space: None,
         tenants: Tenants | None = None,
     ) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from bridge.resources.fields import Bytes, Count, Part, Restart
+from bridge.resources.fields import Bytes, Count, ResourcePart, Restart
 from cloud.hub.limits import (
     TENANT_APPLICATIONS_MAX,
     TENANT_COMMANDS_MAX,
@@ -22,7 +22,7 @@ from cloud.hub.limits import (
 )
 
 
-class Quota(Part, frozen=True, kw_only=True):
+class Quota(ResourcePart, frozen=True, kw_only=True):
     """Of each tenant, or of one."""
 
     connections: Restart[Count] = TENANT_CONNECTIONS_MAX

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bridge.batch import Batch
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.message import AMQP, CLOCK_GOOD
 from bridge.message_origin import MessageOrigin, find_origin
 from bridge.publisher import client_of, device_of, is_relay
@@ -30,7 +30,7 @@ from edge.output.logs import said
 Ints = npt.NDArray[np.int64]
 
 US_PER_DAY = 86_400_000_000
-LANES: Mapping[Lane, str] = {lane: lane.name.lower() for lane in Lane}
+LANES: Mapping[BatchLane, str] = {lane: lane.name.lower() for lane in BatchLane}
 ORIGIN_TIME_FROM_US = 1_577_836_800_000_000
 """2020-01-01, as for readers (`spark.transforms.times`): a clock before that was never set."""
 MEMO_MAX = 4_096

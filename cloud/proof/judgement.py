@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bridge.manifest import Statement
+from bridge.manifest import ManifestStatement
 from bridge.store_account import AddressAccount
 from cloud.lake.sequences import SequenceSet, Span, Stream
 from cloud.proof.landed import Landed
@@ -96,7 +96,7 @@ def judge(
     stream: Stream,
     landed: Landed,
     ledger: Iterable[GivenUp],
-    statements: Iterable[tuple[Statement, datetime.datetime]],
+    statements: Iterable[tuple[ManifestStatement, datetime.datetime]],
     circumstances: Circumstances,
 ) -> Judged:
     """Hold statements (with when they landed), rows and ledger of one stream against each other."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from bridge.manifest import Statement
+from bridge.manifest import ManifestStatement
 from cloud.lake.faults import LakeError
 from cloud.lake.sequences import Stream
 from cloud.place.place import Somewhere
@@ -257,7 +257,7 @@ class _Part:
 
     def _believed(self, read: Iterable[Signed], keys: Keys) -> dict[Stream, list[Signed]]:
         proof, believed = self._proof, dict[Stream, list[Signed]]()
-        gateways: dict[Gateway, list[Statement]] = {}
+        gateways: dict[Gateway, list[ManifestStatement]] = {}
         for signed in read:
             why = doubt(signed, keys)
             if why is not None:

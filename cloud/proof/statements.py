@@ -16,7 +16,7 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from bridge.manifest import GENESIS, Statement, digest_of
+from bridge.manifest import GENESIS, ManifestStatement, digest_of
 from cloud.lake.sequences import Span, Stream
 from edge.output.amounts import verb
 
@@ -59,7 +59,7 @@ class Signed(NamedTuple):
     """A statement as it landed."""
 
     stream: Stream
-    said: Statement
+    said: ManifestStatement
     signature: str
     public_key: str
     ingested_at: datetime.datetime
@@ -86,10 +86,10 @@ class Keys:
 def read(row: Mapping[str, Any]) -> Signed | str:
     """A row of `manifests`; in words, why it is none a gateway makes."""
     try:
-        told = {name: row[name] for name in Statement.__struct_fields__}
+        told = {name: row[name] for name in ManifestStatement.__struct_fields__}
         told |= {name: _nanoseconds(row[name]) for name in ("hour", "until")}
         told["given_up"] = msgspec.json.decode(row["given_up"], type=dict[str, int])
-        said = msgspec.convert(told, Statement)
+        said = msgspec.convert(told, ManifestStatement)
     except (msgspec.MsgspecError, TypeError, AttributeError) as error:
         return str(error)
     stream = Stream(row["tenant"], row["gateway"], row["epoch"], row["address"])
@@ -133,12 +133,12 @@ def _key(public_key: str) -> Ed25519PublicKey:
     return Ed25519PublicKey.from_public_bytes(base64.b64decode(half, validate=True))
 
 
-def chain_faults(stream: Stream, chain: Iterable[Statement], *, whole: bool) -> Iterator[Finding]:
+def chain_faults(stream: Stream, chain: Iterable[ManifestStatement], *, whole: bool) -> Iterator[Finding]:
     """What is missing in the chain of one stream, whose statements are believed. `whole`: it is known from its
     beginning on."""
     ordered = sorted(chain, key=lambda one: (one.first_sequence, one.last_sequence, one.until))
     by_digest = {one.digest: one for one in ordered}
-    followed: dict[str, Statement] = {}
+    followed: dict[str, ManifestStatement] = {}
     for index, one in enumerate(ordered):
         before = by_digest.get(one.previous)
         if before is None:
@@ -156,9 +156,11 @@ def chain_faults(stream: Stream, chain: Iterable[Statement], *, whole: bool) -> 
 _LACKS = "the statement before the one that follows is not in the lake"
 
 
-def closing_faults(tenant: str, gateway: str, statements: Iterable[Statement], *, whole: bool) -> Iterator[Finding]:
+def closing_faults(
+    tenant: str, gateway: str, statements: Iterable[ManifestStatement], *, whole: bool
+) -> Iterator[Finding]:
     """Statements of one gateway that were made together and are not all there, and times of which none is."""
-    made: defaultdict[tuple[str, int], list[Statement]] = defaultdict(list)
+    made: defaultdict[tuple[str, int], list[ManifestStatement]] = defaultdict(list)
     for one in statements:
         made[one.store_epoch, one.closing].append(one)
     for (epoch, number), together in sorted(made.items()):
@@ -181,5 +183,5 @@ def _finding(kind: Kind, stream: Stream, span: Span, words: str) -> Finding:
     return Finding(kind, *stream, *span, words)
 
 
-def _span(one: Statement) -> Span:
+def _span(one: ManifestStatement) -> Span:
     return (one.first_sequence, one.last_sequence)

@@ -12,16 +12,16 @@ from msgspec import inspect
 from bridge.resources import values
 from bridge.resources.completion import docstrings_of
 from bridge.resources.declaration import Field, alternative, fields_of, marked, part_in, reader_of
-from bridge.resources.endpoint import Endpoint, valid_host, valid_port
-from bridge.resources.fields import Effect, Part
-from bridge.resources.resource import Kind, Kinds, Metadata
+from bridge.resources.endpoint import ListenEndpoint, valid_host, valid_port
+from bridge.resources.fields import Effect, ResourcePart
+from bridge.resources.resource import Metadata, ResourceKind, ResourceKinds
 from docs.generate import markdown
 
 EFFECTS: Final = {Effect.LIVE: "at once", Effect.RESTART: "at the next start", Effect.KEPT: "never: for people"}
 READ: Final = {
     values.duration: "duration (`30s`, `5m`, `1h`, or seconds)",
     values.size: "size (`64Mi`, or bytes)",
-    Endpoint.parse: "`HOST:PORT`",
+    ListenEndpoint.parse: "`HOST:PORT`",
     valid_host: "host",
     valid_port: "port",
 }
@@ -38,10 +38,10 @@ class FieldRow(NamedTuple):
     about: str
 
 
-def parts_of(kinds: Kinds) -> list[type[Part]]:
+def parts_of(kinds: ResourceKinds) -> list[type[ResourcePart]]:
     """Return every part of these kinds once: the specs first, then what they hold, in the order of its first use."""
-    found: dict[type[Part], None] = {Metadata: None}
-    waiting: list[type[Part]] = [kind.spec for kind in kinds]
+    found: dict[type[ResourcePart], None] = {Metadata: None}
+    waiting: list[type[ResourcePart]] = [kind.spec for kind in kinds]
     while waiting:
         part = waiting.pop(0)
         if part not in found:
@@ -50,7 +50,7 @@ def parts_of(kinds: Kinds) -> list[type[Part]]:
     return list(found)
 
 
-def rows_of(part: type[Part], prefix: str) -> Iterator[FieldRow]:
+def rows_of(part: type[ResourcePart], prefix: str) -> Iterator[FieldRow]:
     """Yield the fields of a part in the order of their declaration. `prefix`: begins the links to other parts."""
     words = docstrings_of(part)
     for field in fields_of(part):
@@ -111,7 +111,7 @@ def _default(field: Field) -> str:
     return markdown.code(f"{default:g}" if isinstance(default, float) else str(default))
 
 
-def page(kinds: Kinds, prefix: str) -> str:
+def page(kinds: ResourceKinds, prefix: str) -> str:
     """Return the reference of these kinds. `prefix`: begins the labels of its sections."""
     specs = {kind.spec: kind for kind in kinds}
     parts = [_kinds(kinds, prefix)]
@@ -132,7 +132,7 @@ def page(kinds: Kinds, prefix: str) -> str:
     return "\n".join(parts)
 
 
-def _kinds(kinds: Kinds, prefix: str) -> str:
+def _kinds(kinds: ResourceKinds, prefix: str) -> str:
     rows = [
         (
             f"[{kind.name}](#{prefix}-{markdown.anchor(kind.spec.__name__)})",
@@ -145,7 +145,7 @@ def _kinds(kinds: Kinds, prefix: str) -> str:
     return markdown.table(("kind", "`apiVersion`", "how many", "words for `get`"), rows)
 
 
-def _count(kind: Kind) -> str:
+def _count(kind: ResourceKind) -> str:
     return "one" if kind.single else "any number"
 
 

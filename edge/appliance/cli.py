@@ -34,10 +34,10 @@ from edge.output.amounts import counted
 from edge.output.terminal import say_json, styled
 
 if TYPE_CHECKING:
-    from bridge.desired import Signed, Verified
+    from bridge.desired import SignedDesired, VerifiedDesired
     from edge.appliance.gateway import Gateway
     from edge.broker.configuration import BrokerConfiguration
-    from edge.configuration.following import Applied, Following
+    from edge.configuration.following import AppliedConfiguration, ConfigurationFollower
     from edge.configuration.management import AddressAdministration
     from edge.configuration.options import RunOptions
     from edge.configuration.trials import Trials
@@ -131,12 +131,12 @@ def run(
     sys.exit(int(Exit.DONE))
 
 
-def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Applied]:
+def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, AppliedConfiguration]:
     """What to serve. A version of the hub's configuration that is tried and cannot be served is rolled back. Raises
     CommandError."""
     from bridge.resources.errors import ConfigurationRejected
     from edge.configuration.file import RepositoryError
-    from edge.configuration.following import Applied
+    from edge.configuration.following import AppliedConfiguration
     from edge.configuration.options import OptionsRefused, configuration_of
     from edge.configuration.trials import count_start, roll_back_start
 
@@ -144,7 +144,7 @@ def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Applied]:
         count_start(options)
         while True:
             try:
-                applied = Applied.read(options)
+                applied = AppliedConfiguration.read(options)
                 return configuration_of(options, applied.resources), applied
             except (OptionsRefused, ConfigurationRejected) as error:
                 if not roll_back_start(options, str(error)):
@@ -168,7 +168,7 @@ def _require_parts() -> None:
         raise CommandError(f"a part of the gateway cannot be loaded: {fault}", hint=hint)
 
 
-def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: Applied) -> bool:
+def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: AppliedConfiguration) -> bool:
     """Serve until the end; False: to start again. Raises CommandError."""
     import uvloop
 
@@ -211,12 +211,12 @@ def _allow_files(wanted: int) -> None:
         log.warning("at most %d files can be open, %d connections may be: raise the limit (ulimit -n)", allowed, wanted)
 
 
-async def _run(configuration: BrokerConfiguration, options: RunOptions, applied: Applied) -> bool:
+async def _run(configuration: BrokerConfiguration, options: RunOptions, applied: AppliedConfiguration) -> bool:
     """Serve until SIGTERM; False: to start again."""
     from edge.appliance.gateway import Gateway
     from edge.broker.listeners.heap import collect_seldom
     from edge.broker.store.errors import StoreReplaced
-    from edge.configuration.following import Following
+    from edge.configuration.following import ConfigurationFollower
     from edge.health.service_manager import ServiceManager
     from edge.output.logs import unhandled
 
@@ -234,7 +234,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     _allow_files(configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS)
     collect_seldom()
     gc.disable()  # until the store is read: a third of a start with 100 000 names
-    following = Following(options, applied)
+    following = ConfigurationFollower(options, applied)
     trials = _trials(options, following, restart=ended.set)
     administration = partial(_administration, options, following, trials) if options.config is None else None
     gateway = Gateway(configuration, options.data, administration, development=options.dev, trials=trials)
@@ -277,7 +277,7 @@ def _note_endpoints(data: Path, bound: Mapping[str, tuple[str, int]]) -> None:
         log.warning("%s: %s; commands on this machine need --http", error.filename or data, error.strerror or error)
 
 
-def _trials(options: RunOptions, following: Following, restart: Callable[[], None]) -> Trials:
+def _trials(options: RunOptions, following: ConfigurationFollower, restart: Callable[[], None]) -> Trials:
     """Trials of configurations from the hub; `restart` starts the gateway again."""
     from edge.appliance.identity.location import identity_file
     from edge.appliance.update.following import SystemFollower
@@ -293,7 +293,7 @@ def _trials(options: RunOptions, following: Following, restart: Callable[[], Non
     )
 
 
-def _verify(data: Path, signed: Signed) -> Verified:
+def _verify(data: Path, signed: SignedDesired) -> VerifiedDesired:
     """Verify a document from the hub. Raises `DesiredError`."""
     from edge.appliance.identity.signature import verify
 
@@ -301,7 +301,7 @@ def _verify(data: Path, signed: Signed) -> Verified:
 
 
 def _administration(
-    options: RunOptions, following: Following, trials: Trials, gateway: Gateway
+    options: RunOptions, following: ConfigurationFollower, trials: Trials, gateway: Gateway
 ) -> AddressAdministration:
     """Return what changes addresses over AMQP, unless the resources are those of --config."""
     from edge.configuration.management import AddressAdministration

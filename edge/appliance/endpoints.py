@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.resources.endpoint import Endpoint, authority
+from bridge.resources.endpoint import ListenEndpoint, authority
 from edge.broker.security.private_file import write_private
 from edge.broker.store.lock import is_held
 
@@ -31,12 +31,12 @@ def remove_endpoints(data: Path) -> None:
         (data / FILE_NAME).unlink()
 
 
-def running_endpoints(data: Path) -> Mapping[str, Endpoint] | None:
+def running_endpoints(data: Path) -> Mapping[str, ListenEndpoint] | None:
     """Return the listeners of the gateway that runs on this data directory; None when none runs, or it wrote none."""
     if not is_held(data):
         return None
     try:
         places = msgspec.json.decode((data / FILE_NAME).read_bytes(), type=dict[str, str])
-        return {name: Endpoint.parse(place) for name, place in places.items()}
+        return {name: ListenEndpoint.parse(place) for name, place in places.items()}
     except (OSError, ValueError):
         return None

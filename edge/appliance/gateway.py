@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bridge.proxy import Way
-from bridge.resources.endpoint import Endpoint
+from bridge.proxy import PeerRoute
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.version import VERSION
 from edge.appliance.accounts.operator import operator_token
 from edge.appliance.accounts.users import apply_resources
@@ -230,13 +230,13 @@ class Gateway:
         devices = self.broker.devices
         return devices.tenant.knows(device) if devices is not None else self.broker.gate.knows(device)
 
-    def _hub_of_identity(self) -> tuple[Way, ...]:
+    def _hub_of_identity(self) -> tuple[PeerRoute, ...]:
         """Where the certificate this gateway enrolled for is shown."""
         own = str(identity_file(self._data))
         shown = (each for each in self.configuration.connectors if each.tls is not None and each.tls.certificate == own)
         return next((each.ways for each in shown), ())
 
-    def _hub_of_list(self) -> tuple[Way, ...]:
+    def _hub_of_list(self) -> tuple[PeerRoute, ...]:
         """Whose list of revoked certificates this gateway keeps."""
         own = str(identity_file(self._data).with_name(REVOKED))
         looked_at = (each for each in self.configuration.connectors if each.tls is not None and each.tls.crl == own)
@@ -466,7 +466,7 @@ def _memory(admission: Admission) -> MemoryStatus:
     }
 
 
-def _bound_socket(name: str, endpoint: Endpoint) -> socket.socket:
+def _bound_socket(name: str, endpoint: ListenEndpoint) -> socket.socket:
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -37,7 +37,7 @@ from edge.broker.store.sqlite import SqliteStore
 from edge.health.certificates import certificate_problems
 from edge.health.logins import login_problems
 from edge.health.loop_lag import LoopLag
-from edge.health.problems import FoundProblem, HealthChecks, Problem, Severity
+from edge.health.problems import FoundProblem, HealthChecks, HealthProblem, Severity
 from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
 from edge.health.rising import CounterRise
 from edge.health.standing import STANDS_S, StallDetector
@@ -125,7 +125,7 @@ class GatewayHealth:
         """End."""
         self.lag.stop()
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[HealthProblem]:
         """All there are now, in the words of this person's command line."""
         return [
             msgspec.structs.replace(one, what=as_called(one.what), next_step=as_called(one.next_step))

@@ -19,8 +19,8 @@ from bridge.resources.diff import masked, unified
 from bridge.resources.effects import restarts
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import read, to_yaml
-from bridge.resources.plan import Change
-from bridge.resources.resource import Kind, Resource
+from bridge.resources.plan import ResourceChange
+from bridge.resources.resource import Resource, ResourceKind
 from bridge.resources.schema import suggestion
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
@@ -75,14 +75,14 @@ files_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class KindWord(click.ParamType[Kind]):
+class KindWord(click.ParamType[ResourceKind]):
     """A kind as people write it: ``Address``, ``addresses``, ``addr``."""
 
     name = "kind"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Kind:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ResourceKind:
         """The kind meant by a word."""
-        if isinstance(value, Kind):
+        if isinstance(value, ResourceKind):
             return value
         word = str(value).lower()
         found = next((kind for kind in KINDS if word in kind.words), None)
@@ -133,7 +133,7 @@ def apply(data: Path, names: Sequence[str], as_json: bool, local: bool, dry_run:
     "-o", "--output", "form", type=click.Choice(["table", "yaml", "json"]), default="table", help="Form of the output."
 )
 @json_option
-def get(data: Path, kind: Kind | None, name: str | None, form: str, as_json: bool) -> None:
+def get(data: Path, kind: ResourceKind | None, name: str | None, form: str, as_json: bool) -> None:
     """List applied resources: all, those of a KIND, or one by NAME. YAML output can be applied again."""
     with explained("read"):
         known = Repository(data).load()
@@ -154,7 +154,7 @@ def get(data: Path, kind: Kind | None, name: str | None, form: str, as_json: boo
 @kind_argument
 @click.argument("name")
 @json_option
-def describe(data: Path, kind: Kind, name: str, as_json: bool) -> None:
+def describe(data: Path, kind: ResourceKind, name: str, as_json: bool) -> None:
     """Show one resource in full, without its secrets, and what of it this version does not act on."""
     with explained("read"):
         [resource] = _select(Repository(data).load().resources, kind, name)
@@ -194,7 +194,9 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
 @json_option
 @click.argument("kind", type=KindWord(), metavar="[KIND]", required=False)
 @click.argument("resource_names", nargs=-1, metavar="[NAME]...")
-def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, resource_names: Sequence[str]) -> None:
+def delete(
+    data: Path, names: Sequence[str], as_json: bool, kind: ResourceKind | None, resource_names: Sequence[str]
+) -> None:
     """Delete resources by KIND and NAME, or those a file names. Stored messages are never touched."""
     if bool(names) == bool(kind) or (kind is not None and not resource_names):
         raise click.UsageError("name what to delete: KIND NAME..., or -f FILE")
@@ -255,7 +257,7 @@ def explained(participle: str) -> Iterator[None]:
         raise CommandError(str(why)) from why
 
 
-def _select(resources: Sequence[Resource], kind: Kind | None, name: str | None) -> list[Resource]:
+def _select(resources: Sequence[Resource], kind: ResourceKind | None, name: str | None) -> list[Resource]:
     chosen = [resource for resource in resources if kind is None or resource.kind == kind.name]
     if kind is None or name is None:
         return chosen
@@ -270,7 +272,7 @@ def _absent(kind: str, name: str, others: Sequence[str]) -> CommandError:
 
 
 def print_changes(
-    changes: Sequence[Change], version: int, as_json: bool, suffix: str = "", notes: Sequence[str] = ()
+    changes: Sequence[ResourceChange], version: int, as_json: bool, suffix: str = "", notes: Sequence[str] = ()
 ) -> None:
     """Print what was changed, and the version of the configuration that it made."""
     if as_json:
@@ -284,7 +286,7 @@ def print_changes(
         say(as_called(f"note: {note}"), style="yellow", err=True)
 
 
-def _change_data(change: Change, *, documents: bool) -> dict[str, Any]:
+def _change_data(change: ResourceChange, *, documents: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"kind": change.kind, "name": change.name, "change": change.verb}
     if documents:
         before, after = (document and masked(KINDS, document) for document in (change.before, change.after))

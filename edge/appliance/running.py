@@ -99,10 +99,10 @@ def _error_in(said: bytes) -> str | None:
 
 def _place(http: str) -> str:
     """HOST:PORT, also where somebody copied the console's URL. Raises CommandError."""
-    from bridge.resources.endpoint import Endpoint
+    from bridge.resources.endpoint import ListenEndpoint
 
     try:
-        return str(Endpoint.parse(http.removeprefix("http://").rstrip("/")))
+        return str(ListenEndpoint.parse(http.removeprefix("http://").rstrip("/")))
     except ValueError as why:
         hint = "HOST:PORT is what comes after http= in the gateway's `ready` line"
         raise CommandError(f"--http {http}: {why}", hint=hint, code=Exit.USAGE) from None

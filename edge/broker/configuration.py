@@ -4,7 +4,7 @@
 writes one down. Units are in the names: seconds, bytes. Everything here is immutable; a change of configuration is a
 new `BrokerConfiguration`, compared with the old one by ``==``, part by part.
 
-What is a `Part` here is a part of the resources as well: `edge.configuration.resources` holds it as it is.
+What is a `ResourcePart` here is a part of the resources as well: `edge.configuration.resources` holds it as it is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 
 from bridge.connectors.settings import AmqpSettings, HttpSettings, KafkaSettings, MqttSettings
 from bridge.hidden import hides
-from bridge.pace import Pace
-from bridge.proxy import Proxy, Way
-from bridge.resources.endpoint import Endpoint
-from bridge.resources.fields import Bytes, Host, Live, Name, Part, Port, Restart, Seconds, Text, UrlPath
+from bridge.pace import PaceSettings
+from bridge.proxy import PeerRoute, Proxy
+from bridge.resources.endpoint import ListenEndpoint
+from bridge.resources.fields import Bytes, Host, Live, Name, Port, ResourcePart, Restart, Seconds, Text, UrlPath
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
@@ -74,7 +74,7 @@ class Listener(msgspec.Struct, frozen=True):
     """Where a protocol is spoken, in frames of WebSocket or not, over TLS or not. Of each there is one at most."""
 
     protocol: Protocol
-    endpoint: Endpoint
+    endpoint: ListenEndpoint
     websocket: bool = False
     tls: bool = False
 
@@ -109,7 +109,7 @@ class AddressConfiguration(msgspec.Struct, frozen=True):
 
 
 @hides("password")
-class PeerCredentials(Part, frozen=True, kw_only=True):
+class PeerCredentials(ResourcePart, frozen=True, kw_only=True):
     """User name and password at a remote peer. The password is hidden in `repr`, so it reaches no log."""
 
     username: Live[str]
@@ -130,7 +130,7 @@ class ConfiguredUser(msgspec.Struct, frozen=True):
     rules: tuple[AccessRule, ...] = ()
 
 
-class TokenIssuer(Part, frozen=True, kw_only=True):
+class TokenIssuer(ResourcePart, frozen=True, kw_only=True):
     """An OpenID Connect issuer whose bearer tokens say who a client is and what it may do."""
 
     issuer: Live[Text]
@@ -149,7 +149,7 @@ class TokenIssuer(Part, frozen=True, kw_only=True):
     """How long its keys go on counting while it cannot be reached."""
 
 
-class TlsFiles(Part, frozen=True, kw_only=True):
+class TlsFiles(ResourcePart, frozen=True, kw_only=True):
     """Paths of PEM files for TLS towards a remote peer."""
 
     ca: Live[str | None] = msgspec.field(default=None, name="caCert")
@@ -170,7 +170,7 @@ class TlsVersion(enum.Enum):
     TLS_1_3 = "1.3"
 
 
-class TlsListener(Part, frozen=True, kw_only=True):
+class TlsListener(ResourcePart, frozen=True, kw_only=True):
     """Paths of PEM files for the listeners with TLS. The files are read again when they change, without a restart."""
 
     certificate: Restart[Text]
@@ -194,7 +194,7 @@ class DeviceTls(TlsListener, frozen=True, kw_only=True):
     nobody is let in by certificate, from 24 h behind its end."""
 
 
-class EndpointHost(Part, frozen=True, kw_only=True):
+class EndpointHost(ResourcePart, frozen=True, kw_only=True):
     """One address of a remote peer; further ones are for failover."""
 
     host: Live[Host]
@@ -206,7 +206,7 @@ class EndpointHost(Part, frozen=True, kw_only=True):
     that some networks let out."""
 
 
-class Connector(Part, frozen=True, kw_only=True):
+class Connector(ResourcePart, frozen=True, kw_only=True):
     """A named remote peer of the space."""
 
     name: Live[Name]
@@ -238,25 +238,27 @@ class Connector(Part, frozen=True, kw_only=True):
     """More of a connector of type `http`."""
     kafka: Live[KafkaSettings | None] = None
     """More of a connector of type `kafka`."""
-    pace: Live[Pace | None] = None
+    pace: Live[PaceSettings | None] = None
     """Of a connector to a hub: what it may send of the messages, and when; without it as the link allows."""
 
     @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[ListenEndpoint, ...]:
         """Where it is, each with its port."""
         usual, framed = (ports[self.tls is not None] for ports in (PORTS[self.type], PORTS[ConnectorType.HTTP]))
         return tuple(
-            Endpoint(each.host, each.port if each.port is not None else usual if each.websocket is None else framed)
+            ListenEndpoint(
+                each.host, each.port if each.port is not None else usual if each.websocket is None else framed
+            )
             for each in self.hosts
         )
 
     @property
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[PeerRoute, ...]:
         """How it is reached."""
-        return tuple(Way(each, self.proxy) for each in self.endpoints)
+        return tuple(PeerRoute(each, self.proxy) for each in self.endpoints)
 
 
-class Only(Part, frozen=True, kw_only=True):
+class Only(ResourcePart, frozen=True, kw_only=True):
     """What a forwarder carries of what its address has: what all three say. The rest is settled, and no loss."""
 
     address: Live[str | None] = None
@@ -267,7 +269,7 @@ class Only(Part, frozen=True, kw_only=True):
     """Condition on a JSON body: ``$.temperature > 30 && $.unit == "C"``."""
 
 
-class ForwarderPart(Part, frozen=True, kw_only=True):
+class ForwarderPart(ResourcePart, frozen=True, kw_only=True):
     """Binds an address to ``<connector>/<address>`` (or ``<connector>``: the same address there)."""
 
     name: Live[Name]
@@ -319,7 +321,7 @@ class DeviceApiType(enum.Enum):
     HONO = "hono"
 
 
-class DeviceApiPart(Part, frozen=True, kw_only=True):
+class DeviceApiPart(ResourcePart, frozen=True, kw_only=True):
     """Eclipse Hono's device API on the space: its topics, paths and addresses for one tenant."""
 
     type: Restart[DeviceApiType]
@@ -377,7 +379,7 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     forwarders: tuple[Forwarder, ...] = ()
     limits: Limits = Limits()
 
-    def endpoint(self, name: str) -> Endpoint | None:
+    def endpoint(self, name: str) -> ListenEndpoint | None:
         """Where the listener of this name is; None where there is none."""
         return next((listener.endpoint for listener in self.listeners if listener.name == name), None)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from bridge.resources.fields import Count, Part, Positive, Restart
+from bridge.resources.fields import Count, Positive, ResourcePart, Restart
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -515,7 +515,7 @@ PacketIdentifiers = Annotated[int, msgspec.Meta(gt=0, le=65_535)]
 """As many as there are packet identifiers of MQTT."""
 
 
-class Limits(Part, frozen=True, kw_only=True):
+class Limits(ResourcePart, frozen=True, kw_only=True):
     """Bounds a configuration may change (resource `Gateway`, ``spec.limits``)."""
 
     connections_max: Restart[Count] = 10_000

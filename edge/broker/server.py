@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from bridge.engine.loops import LOOPS
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.ready import sockets_of
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import AmqpLanes
@@ -148,7 +148,7 @@ class Broker:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _drivers(self) -> Iterator[Driver]:
+    def _drivers(self) -> Iterator[ConnectionDriver]:
         return self.listeners.drivers()
 
     def _network(self) -> NetworkFigures:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.turn import turn_of
 from edge.broker.limits import PENDING_BYTES_LOW, PENDING_BYTES_MAX, Limits
 from edge.broker.model.address_policy import AddressPolicy
@@ -34,7 +34,7 @@ class Space:
         self,
         store: Store,
         table: AddressTable,
-        drivers: Callable[[], Iterable[Driver]],
+        drivers: Callable[[], Iterable[ConnectionDriver]],
         *,
         policies: Mapping[str, AddressPolicy] | None = None,
         quota_bytes: int | None = None,

@@ -8,7 +8,7 @@ import ipaddress
 import re
 from typing import Final
 
-from bridge.enrolment import Token
+from bridge.enrolment import EnrolmentToken
 from bridge.resources.endpoint import valid_host
 from bridge.resources.values import HubUrl
 from bridge.topic_filter import filter_fault
@@ -151,7 +151,7 @@ def reachable_hub(value: str) -> str:
 def token(value: str) -> str:
     """For an enrolment."""
     secret(value)
-    return Token.parse(value).text
+    return EnrolmentToken.parse(value).text
 
 
 def server(value: str) -> str:

@@ -13,8 +13,8 @@ from bridge.proxy import Proxy, proxy_fault
 from bridge.resources import parse as language
 from bridge.resources.document import Document, documents
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
-from bridge.resources.fields import Bytes, Live, Part, read_by
-from bridge.resources.resource import Errors, Kind, Kinds, Resource, error_at, of_kind
+from bridge.resources.fields import Bytes, Live, ResourcePart, read_by
+from bridge.resources.resource import Errors, Resource, ResourceKind, ResourceKinds, error_at, of_kind
 from edge.card import fields
 
 KIND: Final = "Card"
@@ -26,7 +26,7 @@ KEYS_MAX: Final = 100
 Filter = Annotated[str, msgspec.Meta(min_length=1, max_length=65535)]
 
 
-class Cable(Part, frozen=True, kw_only=True):
+class Cable(ResourcePart, frozen=True, kw_only=True):
     """The network on the cable, without DHCP."""
 
     address: Live[Annotated[str, read_by(fields.interface, str)]]
@@ -38,7 +38,7 @@ class Cable(Part, frozen=True, kw_only=True):
 
 
 @hides("password")
-class Wifi(Part, frozen=True, kw_only=True):
+class Wifi(ResourcePart, frozen=True, kw_only=True):
     """A wireless network."""
 
     ssid: Live[Annotated[str, read_by(fields.network_name, str)]]
@@ -50,7 +50,7 @@ class Wifi(Part, frozen=True, kw_only=True):
 
 
 @hides("password", "pin")
-class Lte(Part, frozen=True, kw_only=True):
+class Lte(ResourcePart, frozen=True, kw_only=True):
     """A mobile network, over a modem on USB."""
 
     apn: Live[Annotated[str, read_by(fields.access_point, str)]]
@@ -64,7 +64,7 @@ class Lte(Part, frozen=True, kw_only=True):
 
 
 @hides("token")
-class CardHub(Part, frozen=True, kw_only=True):
+class CardHub(ResourcePart, frozen=True, kw_only=True):
     """Where messages go."""
 
     url: Live[Annotated[str, read_by(fields.hub_url, str)]]
@@ -79,14 +79,14 @@ class CardHub(Part, frozen=True, kw_only=True):
     """Filters of what goes to the hub."""
 
 
-class Data(Part, frozen=True, kw_only=True):
+class Data(ResourcePart, frozen=True, kw_only=True):
     """The partition that keeps messages."""
 
     keep_free: Live[Bytes | None] = None
     """So much of it messages leave free; a card lasts longer where some of it is never written to."""
 
 
-class CardSpec(Part, frozen=True, kw_only=True):
+class CardSpec(ResourcePart, frozen=True, kw_only=True):
     """What a gateway is told before its first start; all of it may be left out."""
 
     hostname: Live[Annotated[str, read_by(fields.host_name, str)] | None] = None
@@ -188,15 +188,15 @@ def _judged(spec: CardSpec) -> Iterator[tuple[tuple[str | int, ...], Callable[[s
             yield ("hub", "forward", number), fields.topic_filter, topic
 
 
-_CARD: Final = Kind(KIND, CardSpec, ("card",), single=True)
-KINDS: Final = Kinds((_CARD,), (_checks, _of_use))
+_CARD: Final = ResourceKind(KIND, CardSpec, ("card",), single=True)
+KINDS: Final = ResourceKinds((_CARD,), (_checks, _of_use))
 """Of a file that somebody has written."""
-IN_FORCE: Final = Kinds((_CARD,), (_checks,))
+IN_FORCE: Final = ResourceKinds((_CARD,), (_checks,))
 """Of settings that were taken up, perhaps by an older program: one that judges more strictly does not take the network
 from a gateway that has it."""
 
 
-def read(text: bytes, source: str, kinds: Kinds = KINDS) -> Card | None:
+def read(text: bytes, source: str, kinds: ResourceKinds = KINDS) -> Card | None:
     """The card a text describes; None where it says nothing (all of it is comments). Raises `ConfigurationRejected`."""
     if len(text) > FILE_BYTES_MAX:
         raise ConfigurationRejected([ConfigurationError(source, 0, "", f"larger than {FILE_BYTES_MAX} bytes")])

@@ -7,18 +7,18 @@ from functools import partial
 
 from bridge import plain
 from bridge.forwarders.inbox import Incoming, Settle
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import DESIRED
 from bridge.plain import MessageError
 
-Answer = Callable[[Outcome, str], None]
+Answer = Callable[[ForwardOutcome, str], None]
 """What became of a document, and why."""
 Take = Callable[[bytes, Answer], None]
 """Gets what a message has in it, and who is answered."""
 
 
 class DesiredInbox:
-    """Of one connector to a hub (`bridge.forwarders.inbox.Inbox`)."""
+    """Of one connector to a hub (`bridge.forwarders.inbox.ForwarderInbox`)."""
 
     def __init__(self, connector: str, take: Take) -> None:
         self.name = f"configuration of {connector}"
@@ -52,11 +52,11 @@ class DesiredInbox:
             try:
                 body = plain.body_of(message.run.bodies[0])
             except MessageError as error:
-                answer(Outcome.REJECTED, str(error))
+                answer(ForwardOutcome.REJECTED, str(error))
             else:
                 self._take(body, answer)
 
-    def _answer(self, settle: Settle | None, token: int | None, outcome: Outcome, why: str) -> None:
+    def _answer(self, settle: Settle | None, token: int | None, outcome: ForwardOutcome, why: str) -> None:
         if settle is None or settle is not self._settle:
             return  # of a connection before: the document comes again
         self._open -= 1

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from bridge.resources import values
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.resource import Resource, of_kind
 from bridge.topic_filter import filter_fault
 from edge.broker.configuration import (
@@ -46,7 +46,7 @@ from edge.configuration.resources import (
     DeviceSpec,
     GatewaySpec,
     HubPart,
-    Listeners,
+    ListenerSpec,
     MessagingUserSpec,
 )
 
@@ -86,7 +86,7 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
 def development() -> BrokerConfiguration:
     """The preset of ``edge run --dev``: loopback, free ports, no authentication, one prefix for each address type."""
     types = (AddressType.QUEUE, AddressType.TOPIC, AddressType.ANYCAST, AddressType.MULTICAST)
-    anywhere = Endpoint(LOOPBACK, 0)
+    anywhere = ListenEndpoint(LOOPBACK, 0)
     return BrokerConfiguration(
         addresses=tuple(AddressConfiguration(AddressRule(f"{type_.value}/#", type_)) for type_ in types),
         listeners=tuple(Listener(protocol, anywhere) for protocol in Protocol),
@@ -173,7 +173,7 @@ def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySp
     )
 
 
-def _listeners(part: Listeners) -> Iterator[Listener]:
+def _listeners(part: ListenerSpec) -> Iterator[Listener]:
     endpoints = msgspec.structs.asdict(part)
     for field, (protocol, websocket, tls) in SHORT_FORMS.items():
         if endpoints[field] is not None:

@@ -22,7 +22,7 @@ WATCH_S: Final = 1.0
 """How often it is looked whether something was applied: one stat(2)."""
 
 
-class Applied(NamedTuple):
+class AppliedConfiguration(NamedTuple):
     """What is applied."""
 
     resources: Sequence[Resource]
@@ -30,7 +30,7 @@ class Applied(NamedTuple):
     """The repository's from before they were read: what is applied later has another."""
 
     @classmethod
-    def read(cls, options: RunOptions) -> Applied:
+    def read(cls, options: RunOptions) -> AppliedConfiguration:
         """Raises OptionsRefused, `ConfigurationRejected`, `RepositoryError`."""
         mark = Repository(options.data).mark
         return cls(resources_of(options), mark)
@@ -42,10 +42,10 @@ class Reconfigurable(Protocol):
     async def reconfigure(self, configuration: BrokerConfiguration) -> None: ...
 
 
-class Following:
+class ConfigurationFollower:
     """Applies changed resources to a running gateway."""
 
-    def __init__(self, options: RunOptions, started: Applied) -> None:
+    def __init__(self, options: RunOptions, started: AppliedConfiguration) -> None:
         """`started`: what the gateway was started with."""
         self._options = options
         self._started = self._heard = started.resources

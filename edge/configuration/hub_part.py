@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from bridge.resources import schema
-from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
+from bridge.resources.errors import ConfigurationError, ConfigurationRejected, ResourceOrigin
 from bridge.resources.overlay import Key, Overlay, key_in
 from bridge.resources.resource import Resource, error_at
 from edge.configuration.hub_versions import HubVersions, Version
@@ -17,7 +17,7 @@ def resources_of(version: Version) -> list[Resource]:
     """What a version says. Raises `ConfigurationRejected`."""
     resources: list[Resource] = []
     errors: list[ConfigurationError] = []
-    origin = Origin(f"the hub's configuration, version {version.number}")
+    origin = ResourceOrigin(f"the hub's configuration, version {version.number}")
     for document in version.resources:
         built = schema.build(KINDS, document, origin)
         if isinstance(built, Resource):

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.desired import Desired, DesiredReport, Failure, Outcome
+from bridge.desired import ApplyFailure, ApplyOutcome, Desired, DesiredReport
 from bridge.hidden import hides
 
 STARTS_MAX: Final = 3
@@ -54,7 +54,7 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     trial: Version | None = None
     starts: int = 0
     """Of the program, during the trial."""
-    failure: Failure | None = None
+    failure: ApplyFailure | None = None
     """Of the newest version, where it failed."""
     kept: tuple[str, ...] = ()
     """Kind/name of resources that are as somebody at the gateway said, until the version after `confirmed` is."""
@@ -105,7 +105,7 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def refused(self, number: int, why: str) -> HubVersions:
         """This version is not for this gateway. Raises `NotTaken`."""
         self.require_new(number)
-        failure = Failure(number, Outcome.REFUSED, why)
+        failure = ApplyFailure(number, ApplyOutcome.REFUSED, why)
         return msgspec.structs.replace(self, newest=number, failure=failure)
 
     def confirmed_by_hub(self, number: int) -> HubVersions:
@@ -118,7 +118,7 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """The version before the one on trial is in force again."""
         if self.trial is None:
             return self
-        failure = Failure(self.trial.number, Outcome.ROLLED_BACK, why)
+        failure = ApplyFailure(self.trial.number, ApplyOutcome.ROLLED_BACK, why)
         return msgspec.structs.replace(self, trial=None, starts=0, failure=failure)
 
     def started(self) -> HubVersions:

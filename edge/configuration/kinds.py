@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bridge.resources.fields import Effect
-from bridge.resources.resource import Kind, Kinds
+from bridge.resources.resource import ResourceKind, ResourceKinds
 from edge.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
@@ -16,10 +16,10 @@ from edge.configuration.resources import (
 )
 from edge.configuration.validate import CHECKS
 
-KINDS: Final = Kinds(
+KINDS: Final = ResourceKinds(
     (
-        Kind("Gateway", GatewaySpec, ("gateway", "gateways", "gw"), single=True),
-        Kind(
+        ResourceKind("Gateway", GatewaySpec, ("gateway", "gateways", "gw"), single=True),
+        ResourceKind(
             "AddressSpace",
             AddressSpaceSpec,
             ("addressspace", "addressspaces", "as"),
@@ -28,10 +28,12 @@ KINDS: Final = Kinds(
             default_name="default",
             renamed=Effect.RESTART,
         ),
-        Kind("Address", AddressSpec, ("address", "addresses", "addr"), "enmasse.io/v1beta1"),
-        Kind("MessagingUser", MessagingUserSpec, ("messaginguser", "messagingusers", "mu"), "user.enmasse.io/v1beta1"),
-        Kind("Device", DeviceSpec, ("device", "devices", "dev")),
-        Kind("System", SystemSpec, ("system", "sys"), single=True),
+        ResourceKind("Address", AddressSpec, ("address", "addresses", "addr"), "enmasse.io/v1beta1"),
+        ResourceKind(
+            "MessagingUser", MessagingUserSpec, ("messaginguser", "messagingusers", "mu"), "user.enmasse.io/v1beta1"
+        ),
+        ResourceKind("Device", DeviceSpec, ("device", "devices", "dev")),
+        ResourceKind("System", SystemSpec, ("system", "sys"), single=True),
     ),
     CHECKS,
 )

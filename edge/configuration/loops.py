@@ -26,7 +26,7 @@ HUB: Final = "hub"
 """The connector to the hub, whose addresses are the same for every gateway of a tenant."""
 
 
-class Way(NamedTuple):
+class ForwardingPath(NamedTuple):
     """One forwarder: from where to where, patterns of names at one place each."""
 
     gateway: str
@@ -39,7 +39,7 @@ class Way(NamedTuple):
     there: str
     peers: Peers
 
-    def feeds(self, other: Way) -> bool:
+    def feeds(self, other: ForwardingPath) -> bool:
         """What this one brings, the other one takes away again."""
         if self.direction is other.direction:
             return False
@@ -66,9 +66,9 @@ def remote_of(forwarder: ForwarderPart, address: str) -> tuple[str, str]:
     return connector, remote or address
 
 
-def ways(resources: Sequence[Resource], gateway: str = "") -> list[Way]:
+def ways(resources: Sequence[Resource], gateway: str = "") -> list[ForwardingPath]:
     """Those of one gateway."""
-    found, connectors, hubs = list[Way](), connectors_of(resources), _hubs(resources)
+    found, connectors, hubs = list[ForwardingPath](), connectors_of(resources), _hubs(resources)
     for resource, spec in of_kind(resources, AddressSpec):
         for i, forwarder in enumerate(spec.forwarders):
             name, remote = remote_of(forwarder, spec.address)
@@ -77,7 +77,9 @@ def ways(resources: Sequence[Resource], gateway: str = "") -> list[Way]:
                 continue  # said by another check
             peers = _peers(name, connectors, gateway, hubs)
             path = ("spec", "forwarders", i)
-            found.append(Way(gateway, resource, path, forwarder.name, forwarder.direction, spec.address, there, peers))
+            found.append(
+                ForwardingPath(gateway, resource, path, forwarder.name, forwarder.direction, spec.address, there, peers)
+            )
     return found
 
 
@@ -100,7 +102,7 @@ def _peers(name: str, connectors: Mapping[str, Connector], gateway: str, hubs: P
     return frozenset({(f"{gateway}/{name}", 0)})
 
 
-def rings(found: Sequence[Way]) -> Iterator[list[Way]]:
+def rings(found: Sequence[ForwardingPath]) -> Iterator[list[ForwardingPath]]:
     """Every ring, the shortest through its first way; each is given once."""
     following = _following(found)
     for i in range(len(found)):
@@ -109,7 +111,7 @@ def rings(found: Sequence[Way]) -> Iterator[list[Way]]:
             yield [found[j] for j in ring]
 
 
-def _following(found: Sequence[Way]) -> list[list[int]]:
+def _following(found: Sequence[ForwardingPath]) -> list[list[int]]:
     """By way, those it feeds. What goes out is compared with what comes in, which is little in most fleets."""
     by_direction = {side: [j for j, way in enumerate(found) if way.direction is side] for side in Direction}
     others = {Direction.IN: by_direction[Direction.OUT], Direction.OUT: by_direction[Direction.IN]}

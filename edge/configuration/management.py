@@ -13,7 +13,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from bridge.resources import schema
-from bridge.resources.errors import ConfigurationRejected, Origin
+from bridge.resources.errors import ConfigurationRejected, ResourceOrigin
 from bridge.resources.resource import OWN_VERSION, Resource
 from edge.broker.amqp.administration import ManagementResponse
 from edge.configuration.file import RepositoryError
@@ -87,7 +87,7 @@ class AddressAdministration:
             "metadata": {"name": resource_name},
             "spec": {key: value for key, value in spec.items() if value is not None},
         }
-        resource = schema.build(KINDS, document, Origin(_SOURCE))
+        resource = schema.build(KINDS, document, ResourceOrigin(_SOURCE))
         if not isinstance(resource, Resource):
             raise ConfigurationRejected(resource)
         self._repository.apply([resource])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.resource import Resource
 from edge.broker.configuration import BrokerConfiguration, Listener
 from edge.configuration.effective import development, effective, guarded, with_hub
@@ -105,7 +105,7 @@ def _given(options: RunOptions) -> list[Listener]:
         if text is not None:
             name = field.replace("_", "-")
             try:
-                given.append(Listener(protocol, Endpoint.parse(text), websocket, tls))
+                given.append(Listener(protocol, ListenEndpoint.parse(text), websocket, tls))
             except ValueError as error:
                 raise OptionsRefused(f"--{name} {text}: {error}", f"for example --{name} 127.0.0.1:0") from None
     return given

@@ -23,8 +23,8 @@ from bridge.hidden import hides
 from bridge.resources import plan
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.overlay import Overlay
-from bridge.resources.plan import Change, Documents
-from bridge.resources.resource import Kinds, Resource
+from bridge.resources.plan import Documents, ResourceChange
+from bridge.resources.resource import Resource, ResourceKinds
 from edge.configuration.file import FILE_MODE, ConfigurationFile, Mark
 from edge.configuration.hub_part import layer, layers, managed, name_of, not_ours
 from edge.configuration.hub_versions import HubVersions
@@ -37,7 +37,7 @@ FOLDER: Final = "config"
 FOLDER_MODE: Final = 0o700
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class ConfigurationSnapshot(msgspec.Struct, frozen=True):
     """Everything in force, valid as a whole. `version` counts changes from 0, the empty configuration."""
 
     version: int
@@ -63,11 +63,11 @@ class _Planned(NamedTuple):
     """What `apply` is to write."""
 
     documents: Documents
-    changes: list[Change]
+    changes: list[ResourceChange]
     versions: HubVersions
 
 
-UNCHECKED: Final = Kinds(KINDS)
+UNCHECKED: Final = ResourceKinds(KINDS)
 """The same kinds, for resources that are half of a whole."""
 
 
@@ -111,13 +111,13 @@ class Repository:
         """Another one: something may have changed. Costs two `stat`. Raises `RepositoryError`."""
         return self._own.mark(), self._hub.mark()
 
-    def load(self) -> Snapshot:
+    def load(self) -> ConfigurationSnapshot:
         """Everything in force. Raises `RepositoryError`, `ConfigurationRejected` when somebody edited nonsense in."""
         file, versions = self._read(), self.hub_versions()
         over = layer(versions.in_force, versions.in_force_kept)
         resources = tuple(plan.load(KINDS, file.resources, str(self.path), over))
         decided = tuple(name_of(each) for key, each in over.managed.items() if not over.keeps(key))
-        return Snapshot(file.version, resources, decided)
+        return ConfigurationSnapshot(file.version, resources, decided)
 
     def decided(self) -> list[Resource]:
         """What will be in force when nothing is on trial any more, should that not be confirmed: for what takes longer
@@ -129,11 +129,11 @@ class Repository:
         """What the gateway has itself, which need not be valid without the hub's part. Raises as `load` does."""
         return plan.load(UNCHECKED, self._read().resources, str(self.path), Overlay(UNCHECKED))
 
-    def plan(self, resources: Sequence[Resource], *, keep: bool = False) -> list[Change]:
+    def plan(self, resources: Sequence[Resource], *, keep: bool = False) -> list[ResourceChange]:
         """What `apply` would do, one change a resource given, nothing written. Raises as `apply` does."""
         return self._planned(self._read(), self.hub_versions(), resources, keep=keep).changes
 
-    def apply(self, resources: Sequence[Resource], *, keep: bool = False) -> tuple[int, list[Change]]:
+    def apply(self, resources: Sequence[Resource], *, keep: bool = False) -> tuple[int, list[ResourceChange]]:
         """Add these resources, or replace those of the same kind and name; (version, one change a resource given).
 
         All or nothing: raises `ConfigurationRejected` when the whole would not be valid, or the hub decides about one
@@ -148,7 +148,7 @@ class Repository:
                 self._write_hub(planned.versions)
             return version, planned.changes
 
-    def delete(self, keys: Sequence[tuple[str, str]]) -> tuple[int, list[Change]]:
+    def delete(self, keys: Sequence[tuple[str, str]]) -> tuple[int, list[ResourceChange]]:
         """Take the own resources with these (kind, name) away; what is not there is left out of the changes.
 
         All or nothing, raising as `apply` does (for one: a forwarder may need the connector).
@@ -212,10 +212,10 @@ class Repository:
             versions = versions.keeping(tuple(name_of(each) for each in others))
         given = [each for each in resources if each not in same]
         documents, changes = plan.applied(KINDS, file.resources, given, str(self.path), layers(versions))
-        unchanged = [Change(*each.key, each.document, each.document) for each in same]
+        unchanged = [ResourceChange(*each.key, each.document, each.document) for each in same]
         return _Planned(documents, [*changes, *unchanged], versions)
 
-    def _commit(self, file: _File, documents: Documents, changes: Sequence[Change]) -> int:
+    def _commit(self, file: _File, documents: Documents, changes: Sequence[ResourceChange]) -> int:
         if all(change.before == change.after for change in changes):
             return file.version
         version = file.version + 1

@@ -15,7 +15,7 @@ import msgspec
 from bridge.hidden import hides
 from bridge.pace import HOURS
 from bridge.proxy import Proxy
-from bridge.resources.fields import Bytes, HostPort, Kept, Live, Name, Part, Restart, Seconds, Text
+from bridge.resources.fields import Bytes, HostPort, Kept, Live, Name, ResourcePart, Restart, Seconds, Text
 from edge.broker.configuration import (
     AuthenticationMode,
     Connector,
@@ -44,7 +44,7 @@ class SpaceType(enum.Enum):
     BROKERED = "brokered"
 
 
-class AuthenticationService(Part, frozen=True, kw_only=True):
+class AuthenticationService(ResourcePart, frozen=True, kw_only=True):
     """How clients say who they are."""
 
     name: Live[AuthenticationMode]
@@ -53,7 +53,7 @@ class AuthenticationService(Part, frozen=True, kw_only=True):
     """With `external`: whose tokens are taken."""
 
 
-class AddressSpaceSpec(Part, frozen=True, kw_only=True):
+class AddressSpaceSpec(ResourcePart, frozen=True, kw_only=True):
     """A group of addresses reachable over one connection."""
 
     type: Kept[SpaceType] = SpaceType.STANDARD
@@ -102,7 +102,7 @@ class UserAuthenticationType(enum.Enum):
 
 
 @hides("password")
-class UserAuthentication(Part, frozen=True, kw_only=True):
+class UserAuthentication(ResourcePart, frozen=True, kw_only=True):
     """How a user proves to be one."""
 
     type: Kept[UserAuthenticationType]
@@ -111,7 +111,7 @@ class UserAuthentication(Part, frozen=True, kw_only=True):
     """In Base64, as in EnMasse. Without one only TLS can say that somebody is this user."""
 
 
-class AuthorizationPart(Part, frozen=True, kw_only=True):
+class AuthorizationPart(ResourcePart, frozen=True, kw_only=True):
     """Operations allowed on addresses."""
 
     addresses: Live[tuple[AddressName, ...]] = ()
@@ -120,7 +120,7 @@ class AuthorizationPart(Part, frozen=True, kw_only=True):
     """What is allowed."""
 
 
-class DevicePart(Part, frozen=True, kw_only=True):
+class DevicePart(ResourcePart, frozen=True, kw_only=True):
     """The device a user ``auth-id@tenant`` is, and whom it acts for."""
 
     id: Live[str] = ""
@@ -129,7 +129,7 @@ class DevicePart(Part, frozen=True, kw_only=True):
     """Devices it may speak for; `*`: every one of the tenant."""
 
 
-class MessagingUserSpec(Part, frozen=True, kw_only=True):
+class MessagingUserSpec(ResourcePart, frozen=True, kw_only=True):
     """A user of a space."""
 
     username: Live[Text]
@@ -142,7 +142,7 @@ class MessagingUserSpec(Part, frozen=True, kw_only=True):
     """The device it is, where the space has the device API."""
 
 
-class DeviceSpec(Part, frozen=True, kw_only=True):
+class DeviceSpec(ResourcePart, frozen=True, kw_only=True):
     """A device the gateway knows."""
 
     enabled: Live[bool] = True
@@ -156,7 +156,7 @@ class DeviceSpec(Part, frozen=True, kw_only=True):
 # --- Gateway ---------------------------------------------------------------------------------------------------------
 
 
-class Listeners(Part, frozen=True, kw_only=True):
+class ListenerSpec(ResourcePart, frozen=True, kw_only=True):
     """Where the gateway listens. What is not named is not served."""
 
     mqtt: Restart[HostPort | None] = None
@@ -197,10 +197,10 @@ SHORT_FORMS: Final = {
     "mqtt_wss": (Protocol.MQTT, True, True),
     "amqp_wss": (Protocol.AMQP, True, True),
 }
-"""(Protocol, WebSocket?, TLS?) of the fields of `Listeners` that are one."""
+"""(Protocol, WebSocket?, TLS?) of the fields of `ListenerSpec` that are one."""
 
 
-class HubPart(Part, frozen=True, kw_only=True):
+class HubPart(ResourcePart, frozen=True, kw_only=True):
     """The hub this gateway belongs to. It makes a connector called `hub` that forwarders can name."""
 
     url: Live[str]
@@ -222,10 +222,10 @@ class HubPart(Part, frozen=True, kw_only=True):
         return (self.url, *self.failover)
 
 
-class GatewaySpec(Part, frozen=True, kw_only=True):
+class GatewaySpec(ResourcePart, frozen=True, kw_only=True):
     """This node."""
 
-    listeners: Restart[Listeners] = Listeners()
+    listeners: Restart[ListenerSpec] = ListenerSpec()
     """Where it listens."""
     hub: Live[HubPart | None] = None
     """The hub it belongs to."""
@@ -245,7 +245,7 @@ class GatewaySpec(Part, frozen=True, kw_only=True):
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
-class SystemSpec(Part, frozen=True, kw_only=True):
+class SystemSpec(ResourcePart, frozen=True, kw_only=True):
     """The system a gateway from a card is to run: which one, and where its bundle is fetched. `waypost image bundle`
     writes it. Services of the machine follow it; the broker does not change by it."""
 

@@ -16,13 +16,22 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from bridge.desired import DesiredError, DesiredReport, Failure, Outcome, Signed, SystemReport, Verified, digest_of
-from bridge.forwarders.outcome import Outcome as Settlement
+from bridge.desired import (
+    ApplyFailure,
+    ApplyOutcome,
+    DesiredError,
+    DesiredReport,
+    SignedDesired,
+    SystemReport,
+    VerifiedDesired,
+    digest_of,
+)
+from bridge.forwarders.outcome import ForwardOutcome as Settlement
 from bridge.resources.errors import ConfigurationRejected
 from edge.broker.store.lock import is_held
 from edge.configuration.desired_inbox import Answer, DesiredInbox
 from edge.configuration.file import RepositoryError
-from edge.configuration.following import Following, Reconfigurable
+from edge.configuration.following import ConfigurationFollower, Reconfigurable
 from edge.configuration.hub_versions import HubVersions, NotTaken, Version
 from edge.configuration.options import OptionsRefused, RunOptions
 from edge.configuration.repository import Repository
@@ -83,10 +92,10 @@ class Trials:
     def __init__(
         self,
         data: Path,
-        following: Following,
+        following: ConfigurationFollower,
         *,
         certificate: Path,
-        verify: Callable[[Signed], Verified],
+        verify: Callable[[SignedDesired], VerifiedDesired],
         system: SystemUpdates,
         restart: Callable[[], None],
     ) -> None:
@@ -101,7 +110,7 @@ class Trials:
         self._gateway: Reconfigurable | None = None
         self._uplink: ConnectorUplink | None = None
         """The one the gateway shows its certificate over."""
-        self._unread: Failure | None = None
+        self._unread: ApplyFailure | None = None
         """Of the last document, which said no version that can be believed."""
         self._one_at_a_time = asyncio.Lock()
         self._deadline: Deadline | None = None
@@ -173,7 +182,7 @@ class Trials:
                 outcome, words = Settlement.ACCEPTED, ""
             except DesiredError as error:
                 log.warning("a configuration from the hub is refused: %s", error)
-                self._unread = Failure(0, Outcome.REFUSED, str(error))
+                self._unread = ApplyFailure(0, ApplyOutcome.REFUSED, str(error))
                 outcome, words = Settlement.REJECTED, str(error)
             except NotTaken as why:
                 log.info("a configuration from the hub is not taken: %s", why)
@@ -189,7 +198,7 @@ class Trials:
     async def _decide(self, body: bytes) -> None:
         """Raises `DesiredError`, `NotTaken`, `RepositoryError`."""
         try:
-            signed = msgspec.json.decode(body, type=Signed)
+            signed = msgspec.json.decode(body, type=SignedDesired)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise DesiredError(f"it cannot be read: {error}") from None
         verified = await asyncio.to_thread(self._verify, signed)

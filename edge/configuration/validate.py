@@ -44,7 +44,7 @@ from edge.configuration.resources import (
     DeviceSpec,
     GatewaySpec,
     HubPart,
-    Listeners,
+    ListenerSpec,
     MessagingUserSpec,
     SystemSpec,
 )
@@ -60,7 +60,7 @@ ORIGIN: Final = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,
 IDENTIFIER_WORDS: Final = "letters, digits and . _ : = -"
 """What Hono's identifiers are made of."""
 
-_CAMEL: Final = {field.attribute: field.path[-1] for field in fields_of(Listeners)}
+_CAMEL: Final = {field.attribute: field.path[-1] for field in fields_of(ListenerSpec)}
 """What a listener is called in YAML."""
 
 

@@ -49,7 +49,7 @@ class FoundProblem(NamedTuple):
     severity: Severity = Severity.ERROR
 
 
-class Problem(msgspec.Struct, frozen=True):
+class HealthProblem(msgspec.Struct, frozen=True):
     """Problem with the time at which it was first seen."""
 
     name: str
@@ -60,7 +60,7 @@ class Problem(msgspec.Struct, frozen=True):
     severity: Severity = Severity.ERROR
 
 
-def serving(problems: Iterable[Problem]) -> bool:
+def serving(problems: Iterable[HealthProblem]) -> bool:
     """Return True when none of the problems is an error."""
     return all(problem.severity is not Severity.ERROR for problem in problems)
 
@@ -72,20 +72,20 @@ class ProblemList:
         self._utc_s = utc_s
         self._since: dict[tuple[str, str], str] = {}
 
-    def update(self, found: Iterable[FoundProblem]) -> list[Problem]:
+    def update(self, found: Iterable[FoundProblem]) -> list[HealthProblem]:
         """Return the current list: the most serious first, then the oldest first. A problem that is not in `found` has
         ended."""
         now = datetime.datetime.fromtimestamp(self._utc_s(), datetime.UTC).isoformat(timespec="seconds")
         shown = sorted(set(found), key=lambda one: one.severity.rank)[:PROBLEMS_MAX]
         problems = [
-            Problem(one.name, one.what, self._since.get((one.name, one.what), now), one.next_step, one.severity)
+            HealthProblem(one.name, one.what, self._since.get((one.name, one.what), now), one.next_step, one.severity)
             for one in shown
         ]
         self._log_changes(problems)
         self._since = {(one.name, one.what): one.since for one in problems}
         return sorted(problems, key=lambda one: (one.severity.rank, one.since))
 
-    def _log_changes(self, problems: Sequence[Problem]) -> None:
+    def _log_changes(self, problems: Sequence[HealthProblem]) -> None:
         """Log each problem that began or ended since the last call."""
         for problem in problems:
             if (problem.name, problem.what) not in self._since:
@@ -104,7 +104,7 @@ class HealthChecks:
         self._sources = sources
         self._problems = problems or ProblemList()
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[HealthProblem]:
         """All of them, as they are now."""
         return self._problems.update(self._found())
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bridge.resources.document import Document, documents
-from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
+from bridge.resources.errors import ConfigurationError, ConfigurationRejected, ResourceOrigin
 from bridge.resources.resource import Resource
 from bridge.resources.schema import build
 from edge.card.resource import FILE_BYTES_MAX, KIND, KINDS, Card, Plain, of, plain_of, read
@@ -107,7 +107,7 @@ def of_arguments(words: Sequence[str], base: Document | None) -> Written:
                 several = f"several are one value, with spaces between: {name}='A B'"
             raise ImageError(f"{name} is given twice", hint=several, code=USAGE)
         given[name] = _text_of(name, Path(value[1:])) if value[:1] == "@" else value
-    origin = Origin("the command line", {(): 0})
+    origin = ResourceOrigin("the command line", {(): 0})
     if base is None:
         return _made(given, None, origin)
     try:
@@ -159,7 +159,7 @@ def of_csv(path: Path, base: Plain | None) -> list[Written]:
             continue
         given = {name: cell.strip() for name, cell in zip(names, cells, strict=False) if cell.strip()}
         try:  # a row is a gateway of its own, whatever the one is called that the document was written for
-            one = _made({NAME: "", **given}, base, Origin(str(path), {(): row}))
+            one = _made({NAME: "", **given}, base, ResourceOrigin(str(path), {(): row}))
         except _Wrong as wrong:
             errors += wrong.errors
             continue
@@ -216,7 +216,7 @@ def _require_known(name: str, place: str) -> None:
         )
 
 
-def _made(given: Mapping[str, str], base: Plain | None, origin: Origin) -> Written:
+def _made(given: Mapping[str, str], base: Plain | None, origin: ResourceOrigin) -> Written:
     """Raises _Wrong, with paths by the names above."""
     plain = copy.deepcopy(base) if base is not None else document("", {})
     plain["spec"] = plain.get("spec") or {}  # without a value where all below it is a comment
@@ -252,7 +252,7 @@ def _mapping(place: Plain, key: str) -> Plain:
     return found
 
 
-def _at(origin: Origin, error: ConfigurationError) -> ConfigurationError:
+def _at(origin: ResourceOrigin, error: ConfigurationError) -> ConfigurationError:
     """The same there."""
     return ConfigurationError(origin.source, origin.line(()), error.path, error.message)
 

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from bridge.batch import Batch
 from bridge.engine import Engine
-from bridge.intake import Intake, Unread
+from bridge.intake import Intake, UnreadDelivery
 from bridge.plain import Arrival
 from bridge.sasl import ANONYMOUS, SaslServer
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.listeners.tcp import TcpListener
 
 _WRITE_BYTES_MAX = 1 << 20
@@ -42,10 +42,12 @@ class AcceptingHub:
         self._thread.join(10)
         self._loop.close()
 
-    def _driver(self, gone: Callable[[Driver], None]) -> Driver:
+    def _driver(self, gone: Callable[[ConnectionDriver], None]) -> ConnectionDriver:
         sasl = SaslServer(lambda _mechanism, _name, _password: ANONYMOUS, anonymous=ANONYMOUS)
         engine = Engine(container_id="hub", server=True, sasl=sasl, now=self._loop.time())
-        return Driver(engine, lambda driver: Intake(engine, self, driver), write_bytes_max=_WRITE_BYTES_MAX, gone=gone)
+        return ConnectionDriver(
+            engine, lambda driver: Intake(engine, self, driver), write_bytes_max=_WRITE_BYTES_MAX, gone=gone
+        )
 
     # --- IntakeService ------------------------------------------------------------------------------------------
 
@@ -63,7 +65,7 @@ class AcceptingHub:
 
     manifests_arrived = ledger_arrived
 
-    def unreadable_arrived(self, intake: Intake, token: int, _unread: Unread, _gateway: str) -> None:
+    def unreadable_arrived(self, intake: Intake, token: int, _unread: UnreadDelivery, _gateway: str) -> None:
         intake.accept((token,))
 
     def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None:

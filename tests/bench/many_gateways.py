@@ -29,7 +29,7 @@ from deltalake import DeltaTable
 from bridge import plain
 from bridge.batch import CAPABILITY
 from bridge.columns import pack, planes
-from bridge.engine import Closed, Dispositions, Engine, Link, State
+from bridge.engine import Closed, DeliveryState, Dispositions, Engine, Link
 from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
 from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_LAST_S
 from tests.bench.comparison import Benchmark, Settings
@@ -233,7 +233,7 @@ class Gateway:
                 raise LoadFailed(f"the hub has closed the connection of {self.name}: {event.condition}")
             if isinstance(event, Dispositions):
                 for tag, state, settled, detail in event.items:
-                    if state is not State.ACCEPTED:
+                    if state is not DeliveryState.ACCEPTED:
                         raise LoadFailed(f"the hub has not accepted what {self.name} sent: {state.name} {detail!r}")
                     if not settled:
                         self._engine.settle_sent(event.link, tag)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.manifest import Statement
+from bridge.manifest import ManifestStatement
 from cloud.lake.sequences import Stream
 from cloud.proof import judgement as proof
 from cloud.proof.landed import Landed
@@ -86,10 +86,10 @@ def of_proof(said: Case) -> proof.Judged:
     return proof.judge(STREAM, landed, ledger, statements, proof.Circumstances(backlog, said["lanes"]))
 
 
-def statement(first: int, last: int, hours: float) -> Statement:
-    values: dict[str, Any] = dict.fromkeys(Statement.__struct_fields__, "")
+def statement(first: int, last: int, hours: float) -> ManifestStatement:
+    values: dict[str, Any] = dict.fromkeys(ManifestStatement.__struct_fields__, "")
     values |= {"hour": nanoseconds(START), "until": nanoseconds(START) + int(hours * 3.6e12)}
-    return Statement(**(values | {"first_sequence": first, "last_sequence": last}))
+    return ManifestStatement(**(values | {"first_sequence": first, "last_sequence": last}))
 
 
 def nanoseconds(at: datetime.datetime) -> int:

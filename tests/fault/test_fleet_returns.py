@@ -13,7 +13,7 @@ import pytest
 
 from bridge.amqp_connection import AmqpConnection
 from bridge.backoff import Backoff
-from bridge.dialer import Dialer, Endpoint
+from bridge.dialer import Dialer, PeerEndpoint
 from bridge.engine import Engine
 from bridge.flow import Outcomes, SendFlow
 from bridge.hub_links import HubLinks
@@ -81,7 +81,7 @@ class Gateway:
         self.live = Place(self.uplink.live, self.name, "plant/2")
         reports = Reports()
         self.dialer = Dialer(
-            [Endpoint("127.0.0.1", port)],
+            [PeerEndpoint("127.0.0.1", port)],
             lambda dialer, endpoint: SocketAttempt(
                 dialer,
                 endpoint,

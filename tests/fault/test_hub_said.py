@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.engine import State
+from bridge.engine import DeliveryState
 from bridge.plain import data_section
 from tests.integration.test_hub import Client
 from tests.support.medium import Files, Medium
@@ -35,14 +35,14 @@ def test_a_lake_that_cannot_be_written(tmp_path: Path, medium: Medium, fault: st
     async def scenario() -> None:
         client = await Client("gw1").connect(running.endpoints["amqp"])
         client.batch(0, "a", 0, 50)
-        await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
+        await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         code = errno.ENOSPC if fault == "full" else errno.EROFS
         medium.fail(Files.ALL, write=code, opening=code)
         client.batch(1, "a", 50, 50)
         await asyncio.to_thread(said, running.port("http"), "landing", "it fails")
-        assert client.outcomes == {0: State.ACCEPTED}, "nothing is acknowledged"
+        assert client.outcomes == {0: DeliveryState.ACCEPTED}, "nothing is acknowledged"
         medium.heal()
-        await client.until(lambda: client.outcomes == {0: State.ACCEPTED, 1: State.ACCEPTED})
+        await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED, 1: DeliveryState.ACCEPTED})
         await asyncio.to_thread(over, running.port("http"), "landing")
         client.close()
 
@@ -54,7 +54,7 @@ def test_what_it_puts_aside(tmp_path: Path) -> None:
     async def scenario() -> None:
         client = await Client("gw1").connect(running.endpoints["amqp"])
         client.send("telemetry", 0, data_section(b"this is no batch"))
-        await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
+        await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         client.close()
 
     with hub(tmp_path) as running:
@@ -70,7 +70,7 @@ def test_a_log_nobody_reads_stops_nothing(tmp_path: Path) -> None:
         async def is_served(number: int) -> None:
             client = await Client(f"gateway-{number:03}-{'x' * 150}").connect(running.endpoints["amqp"])
             client.batch(0, "a", 0, 1)
-            await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
+            await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
             client.close()
 
         async def scenario() -> None:

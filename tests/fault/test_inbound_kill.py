@@ -24,7 +24,7 @@ import pytest
 from bridge import plain
 from bridge import sections as s
 from bridge.amqp_values import encode
-from bridge.engine import State
+from bridge.engine import DeliveryState
 from tests.support.amqp_sender import AmqpSender
 from tests.support.kafka import Kafka, kafka_jars
 from tests.support.lake import rows
@@ -126,7 +126,7 @@ def test_a_queue_of_another_gateway(tmp_path: Path) -> None:
             bodies = [b"%d" % number for number in range(len(sent), len(sent) + EACH)]
             ids = (b"\x00\x53" + bytes((s.PROPERTIES,)) + encode([f"order-{body.decode()}"]) for body in bodies)
             sender.send(*(name + plain.data_section(body) for name, body in zip(ids, bodies, strict=True)))
-            assert set(sender.settled()) == {State.ACCEPTED}
+            assert set(sender.settled()) == {DeliveryState.ACCEPTED}
             sent.extend(bodies)
 
         with gateway(tmp_path, address="orders", remote="queue/orders", **places) as near:

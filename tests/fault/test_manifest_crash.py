@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.manifest import GENESIS, Statement
+from bridge.manifest import GENESIS, ManifestStatement
 from edge.broker.retention import manifests
 from edge.broker.store.limits import StoreLimits
 from tests.contract.store.rig import sqlite_rig
@@ -33,9 +33,9 @@ def live(bench: Bench) -> None:
             bench.taken()
 
 
-def held(statements: list[Statement]) -> dict[str, int]:
+def held(statements: list[ManifestStatement]) -> dict[str, int]:
     """How many messages are stated of each address; each statement follows on the one before, or this fails."""
-    known: dict[str, Statement] = {}
+    known: dict[str, ManifestStatement] = {}
     for one in statements:
         known.setdefault(one.digest, one)  # the same statement again, after a crash, is the same
     ends: dict[str, tuple[int, str]] = {}
@@ -53,8 +53,8 @@ def test_every_message_is_stated_once_whatever_commit_was_the_last(
     monkeypatch.setattr(manifests, "ADDRESSES_STATED_TOGETHER", together)
     rig = sqlite_rig(tmp_path / "gw", StoreLimits(counted_commits_max=5))
     bench = Bench(rig)
-    copies: list[tuple[Path, list[Statement]]] = []
-    received: list[Statement] = []
+    copies: list[tuple[Path, list[ManifestStatement]]] = []
+    received: list[ManifestStatement] = []
 
     def keep(_commit: object) -> None:
         copy = tmp_path / f"copy{len(copies)}"
@@ -80,6 +80,6 @@ def test_every_message_is_stated_once_whatever_commit_was_the_last(
         again.store.close()
 
 
-def stated(bench: Bench) -> list[Statement]:
+def stated(bench: Bench) -> list[ManifestStatement]:
     """What has left for the hub so far, which may have it all."""
     return [statement for _, document in bench.wire.sent for statement in read(document)]

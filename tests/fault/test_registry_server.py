@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.batch import CAPABILITY, encode
-from bridge.engine import State
+from bridge.engine import DeliveryState
 from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.plain import data_section
 from tests.support.amqp_sender import AmqpSender
@@ -65,7 +65,7 @@ def test_landing_holds_and_goes_on_with_the_server(tmp_path: Path, postgres: Pos
                 shown.append(json.dumps(status(running)))
                 assert "registry" in status(running)["landing"]["fault"]["reason"]
             sent += 40
-            assert gateway.settled() == [State.ACCEPTED] * sent
+            assert gateway.settled() == [DeliveryState.ACCEPTED] * sent
         shown.append(json.dumps(status(running)))
         assert not status(running)["landing"]["failing"]
         assert running.stop() == 0

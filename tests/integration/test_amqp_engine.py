@@ -17,7 +17,7 @@ from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 
 from bridge.engine import Engine
 from bridge.sasl import SaslServer
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.router.router import Router
@@ -64,11 +64,11 @@ class Server:
             loop.call_soon(router.flush)
 
         router = Router(store, AddressTable(rules), clock_ns=lambda: 1, flush_soon=flush_soon)
-        drivers: set[Driver] = set()
+        drivers: set[ConnectionDriver] = set()
 
-        def accept() -> Driver:
+        def accept() -> ConnectionDriver:
             engine = Engine(container_id="broker", server=True, sasl=self._sasl(), now=loop.time())
-            driver = Driver(
+            driver = ConnectionDriver(
                 engine, lambda d: AmqpSession(d, engine, router), write_bytes_max=1 << 18, gone=drivers.discard
             )
             drivers.add(driver)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bridge.amqp_values import Described, Symbol, Uint, Ulong, encode
+from bridge.amqp_values import DescribedValue, Symbol, Uint, Ulong, encode
 from tests.support.frames import (
     ATTACH,
     BEGIN,
@@ -133,7 +133,14 @@ def test_answers_to_what_was_settled_are_no_crime(peer: FramePeer) -> None:
         peer.transfer(1, i, b"x")
     for _ in range(10):
         found = peer.expect(TRANSFER)
-        answer = (DISPOSITION, True, Uint(found.fields[1]), Uint(found.fields[1]), True, Described(Ulong(0x24), []))
+        answer = (
+            DISPOSITION,
+            True,
+            Uint(found.fields[1]),
+            Uint(found.fields[1]),
+            True,
+            DescribedValue(Ulong(0x24), []),
+        )
         peer.send(*answer).send(*answer)
     peer.transfer(1, 10, b"y")
     assert peer.expect(TRANSFER).payload.endswith(b"y")
@@ -176,7 +183,7 @@ def test_a_malformed_message_is_rejected_and_the_next_one_is_not(peer: FramePeer
     found = peer.expect(TRANSFER)
     assert found.payload.endswith(b"good")
     number = Uint(found.fields[1])
-    peer.send(DISPOSITION, True, number, number, True, Described(Ulong(0x24), []))
+    peer.send(DISPOSITION, True, number, number, True, DescribedValue(Ulong(0x24), []))
     assert peer.expect(DISPOSITION).fields[4].descriptor == ACCEPTED
 
 
@@ -189,7 +196,7 @@ def test_a_link_to_a_last_will_is_refused(peer: FramePeer) -> None:
 def test_a_message_to_a_last_will_over_the_anonymous_relay_is_refused(peer: FramePeer) -> None:
     peer.begin()
     peer.attach("relay", 0, SENDER, None).expect(ATTACH)
-    message = encode(Described(Ulong(0x73), [None, None, "$lwt"])) + encode(Described(Ulong(0x75), b"gone"))
+    message = encode(DescribedValue(Ulong(0x73), [None, None, "$lwt"])) + encode(DescribedValue(Ulong(0x75), b"gone"))
     peer.send(TRANSFER, Uint(0), Uint(0), b"0", Uint(0), payload=message)
     outcome = peer.expect(DISPOSITION).fields[4]
     assert outcome.descriptor == REJECTED
@@ -214,7 +221,7 @@ class TestStolenLink:
         peer.begin()
         peer.attach("one", 0, RECEIVER, "topic/s").expect(ATTACH)
         peer.begin(1)
-        mine, theirs = Described(Ulong(0x28), ["topic/s"]), Described(Ulong(0x29), [None])
+        mine, theirs = DescribedValue(Ulong(0x28), ["topic/s"]), DescribedValue(Ulong(0x29), [None])
         peer.send(ATTACH, "one", Uint(0), RECEIVER, None, None, mine, theirs, channel=1)
         assert peer.expect(DETACH).error == "amqp:link:stolen"
 
@@ -258,7 +265,7 @@ class TestDurableSubscription:
                 peer.transfer(1, i, b"%d" % i)
             found = [peer.expect(TRANSFER) for _ in range(3)]
             first = Uint(found[0].fields[1])
-            peer.send(DISPOSITION, True, first, first, True, Described(Ulong(0x24), []))
+            peer.send(DISPOSITION, True, first, first, True, DescribedValue(Ulong(0x24), []))
             peer.send(DETACH, Uint(0), False)
             peer.expect(DETACH)
         with FramePeer(gateway.port("amqp"), "resumes") as peer:

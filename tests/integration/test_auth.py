@@ -23,7 +23,7 @@ from proton import ConnectionException, Delivery, Link, Message
 from proton.reactor import LinkOption
 from proton.utils import BlockingConnection, LinkDetached, SendException, SyncRequestResponse
 
-from bridge.engine import Attached, Closed, Detached, Engine, Opened
+from bridge.engine import Attached, Closed, Detached, Engine, PeerOpened
 from bridge.sasl import SaslClient
 from edge.broker.mqtt import packets
 from tests.support.machines import take_all
@@ -354,7 +354,7 @@ class EngineClient:
 
 def test_amqp_scram(site: Site) -> None:
     client = EngineClient(site, SaslClient("alice", "wonderland"))
-    client.until(Opened)
+    client.until(PeerOpened)
     client.engine.attach_sender("s", "plant/7")
     assert isinstance(client.until(Attached), Attached)
     client.engine.attach_sender("t", "secret")

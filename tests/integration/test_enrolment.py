@@ -21,8 +21,8 @@ import paho.mqtt.client as paho
 import pytest
 from cryptography import x509
 
-from bridge.enrolment import RENEWAL_PATH, RenewalRequest, Token
-from bridge.resources.endpoint import Endpoint
+from bridge.enrolment import RENEWAL_PATH, EnrolmentToken, RenewalRequest
+from bridge.resources.endpoint import ListenEndpoint
 from edge.appliance.identity.enrolling import enrol
 from edge.appliance.identity.exchange import HubEnrolmentClient, NotIssued, trusting
 from edge.appliance.identity.location import REVOKED, identity_file
@@ -233,7 +233,7 @@ def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
         assert (code, "does not speak AMQP" in said) == (1, True), said
         for wrong in ((url.replace("amqps", "amqp"), token), (url, "wpt1.x"), (url, token[:-3])):
             assert init(tmp_path, *wrong)[0] == 2
-        other = Token.parse(token)._replace(authority=b"x" * 32).text
+        other = EnrolmentToken.parse(token)._replace(authority=b"x" * 32).text
         code, said = init(tmp_path, url, other)
         assert (code, "not the hub this token is for" in said) == (1, True), said
         code, said = init(tmp_path, url.replace("localhost", "127.0.0.2"), token)
@@ -245,7 +245,7 @@ def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
         code, said = init(tmp_path / "elsewhere", url, fleet(tmp_path, "token", "create"))
         assert (code, "--gateway hall" in said) == (1, True), said
         revoked = fleet(tmp_path, "token", "create")
-        fleet(tmp_path, "token", "revoke", Token.parse(revoked).id)
+        fleet(tmp_path, "token", "revoke", EnrolmentToken.parse(revoked).id)
         code, said = init(tmp_path, url, revoked, name="third")
         assert (code, "was revoked" in said) == (1, True), said
         assert not (tmp_path / "second").exists()
@@ -255,8 +255,8 @@ def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
 def test_a_hundred_gateways(tmp_path: Path) -> None:
     """They come at once, each with its token."""
     with hub(tmp_path) as far:
-        tokens = [Token.parse(text) for text in fleet(tmp_path, "token", "create", "--count", "100").split()]
-        exchange = HubEnrolmentClient(Endpoint("localhost", far.port("amqps")), WAIT_S)
+        tokens = [EnrolmentToken.parse(text) for text in fleet(tmp_path, "token", "create", "--count", "100").split()]
+        exchange = HubEnrolmentClient(ListenEndpoint("localhost", far.port("amqps")), WAIT_S)
 
         def come(number: int) -> str:
             data = tmp_path / f"gw{number}"
@@ -343,14 +343,16 @@ class TestRenewal:
         context.load_cert_chain(file, file)
         for port in ports:
             request = RenewalRequest(signing_request(new_key()))
-            issued = HubEnrolmentClient(Endpoint("localhost", port)).ask(RENEWAL_PATH, request, context)
+            issued = HubEnrolmentClient(ListenEndpoint("localhost", port)).ask(RENEWAL_PATH, request, context)
             assert (issued.tenant, issued.gateway) == ("default", "hall")
 
     def test_by_nobody(self, enrolled: tuple[Path, int, int]) -> None:
         folder, port, _ = enrolled
         request = RenewalRequest(signing_request(new_key()))
         with pytest.raises(NotIssued) as refused:
-            HubEnrolmentClient(Endpoint("localhost", port)).ask(RENEWAL_PATH, request, trusting(authority_of(folder)))
+            HubEnrolmentClient(ListenEndpoint("localhost", port)).ask(
+                RENEWAL_PATH, request, trusting(authority_of(folder))
+            )
         assert refused.value.reason == "no-certificate"
 
 
@@ -437,7 +439,7 @@ def test_whoever_has_a_stolen_key_of_the_hub_gets_nothing(tmp_path: Path) -> Non
             assert log.read_text().count("connected to waypost-hub") == 1, "a link that stands goes on"
         listed = json.loads(fleet(tmp_path, "list", "--json"))
         assert [each["gateway"] for each in listed] == ["hall"], "the hub is no gateway"
-        fetch(data, HubEnrolmentClient(Endpoint("localhost", port)))
+        fetch(data, HubEnrolmentClient(ListenEndpoint("localhost", port)))
         assert running.stop() == 0
     with Impostor(port, stolen) as impostor, Waypost(log, "edge", "run", "--data", str(data)) as gateway:
         reason = "certificate verify failed: certificate revoked; nothing is sent to whoever that is"

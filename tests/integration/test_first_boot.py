@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from bridge.enrolment import Token
+from bridge.enrolment import EnrolmentToken
 from cloud.hub.registry.enrolments import Enrolments
 from cloud.hub.registry.location import sqlite_file
 from edge.appliance.first_boot.journal import state_of
@@ -153,7 +153,7 @@ def test_through_a_proxy_at_the_url_that_is_let_out(fleet: EnrolledFleet) -> Non
 
 
 def test_what_keeps_it_from_enrolling_is_said_in_the_same_places(fleet: EnrolledFleet) -> None:
-    machine = Machine(fleet, "spent", token=Token.make(Token.parse(token(fleet)).authority).text)
+    machine = Machine(fleet, "spent", token=EnrolmentToken.make(EnrolmentToken.parse(token(fleet)).authority).text)
     machine.run(*machine.settings())
     machine.make()
     said = machine.run(*machine.enrol("--once"), code=1)

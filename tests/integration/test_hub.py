@@ -25,11 +25,11 @@ import pytest
 from deltalake import DeltaTable
 
 from bridge.batch import CAPABILITY, encode
-from bridge.engine import Attached, Closed, Condition, Dispositions, Engine, Link, Opened, State
+from bridge.engine import Attached, Closed, Condition, DeliveryState, Dispositions, Engine, Link, PeerOpened
 from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.plain import Hop, data_section, messages
 from bridge.sasl import SaslClient
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCH = "e" * 32
@@ -90,14 +90,14 @@ class Client:
         self.engine.open()
         self.batching = batching
         self.links: dict[str, Link] = {}
-        self.outcomes: dict[int, State] = {}
+        self.outcomes: dict[int, DeliveryState] = {}
         self.closed: Condition | None = None
         self.over = False
-        self.driver: Driver | None = None
+        self.driver: ConnectionDriver | None = None
 
     def handle(self, events: Sequence[Any]) -> None:
         for event in events:
-            if isinstance(event, Opened):
+            if isinstance(event, PeerOpened):
                 for target in ("telemetry", "status", "ledger"):
                     wanted = (CAPABILITY,) if target == "telemetry" and self.batching else ()
                     self.engine.attach_sender(target, target, desired_capabilities=wanted)
@@ -114,11 +114,11 @@ class Client:
     async def connect(self, endpoint: tuple[str, int]) -> Client:
         loop = asyncio.get_running_loop()
 
-        def owner(driver: Driver) -> Client:
+        def owner(driver: ConnectionDriver) -> Client:
             self.driver = driver
             return self
 
-        await loop.create_connection(lambda: Driver(self.engine, owner, write_bytes_max=1 << 20), *endpoint)
+        await loop.create_connection(lambda: ConnectionDriver(self.engine, owner, write_bytes_max=1 << 20), *endpoint)
         await self.until(lambda: len(self.links) == 3 and all(link.credit > 0 for link in self.links.values()))
         return self
 
@@ -164,13 +164,13 @@ def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
         client.send("ledger", 4, data_section(msgspec.json.encode(entry)))
         client.send("telemetry", 5, data_section(b"this is no batch"))
         await client.until(lambda: len(client.outcomes) == 6)
-        assert set(client.outcomes.values()) == {State.ACCEPTED}, "what cannot be read is kept in quarantine"
+        assert set(client.outcomes.values()) == {DeliveryState.ACCEPTED}, "what cannot be read is kept in quarantine"
         second = await Client("gw1").connect(running.amqp)
         await client.until(lambda: client.over)
         assert client.closed is not None
         assert client.closed.name == "amqp:connection:forced"
         second.batch(0, "a", 200, 10)
-        await second.until(lambda: second.outcomes == {0: State.ACCEPTED})
+        await second.until(lambda: second.outcomes == {0: DeliveryState.ACCEPTED})
         status = running.get("/api/v1/status")
         assert status["totals"]["rows"] == 170
         assert status["totals"]["duplicates"] == 50
@@ -190,7 +190,7 @@ def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
     async def again(running: HubProcess) -> None:
         client = await Client("gw1").connect(running.amqp)
         client.batch(0, "a", 0, 215)
-        await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
+        await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         client.close()
 
     with hub(tmp_path) as running:
@@ -224,7 +224,7 @@ def test_plain_messages_land_under_their_names(tmp_path: Path) -> None:
         client.send("telemetry", 3, messages(Hop("other", EPOCH), 9, run)[0])
         client.send("telemetry", 4, data_section(b"nameless"))
         await client.until(lambda: len(client.outcomes) == 5)
-        assert [client.outcomes[tag] for tag in range(5)] == [State.ACCEPTED] * 3 + [State.REJECTED] * 2
+        assert [client.outcomes[tag] for tag in range(5)] == [DeliveryState.ACCEPTED] * 3 + [DeliveryState.REJECTED] * 2
         client.close()
 
     with hub(tmp_path) as running:
@@ -256,7 +256,7 @@ def test_connections_that_come_and_go_do_not_keep_landing_from_going_on(tmp_path
             await client.until(lambda tag=tag: tag in client.outcomes)  # type: ignore[misc]
         over.set()
         await restless
-        assert set(client.outcomes.values()) == {State.ACCEPTED}
+        assert set(client.outcomes.values()) == {DeliveryState.ACCEPTED}
         client.close()
         return sent
 
@@ -290,7 +290,7 @@ def test_garbage_on_either_port_leaves_the_hub_serving(tmp_path: Path) -> None:
     async def scenario(running: HubProcess) -> None:
         client = await Client("gw1").connect(running.amqp)
         client.batch(0, "a", 0, 5)
-        await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
+        await client.until(lambda: client.outcomes == {0: DeliveryState.ACCEPTED})
         client.close()
 
     with hub(tmp_path) as running:

@@ -11,12 +11,12 @@ import pytest
 from proton import Message, Timeout
 from proton.utils import BlockingConnection
 
-from bridge.engine import State
+from bridge.engine import DeliveryState
 from cloud.hub.limits import COPIES_WAITING_BYTES_MAX, FRAME_BYTES_MAX
 from tests.integration.test_transports import has_module
 from tests.support.amqp_sender import AmqpSender
 from tests.support.processes import Waypost, hub, wait_until
-from tests.support.tenants import EPOCH, WAIT_S, Lane, batch, body
+from tests.support.tenants import EPOCH, WAIT_S, BatchLane, batch, body
 
 ANNOTATIONS = "x-opt-waypost-"
 
@@ -40,7 +40,7 @@ def test_a_copy_says_what_it_is_a_copy_of(running: Waypost) -> None:
     receiver = application.create_receiver("copy/+/temp")
     with gateway(running, "gw-copy") as sender:
         sender.send(batch("copy/7/temp", 40, [b"21.5", b"21.6"]), batch("elsewhere", 0, [b"not asked for"]))
-        assert sender.settled() == [State.ACCEPTED] * 2
+        assert sender.settled() == [DeliveryState.ACCEPTED] * 2
     for sequence, reading in ((40, b"21.5"), (41, b"21.6")):
         message = receiver.receive(timeout=WAIT_S)
         assert (message.address, bytes(message.body)) == ("copy/7/temp", reading)
@@ -62,7 +62,7 @@ def test_what_was_sent_while_nobody_received_or_is_old_is_in_the_lake_alone(runn
     with gateway(running, "gw-old") as sender:
         sender.send(batch("old/1", 0, [b"before"])).settled()
         receiver = application.create_receiver("old/#")
-        sender.send(batch("old/1", 1, [b"backlog"], lane=Lane.BACKLOG)).settled()
+        sender.send(batch("old/1", 1, [b"backlog"], lane=BatchLane.BACKLOG)).settled()
         sender.send(batch("old/1", 2, [b"live"])).settled()
     assert body(receiver) == b"live"
     application.close()
@@ -108,7 +108,7 @@ def test_a_slow_application_stops_nothing(running: Waypost) -> None:
     with gateway(running, "gw-flood") as sender:
         for i in range(batches):
             sender.send(batch("flood/1", i * messages, [large] * messages))
-        assert set(sender.settled()) == {State.ACCEPTED}
+        assert set(sender.settled()) == {DeliveryState.ACCEPTED}
         wait_until(lambda: missed(running) > 0, timeout_s=WAIT_S, what="counting of what was missed")
         sender.send(batch("flood/last", 0, [b"last"])).settled()
     assert body(receiver) == b"last"

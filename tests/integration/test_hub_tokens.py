@@ -14,7 +14,7 @@ import pytest
 from proton import ConnectionException, Message, SSLDomain
 from proton.utils import BlockingConnection, LinkDetached
 
-from bridge.engine import Closed, Opened
+from bridge.engine import Closed, PeerOpened
 from tests.integration.test_enrolment import hub
 from tests.integration.test_tokens import until_closed
 from tests.support.issuer import AUDIENCE, TestIssuer
@@ -115,7 +115,7 @@ def test_oauthbearer_until_it_expires(site: Site) -> None:
         if failure is None:
             break
     assert failure is None
-    assert any(isinstance(event, Opened) for event in found)
+    assert any(isinstance(event, PeerOpened) for event in found)
     (closed,) = [event for event in found if isinstance(event, Closed)]
     assert "the token has expired" in closed.condition.description
 
@@ -123,7 +123,7 @@ def test_oauthbearer_until_it_expires(site: Site) -> None:
 def test_a_token_for_somebody_else(site: Site) -> None:
     found, failure = opened(site, site.issuer.token("app@acme", SCOPE, aud="other"))
     assert "refused our credentials" in str(failure)
-    assert not any(isinstance(event, Opened) for event in found)
+    assert not any(isinstance(event, PeerOpened) for event in found)
 
 
 def test_over_http(site: Site) -> None:

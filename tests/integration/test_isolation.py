@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bridge.engine import Attached, Closed, Dispositions, Engine, Link, Opened, State, Transfers
-from bridge.resources.endpoint import Endpoint
+from bridge.engine import Attached, Closed, DeliveryState, Dispositions, Engine, Link, PeerOpened, Transfers
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.sasl import SaslClient
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.session import AmqpSession
@@ -50,14 +50,14 @@ class Client:
 
     async def connect(self, port: int) -> None:
         _, driver = await asyncio.get_running_loop().create_connection(
-            lambda: Driver(self.engine, lambda _: self, write_bytes_max=1 << 20), "127.0.0.1", port
+            lambda: ConnectionDriver(self.engine, lambda _: self, write_bytes_max=1 << 20), "127.0.0.1", port
         )
         self.driver = driver
         await eventually(lambda: self.over or len(self.links) == 1 + self.receives)
 
     def handle(self, events: Sequence[Any]) -> None:
         for event in events:
-            if isinstance(event, Opened):
+            if isinstance(event, PeerOpened):
                 self.engine.attach_sender("s", "queue/a")
                 if self.receives:
                     self.engine.attach_receiver("r", "queue/a")
@@ -69,7 +69,7 @@ class Client:
                 self.got += event.messages
                 self.engine.settle(event.link, event.deliveries)
             elif isinstance(event, Dispositions):
-                self.accepted += [tag for tag, state, *_ in event.items if state is State.ACCEPTED]
+                self.accepted += [tag for tag, state, *_ in event.items if state is DeliveryState.ACCEPTED]
             elif isinstance(event, Closed):
                 self.over = True
 
@@ -128,7 +128,7 @@ def test_the_others_go_on(
         loop = asyncio.get_running_loop()
         configuration = BrokerConfiguration(
             gateway="gw1",
-            listeners=(Listener(Protocol.AMQP, Endpoint("127.0.0.1", 0)),),
+            listeners=(Listener(Protocol.AMQP, ListenEndpoint("127.0.0.1", 0)),),
             default_type=AddressType.QUEUE,
         )
         store = MemoryStore(post=loop.call_soon_threadsafe)

@@ -11,7 +11,7 @@ from typing import Any
 from bridge.amqp_connection import AmqpConnection
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.batch import Batch
-from bridge.dialer import CLOSE_TIMEOUT_S, Dialer, Endpoint, LinkState
+from bridge.dialer import CLOSE_TIMEOUT_S, Dialer, LinkState, PeerEndpoint
 from bridge.engine import Engine
 from bridge.flow import Outcomes
 from bridge.hub_links import HubLinks
@@ -20,7 +20,7 @@ from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
 from bridge.reports import Reports
 from bridge.socket_attempt import SocketAttempt
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from bridge.uplink import Uplink
 from tests.support.serving import close, serving
 
@@ -47,11 +47,11 @@ class Hub:
         self.statuses: list[dict[str, Any]] = []
         self.gateways: list[str] = []
         self._server: asyncio.Server | None = None
-        self._drivers: set[Driver] = set()
+        self._drivers: set[ConnectionDriver] = set()
 
     async def start(self) -> None:
-        def driver() -> Driver:
-            made = Driver(
+        def driver() -> ConnectionDriver:
+            made = ConnectionDriver(
                 Engine(container_id="hub", server=True), self._own, write_bytes_max=1 << 20, gone=self._drivers.discard
             )
             self._drivers.add(made)
@@ -67,7 +67,7 @@ class Hub:
         for driver in list(self._drivers):
             driver.abort()
 
-    def _own(self, driver: Driver) -> Intake:
+    def _own(self, driver: ConnectionDriver) -> Intake:
         assert isinstance(driver.connection, Engine)
         return Intake(driver.connection, self, driver)
 
@@ -120,7 +120,7 @@ class Gateway:
         self._next = 0
         self.uplink.live.add(self)
         self.dialer = Dialer(
-            [Endpoint("127.0.0.1", port, tls) for port in ports],
+            [PeerEndpoint("127.0.0.1", port, tls) for port in ports],
             lambda dialer, endpoint: SocketAttempt(
                 dialer,
                 endpoint,
@@ -283,7 +283,7 @@ async def test_a_fault_in_making_a_connection_is_told_and_tried_again(hub: Hub) 
     faults = 3
     attempt = gateway.dialer._make_attempt
 
-    def faulty(dialer: Dialer, endpoint: Endpoint) -> Any:
+    def faulty(dialer: Dialer, endpoint: PeerEndpoint) -> Any:
         nonlocal faults
         if faults:
             faults -= 1

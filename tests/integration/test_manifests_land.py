@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from bridge.manifest import GENESIS, Statement, digest_of
+from bridge.manifest import GENESIS, ManifestStatement, digest_of
 from tests.integration.test_gateway_clients import Client
 from tests.support.lake import manifests_asked_for, rows
 from tests.support.processes import edge, free_port, hub, wait_until
 
 
-def statement(row: dict[str, Any]) -> Statement:
-    told = {name: row[name] for name in Statement.__struct_fields__}
+def statement(row: dict[str, Any]) -> ManifestStatement:
+    told = {name: row[name] for name in ManifestStatement.__struct_fields__}
     told |= {name: int(row[name].timestamp() * 1_000_000) * 1_000 for name in ("hour", "until")}
-    return msgspec.convert({**told, "given_up": msgspec.json.decode(row["given_up"])}, Statement)
+    return msgspec.convert({**told, "given_up": msgspec.json.decode(row["given_up"])}, ManifestStatement)
 
 
 def test_what_was_accepted_is_stated_in_the_lake(tmp_path: Path) -> None:

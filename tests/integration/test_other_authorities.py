@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.enrolment.est import EstServer, EstUrl
 from edge.appliance.identity.enrolling import renew
 from edge.appliance.identity.exchange import HubEnrolmentClient
@@ -89,7 +89,7 @@ def goes_through(folder: Path, server: EstServer, issuer: str) -> None:
         sends(folder, f"amqps://localhost:{port}", config)
         first = GatewayIdentity(data).certificate()
         assert (first.issuer.rfc4514_string(), named_in(first)) == (issuer, "waypost://default/hall")
-        renew(data, HubEnrolmentClient(Endpoint("localhost", port)))
+        renew(data, HubEnrolmentClient(ListenEndpoint("localhost", port)))
         assert (second := GatewayIdentity(data).certificate()).serial_number != first.serial_number
         assert second.issuer == first.issuer
         fleet(folder, "revoke", "hall", config)

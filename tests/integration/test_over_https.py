@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.proxy import Proxy
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from edge.appliance.identity.enrolling import renew
 from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable
 from tests.integration.test_enrolment import Device, fleet, landed, uplink
@@ -56,9 +56,9 @@ def test_enrolled_and_sent_over_https_alone(tmp_path: Path) -> None:
             far.start()
             wait_until(lambda: len(landed(tmp_path)) == 60, timeout_s=WAIT_S, what="60 in the lake")
             through = Proxy(host="127.0.0.1", port=proxy.port, username="plant", password="s3cret%")
-            assert renew(data, HubEnrolmentClient(Endpoint("localhost", https), proxy=through)).gateway == "hall"
+            assert renew(data, HubEnrolmentClient(ListenEndpoint("localhost", https), proxy=through)).gateway == "hall"
             with pytest.raises(HubUnreachable, match="403 Forbidden"):
-                renew(data, HubEnrolmentClient(Endpoint("localhost", amqps), proxy=through))
+                renew(data, HubEnrolmentClient(ListenEndpoint("localhost", amqps), proxy=through))
             device.stop()
             assert near.stop() == 0
         assert far.stop() == 0

@@ -19,9 +19,9 @@ import pytest
 import uvloop
 from wsproto import ConnectionType, WSConnection, events
 
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.transport.borrowed import socket_of
-from bridge.transport.driver import ANSWERS_UNREAD, Driver
+from bridge.transport.driver import ANSWERS_UNREAD, ConnectionDriver
 from edge.broker.configuration import BrokerConfiguration, DeviceTls, Listener, Protocol
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressType
@@ -134,7 +134,7 @@ class Peer:
 
 class Served(NamedTuple):
     peer: Peer
-    driver: Driver
+    driver: ConnectionDriver
 
     @property
     def ended(self) -> bool:
@@ -167,7 +167,7 @@ async def served(spoken: Spoken, way: str, tls: DeviceTls | None) -> AsyncIterat
     """A peer that is connected to a broker, in this loop, and has been heard."""
     if way == "tls" and tls is None:
         pytest.skip("openssl is not installed")
-    listener = Listener(spoken.protocol, Endpoint("127.0.0.1", 0), way == "websocket", way == "tls")
+    listener = Listener(spoken.protocol, ListenEndpoint("127.0.0.1", 0), way == "websocket", way == "tls")
     configuration = BrokerConfiguration(
         gateway="gw1",
         listeners=(listener,),

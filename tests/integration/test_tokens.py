@@ -16,7 +16,7 @@ from proton import ConnectionException, Message
 from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 
 from bridge.amqp_values import Symbol
-from bridge.engine import Closed, Engine, Opened
+from bridge.engine import Closed, Engine, PeerOpened
 from bridge.sasl import SaslClient, bearer
 from bridge.sasl.layer import INIT, RESPONSE
 from edge.broker.message.mqtt_properties import Properties
@@ -163,7 +163,7 @@ class TestAmqp:
     def test_sasl_until_it_expires(self, site: Site) -> None:
         found, failure = opened(site, site.issuer.token("ann", SCOPE, 3.0))
         assert failure is None
-        assert any(isinstance(event, Opened) for event in found)
+        assert any(isinstance(event, PeerOpened) for event in found)
         (closed,) = [event for event in found if isinstance(event, Closed)]
         assert closed.condition.name == "amqp:unauthorized-access"
         assert "expired" in closed.condition.description
@@ -171,19 +171,19 @@ class TestAmqp:
     def test_sasl_refused(self, site: Site) -> None:
         found, failure = opened(site, site.issuer.token("ann", SCOPE, aud="other"))
         assert "refused our credentials (SASL outcome 1)" in str(failure)
-        assert not any(isinstance(event, Opened) for event in found)
+        assert not any(isinstance(event, PeerOpened) for event in found)
 
     @pytest.mark.parametrize("user", ["ann", ""])
     def test_xoauth2(self, site: Site, user: str) -> None:
         found, failure = opened(site, site.issuer.token("ann", SCOPE, 2.0), older_as=user)
         assert failure is None
-        assert any(isinstance(event, Opened) for event in found)
+        assert any(isinstance(event, PeerOpened) for event in found)
 
     @pytest.mark.parametrize(("user", "claims"), [("bob", {}), ("ann", {"aud": "other"})])
     def test_xoauth2_refused(self, site: Site, user: str, claims: dict[str, str]) -> None:
         found, failure = opened(site, site.issuer.token("ann", SCOPE, **claims), older_as=user)
         assert "refused our credentials (SASL outcome 1)" in str(failure)
-        assert not any(isinstance(event, Opened) for event in found)
+        assert not any(isinstance(event, PeerOpened) for event in found)
 
     def test_token_as_password_of_plain(self, site: Site) -> None:
         token = site.issuer.token("ann", SCOPE)

@@ -16,7 +16,7 @@ import pytest
 
 from bridge.engine import Engine
 from bridge.sasl import SaslServer
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tcp import Gone, TcpListener
 from edge.broker.listeners.tls import Certificates
@@ -172,9 +172,9 @@ class PasswordPeer:
         await stopped.wait()
         await listener.stop()
 
-    def _driver(self, gone: Gone, identity: str | None) -> Driver:
+    def _driver(self, gone: Gone, identity: str | None) -> ConnectionDriver:
         engine = Engine(container_id="peer", server=True, sasl=SaslServer(self._refuse))
-        return Driver(engine, lambda _driver: Nobody(), write_bytes_max=65_536, gone=gone)
+        return ConnectionDriver(engine, lambda _driver: Nobody(), write_bytes_max=65_536, gone=gone)
 
     def _refuse(self, mechanism: str, username: str, password: bytes) -> None:
         self._heard(mechanism, username, password)

@@ -19,7 +19,7 @@ from unittest import mock
 import msgspec
 import sqlalchemy as sa
 
-from bridge.desired import DesiredError, DesiredReport, Signed, Verified, read
+from bridge.desired import DesiredError, DesiredReport, SignedDesired, VerifiedDesired, read
 from cloud.hub.desired import service
 from cloud.hub.desired.making import Tables
 from cloud.hub.desired.service import DesiredConfigurations, signing
@@ -159,11 +159,11 @@ def desired_of_a_hub(scheduler: Scheduler) -> DesiredConfigurations:
     return DesiredConfigurations(AUTHORITY, sa.make_url("sqlite://"), now=lambda: wall_ns(scheduler) / 1e9)
 
 
-def verified(signed: Signed) -> Verified:
+def verified(signed: SignedDesired) -> VerifiedDesired:
     """Verify a document in place of `edge.appliance.identity.signature.verify`."""
     if signed.signature != signing(AUTHORITY)(signed.content):
         raise DesiredError("its signature is not of the authority this gateway has enrolled with")
-    return Verified(read(signed.content), "authority")
+    return VerifiedDesired(read(signed.content), "authority")
 
 
 class Operator:

@@ -14,8 +14,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-from bridge.enrolment import Reason
-from bridge.resources.endpoint import Endpoint
+from bridge.enrolment import RefusalReason
+from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.enrolment import service
 from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX
 from cloud.hub.groups import Key
@@ -57,10 +57,10 @@ class SimulatedEnrolments:
         fails = database.transaction()
         known = database.certificates.get(shown.serial)
         if known is None or (known.tenant, known.gateway) != shown[1:] or not known.good(now_us):
-            raise EnrolmentRefused(Reason.NO_CERTIFICATE, "enrol anew")
+            raise EnrolmentRefused(RefusalReason.NO_CERTIFICATE, "enrol anew")
         good = [each for each in database.certificates.values() if each.good(now_us)]
         if len(good) >= certificates_max:
-            raise EnrolmentRefused(Reason.TOO_MANY, "wait")
+            raise EnrolmentRefused(RefusalReason.TOO_MANY, "wait")
         made = next((each for each in good if each.key_id == key_id and each.fresh(now_us)), None) or sign()
         database.certificates[made.serial] = made
         database.end(fails)
@@ -151,7 +151,7 @@ class Admission:
         """As `validity_of`."""
         return self.has.begins_at / 1e6, self.has.ends_at / 1e6
 
-    def renew(self, _data: Path, _endpoint: Endpoint) -> HubRequestFailure | None:
+    def renew(self, _data: Path, _endpoint: ListenEndpoint) -> HubRequestFailure | None:
         """As `renewal._renew`, in its thread."""
         if not self._reached:
             return HubRequestFailure("nobody answers", away=True)

@@ -15,11 +15,11 @@ from random import Random
 from bridge import plain
 from bridge import sections as s
 from bridge.amqp_values import encode
-from bridge.engine import Attached, Closed, Dispositions, Engine, Event, Flow, Link, Opened, State
+from bridge.engine import Attached, Closed, DeliveryState, Dispositions, Engine, Event, Link, LinkFlow, PeerOpened
 from bridge.message import Run
 from bridge.plain import Hop
 from bridge.sasl import ANONYMOUS, SaslServer
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.listeners.tcp import TcpListener
 from tests.simulation.gateway import FAR_SIDE, INCOMING
 from tests.simulation.history import History
@@ -109,13 +109,13 @@ class FarSide:
             if near.other.process is self.process:
                 self._network.cut(near)
 
-    def answered(self, queue: Queue, number: int, state: State) -> None:
+    def answered(self, queue: Queue, number: int, state: DeliveryState) -> None:
         """The peer says what became of a message."""
         queue.sent.discard(number)
-        if state is State.ACCEPTED:
+        if state is DeliveryState.ACCEPTED:
             queue.answered.append(number)
             self._history.record("acked", queue.producer, (queue.name_of(number),))
-        elif state is State.REJECTED:
+        elif state is DeliveryState.REJECTED:
             self._history.record("raised", self.name, f"{queue.name_of(number)} is rejected")
         else:
             queue.ready = deque(sorted((number, *queue.ready)))
@@ -141,7 +141,7 @@ class FarSide:
             queue.ready.append(number)
             self._history.record("send", queue.producer, queue.address, (queue.name_of(number),), 2)
 
-    def _driver(self, gone: Callable[[Driver], None]) -> Driver:
+    def _driver(self, gone: Callable[[ConnectionDriver], None]) -> ConnectionDriver:
         engine = Engine(
             container_id=FAR_SIDE.host,
             server=True,
@@ -149,13 +149,15 @@ class FarSide:
             idle_timeout_s=4.0,
             now=asyncio.get_running_loop().time(),
         )
-        return Driver(engine, lambda driver: _Peer(self, engine, driver), write_bytes_max=WRITE_BYTES_MAX, gone=gone)
+        return ConnectionDriver(
+            engine, lambda driver: _Peer(self, engine, driver), write_bytes_max=WRITE_BYTES_MAX, gone=gone
+        )
 
 
 class _Peer:
     """One connection of a gateway; the driver's owner."""
 
-    def __init__(self, far: FarSide, engine: Engine, driver: Driver) -> None:
+    def __init__(self, far: FarSide, engine: Engine, driver: ConnectionDriver) -> None:
         self._far = far
         self._engine = engine
         self._driver = driver
@@ -166,7 +168,7 @@ class _Peer:
 
     def handle(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, Opened):
+            if isinstance(event, PeerOpened):
                 self._engine.open()
             elif isinstance(event, Attached):
                 queue = self._far.queues[str(event.link.source.address)]
@@ -175,7 +177,7 @@ class _Peer:
                 queue.take_back(crashed=False)
                 queue.consumer = self
                 self._look()
-            elif isinstance(event, Flow):
+            elif isinstance(event, LinkFlow):
                 self._send()
             elif isinstance(event, Dispositions):
                 for tag, state, settled, _ in event.items:
@@ -190,7 +192,7 @@ class _Peer:
     def writable(self) -> None:
         """Nothing waits for the socket."""
 
-    def _answered(self, link: Link, tag: int, state: State, *, settled: bool) -> None:
+    def _answered(self, link: Link, tag: int, state: DeliveryState, *, settled: bool) -> None:
         if not settled:
             self._engine.settle_sent(link, tag)
         queue, number = self._tags.pop(tag)

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.desired import Signed, Verified
-from bridge.proxy import Way
-from bridge.resources.endpoint import Endpoint
+from bridge.desired import SignedDesired, VerifiedDesired
+from bridge.proxy import PeerRoute
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.resource import Resource
 from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.renewal import Renewal
@@ -39,7 +39,7 @@ from edge.broker.server import Broker
 from edge.broker.store.engine import StoreEngine
 from edge.configuration.effective import effective
 from edge.configuration.file import RepositoryError
-from edge.configuration.following import Applied, Following
+from edge.configuration.following import AppliedConfiguration, ConfigurationFollower
 from edge.configuration.options import RunOptions
 from edge.configuration.trials import Trials, count_start, roll_back_start
 from tests.simulation.environment import wall_ns
@@ -52,14 +52,14 @@ from tests.simulation.scheduler import Process, Scheduler
 NAME = "gw"
 LOOK_S = 0.5
 """How often the connectors look whether an hour of manifests is over."""
-MQTT = Endpoint(NAME, 1883)
-HUB = Endpoint("hub", 5672)
-WAYS = [Way(HUB)]
-STANDBY = Endpoint("standby", 5672)
+MQTT = ListenEndpoint(NAME, 1883)
+HUB = ListenEndpoint("hub", 5672)
+WAYS = [PeerRoute(HUB)]
+STANDBY = ListenEndpoint("standby", 5672)
 HOSTS = tuple(EndpointHost(host=each.host, port=each.port) for each in (HUB, STANDBY))
 """Where the hub is after every other start: it has moved to another machine."""
 
-FAR_SIDE = Endpoint("far", 5672)
+FAR_SIDE = ListenEndpoint("far", 5672)
 """A broker of somebody else's."""
 INCOMING = {"orders": "plant/b/2", "jobs": "work/3"}
 """Its queues, and where the gateway puts what is in them."""
@@ -170,7 +170,7 @@ class Gateway:
         medium: Card,
         history: History,
         draw: Callable[[], float],
-        verify: Callable[[Signed], Verified],
+        verify: Callable[[SignedDesired], VerifiedDesired],
     ) -> None:
         """`verify`: of documents from the hub."""
         self.configuration = configuration()
@@ -211,7 +211,7 @@ class Gateway:
         self._history.record("start", NAME)
         try:
             count_start(OPTIONS)
-            applied = Applied.read(OPTIONS)
+            applied = AppliedConfiguration.read(OPTIONS)
             resources = applied.resources
             self._managed = managed(resources)
             if self._managed.endpoint("http") is not None and roll_back_start(OPTIONS, "the port is in use"):
@@ -224,7 +224,7 @@ class Gateway:
         self._history.record("followed", self.mark)
         self.store = open_store(self.medium, self.process, loop.call_soon_threadsafe)
         self.broker = Broker(self._in_force, self.store, resident=lambda: 0)
-        following = Following(OPTIONS, applied)
+        following = ConfigurationFollower(OPTIONS, applied)
         trials = Trials(
             OPTIONS.data,
             following,

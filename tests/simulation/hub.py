@@ -14,8 +14,8 @@ from bridge.downlink import Downlink
 from bridge.engine import Engine
 from bridge.hub_addresses import COMMANDS, DESIRED
 from bridge.intake import Intake
-from bridge.resources.endpoint import Endpoint
-from bridge.transport.driver import Driver
+from bridge.resources.endpoint import ListenEndpoint
+from bridge.transport.driver import ConnectionDriver
 from cloud.hub.acceptor import Acceptor
 from cloud.hub.commands.service import HubCommands
 from cloud.hub.committer import Committer
@@ -124,11 +124,11 @@ class Hub:
         loop.create_task(self._listen(service, commands, desired, endpoint))
 
     async def _listen(
-        self, service: HubService, commands: HubCommands, desired: DesiredConfigurations, endpoint: Endpoint
+        self, service: HubService, commands: HubCommands, desired: DesiredConfigurations, endpoint: ListenEndpoint
     ) -> None:
         """Serve who is let in, as `cloud.hub.server` does."""
 
-        def serve(peer: Peer, engine: Engine, driver: Driver, _credentials: object) -> Intake:
+        def serve(peer: Peer, engine: Engine, driver: ConnectionDriver, _credentials: object) -> Intake:
             downlink = Downlink((peer.tenant, peer.name), {COMMANDS: commands.dispatch, DESIRED: desired})
             made = Intake(engine, service, driver, gateway=peer.name, downlink=downlink)
             service.introduce(made, peer.tenant, driver.peername)
@@ -184,11 +184,11 @@ class Hub:
             raise Killed(step)
 
 
-def _driver(acceptor: Acceptor, gone: Callable[[Driver], None]) -> Driver:
+def _driver(acceptor: Acceptor, gone: Callable[[ConnectionDriver], None]) -> ConnectionDriver:
     """As `cloud.hub.connections` makes it."""
     visitor = acceptor.visitor()
 
-    def over(driver: Driver) -> None:
+    def over(driver: ConnectionDriver) -> None:
         acceptor.gone(driver)
         gone(driver)
 
@@ -200,4 +200,4 @@ def _driver(acceptor: Acceptor, gone: Callable[[Driver], None]) -> Driver:
         now=asyncio.get_running_loop().time(),
     )
 
-    return Driver(engine, partial(visitor.arrive, engine), write_bytes_max=WRITE_BYTES_MAX, gone=over)
+    return ConnectionDriver(engine, partial(visitor.arrive, engine), write_bytes_max=WRITE_BYTES_MAX, gone=over)

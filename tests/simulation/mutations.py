@@ -17,7 +17,7 @@ import msgspec
 
 from bridge.command import Receipt
 from bridge.forwarders.inbox import Incoming
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.message import Stored
 from bridge.uplink import Uplink
 from cloud.hub.acceptor import Acceptor
@@ -202,7 +202,7 @@ _dispatched = Dispatch._send
 def _queued_when_sent(self: Dispatch, key: Any, gateway: Any, found: Any) -> None:
     _dispatched(self, key, gateway, found)
     for tag in list(gateway.under_way):
-        self.settled(gateway.line, tag, Outcome.ACCEPTED, "")
+        self.settled(gateway.line, tag, ForwardOutcome.ACCEPTED, "")
 
 
 def _heard_by_nobody(self: HubCommands, news: Any, kept: Any) -> None:
@@ -263,7 +263,7 @@ _receive = IncomingForwarder.receive
 
 def _answer_on_arrival(self: IncomingForwarder, messages: Sequence[Incoming]) -> None:
     if self._settle is not None:
-        self._settle([message.token for message in messages if message.token is not None], Outcome.ACCEPTED, "")
+        self._settle([message.token for message in messages if message.token is not None], ForwardOutcome.ACCEPTED, "")
     _receive(self, [message._replace(token=None) for message in messages])
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from bridge.engine import Closed, Condition, Dispositions, Engine, Link, State
+from bridge.engine import Closed, Condition, DeliveryState, Dispositions, Engine, Link
 from bridge.sasl import SaslClient
 from tests.support.machines import take_all
 
@@ -35,7 +35,7 @@ class AmqpSender:
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.socket.setblocking(False)
-        self.outcomes: dict[int, State] = {}
+        self.outcomes: dict[int, DeliveryState] = {}
         self.closed = False
         self.condition: Condition | None = None
         """Why the peer has closed the connection."""
@@ -53,7 +53,7 @@ class AmqpSender:
             self._tags += 1
         return self
 
-    def settled(self) -> list[State]:
+    def settled(self) -> list[DeliveryState]:
         """What the peer said of everything sent, in order."""
         self.until(lambda: len(self.outcomes) == self._tags or self.closed, "the peer's word")
         return [self.outcomes[tag] for tag in sorted(self.outcomes)]

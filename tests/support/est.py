@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from cryptography.hazmat.primitives.serialization.pkcs7 import serialize_certificates
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.enrolment.est import EstServer, EstUrl
 from edge.broker.configuration import TlsFiles
 from tests.support.certificates import Authority
@@ -66,7 +66,7 @@ class EstStub:
 
     @property
     def url(self) -> EstUrl:
-        return EstUrl(Endpoint("localhost", self.port), PATH)
+        return EstUrl(ListenEndpoint("localhost", self.port), PATH)
 
     def server(self, *, certificate: bool = True) -> EstServer:
         """As the hub knows it: by a certificate, or by name and password."""

@@ -8,11 +8,11 @@ import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec
 
-from bridge.client_attempt import Carriage, Client
-from bridge.dialer import Endpoint
+from bridge.client_attempt import Carriage, ConnectorClient
+from bridge.dialer import PeerEndpoint
 from bridge.flow import Outcomes
 from bridge.forwarders.mapping import Mapping
-from bridge.forwarders.outbox import Outbox, Rule
+from bridge.forwarders.outbox import ForwarderOutbox, ForwardRule
 from bridge.message import Run, Stored
 
 P = ParamSpec("P")
@@ -37,14 +37,14 @@ def running(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 class Feed:
     """A subscription with messages of one address; its flow takes them as it has credit."""
 
-    def __init__(self, outbox: Outbox, bodies: Sequence[bytes], address: str, remote: str, **run: Any) -> None:
+    def __init__(self, outbox: ForwarderOutbox, bodies: Sequence[bytes], address: str, remote: str, **run: Any) -> None:
         self.outcomes: dict[int, str] = {}
         """By position."""
         self._bodies = bodies
         self._address = address
         self._run = run
         self._next = 0
-        self.flow = outbox.add(Rule(f"to {remote}", Mapping(address, remote))).flow
+        self.flow = outbox.add(ForwardRule(f"to {remote}", Mapping(address, remote))).flow
         self.flow.add(self)
 
     def settle(self, _consumer: Any, first: int, last: int, outcome: str) -> None:
@@ -77,7 +77,7 @@ class Bench:
     """The forwarders of one connector, and connections of its client one after another."""
 
     def __init__(self) -> None:
-        self.outbox = Outbox(
+        self.outbox = ForwarderOutbox(
             "gw", Outcomes("accepted", "rejected"), epoch_of=lambda _address, _sequence: "e1", now_ns=lambda: NOW_NS
         )
         self.inboxes: list[Any] = []
@@ -87,14 +87,14 @@ class Bench:
         """A forwarder of these messages."""
         return Feed(self.outbox, bodies, address, remote, **run)
 
-    async def connect(self, client: Client, port: int, *, tls: bool = False) -> None:
+    async def connect(self, client: ConnectorClient, port: int, *, tls: bool = False) -> None:
         """One connection, to its end; its error is kept in `errors`."""
         task = asyncio.current_task()
         assert task is not None
         up = asyncio.get_running_loop().create_future()
         carriage = Carriage(self.outbox, self.inboxes, up, lambda _reason: task.cancel())
         try:
-            await client.run(Endpoint("127.0.0.1", port, tls), carriage)
+            await client.run(PeerEndpoint("127.0.0.1", port, tls), carriage)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -103,7 +103,7 @@ class Bench:
             carriage.close()
 
     @contextlib.asynccontextmanager
-    async def connected(self, client: Client, port: int) -> Any:
+    async def connected(self, client: ConnectorClient, port: int) -> Any:
         """A connection beside the test, cancelled at its end."""
         task = asyncio.ensure_future(self.connect(client, port))
         try:

@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import Any, Final, NamedTuple, Self
 
-from bridge.amqp_values import Described, Symbol, Uint, Ulong, decode, encode
+from bridge.amqp_values import DescribedValue, Symbol, Uint, Ulong, decode, encode
 from tests.support.hostile import WAIT_S
 
 HEADER: Final = b"AMQP\x00\x01\x00\x00"
@@ -29,17 +29,17 @@ class Frame(NamedTuple):
     @property
     def error(self) -> str | None:
         """The condition of a close, end or detach."""
-        described = next((each for each in self.fields if isinstance(each, Described)), None)
+        described = next((each for each in self.fields if isinstance(each, DescribedValue)), None)
         return str(described.value[0]) if described is not None and described.descriptor == ERROR else None
 
 
-def terminus(code: int, address: str | None, *rest: Any) -> Described:
-    return Described(Ulong(code), [address, *rest])
+def terminus(code: int, address: str | None, *rest: Any) -> DescribedValue:
+    return DescribedValue(Ulong(code), [address, *rest])
 
 
 def frame(code: int, *fields: Any, channel: int = 0, payload: bytes = b"", kind: int = 0) -> bytes:
     """`kind`: 0 for AMQP, 1 for SASL."""
-    body = encode(Described(Ulong(code), list(fields))) + payload
+    body = encode(DescribedValue(Ulong(code), list(fields))) + payload
     return struct.pack(">IBBH", len(body) + 8, 2, kind, channel) + body
 
 
@@ -100,7 +100,7 @@ class FramePeer:
         if not body:
             return Frame(channel, None, [])
         described, end = decode(body)
-        assert isinstance(described, Described)
+        assert isinstance(described, DescribedValue)
         return Frame(channel, described.descriptor, described.value, body[end:])
 
     def ended(self) -> str | None:
@@ -135,5 +135,5 @@ class FramePeer:
         self.socket.close()
 
 
-def error(condition: str) -> Described:
-    return Described(Ulong(ERROR), [Symbol(condition)])
+def error(condition: str) -> DescribedValue:
+    return DescribedValue(Ulong(ERROR), [Symbol(condition)])

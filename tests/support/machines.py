@@ -1,20 +1,20 @@
-"""Machines of connections (`bridge.transport.connection.Connection`), driven without a driver."""
+"""Machines of connections (`bridge.transport.connection.ConnectionMachine`), driven without a driver."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bridge.transport.connection import Connection
+from bridge.transport.connection import ConnectionMachine
 
 
-def calls(connection: Connection, data: bytes, now: float) -> Iterator[Sequence[Any]]:
+def calls(connection: ConnectionMachine, data: bytes, now: float) -> Iterator[Sequence[Any]]:
     """The events of each call that the machine takes for these bytes."""
     yield connection.receive_data(data, now)
     while connection.more:
         yield connection.receive_data(b"", now)
 
 
-def take_all(connection: Connection, data: bytes, now: float) -> list[Any]:
+def take_all(connection: ConnectionMachine, data: bytes, now: float) -> list[Any]:
     """The events of these bytes."""
     return [event for events in calls(connection, data, now) for event in events]

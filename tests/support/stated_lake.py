@@ -12,7 +12,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deltalake import DeltaTable
 
-from bridge.manifest import GENESIS, HOUR_NS, Statement
+from bridge.manifest import GENESIS, HOUR_NS, ManifestStatement
 from cloud.lake.delta import DeltaLake
 from cloud.lake.rows import records
 
@@ -52,7 +52,7 @@ class StatedGateway:
         span = {"first_sequence": first, "last_sequence": last, "bytes": 1, "decided_at": at}
         self._lake.append("ledger", [{**names, **span}], at)
 
-    def state(self, hour: int, *, key: Ed25519PrivateKey | None = None) -> list[Statement]:
+    def state(self, hour: int, *, key: Ed25519PrivateKey | None = None) -> list[ManifestStatement]:
         """Close an hour: what was accepted and not stated, of every address."""
         changed = {
             address: following
@@ -63,7 +63,7 @@ class StatedGateway:
         made = []
         for address, following in changed.items():
             first, previous = self._stated.get(address, (0, GENESIS))
-            said = Statement(
+            said = ManifestStatement(
                 epoch=self.epoch,
                 address=address,
                 hour=(START_US + hour * HOUR_US) * 1_000,
@@ -83,7 +83,7 @@ class StatedGateway:
         self.send(made, hour, key or self.key)
         return made
 
-    def send(self, statements: Sequence[Statement], hour: int, key: Ed25519PrivateKey) -> None:
+    def send(self, statements: Sequence[ManifestStatement], hour: int, key: Ed25519PrivateKey) -> None:
         public = "ed25519:" + base64.b64encode(key.public_key().public_bytes_raw()).decode()
         rows = []
         for said in statements:

@@ -18,7 +18,7 @@ from proton.utils import BlockingConnection, BlockingReceiver
 from bridge import plain
 from bridge.batch import CAPABILITY, encode
 from bridge.hub_addresses import TELEMETRY
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.message import CLOCK_GOOD, Run, Stored
 from cloud.hub.peers import gateway_uri
 from edge.broker.security import rights
@@ -121,7 +121,7 @@ def batch(
     *,
     epoch: str = EPOCH,
     space: str = "default",
-    lane: Lane = Lane.LIVE,
+    lane: BatchLane = BatchLane.LIVE,
 ) -> bytes:
     """A message with a batch of one run."""
     run = Run(address, "device-1", 1 | CLOCK_GOOD, b"", list(bodies), time.time_ns())
@@ -144,4 +144,4 @@ def tenant_hub(
         yield made
 
 
-__all__ = ["EPOCH", "WAIT_S", "Lane", "TenantHub", "batch", "body", "tenant_hub"]
+__all__ = ["EPOCH", "WAIT_S", "BatchLane", "TenantHub", "batch", "body", "tenant_hub"]

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.connectors.messages import Message
+from bridge.connectors.messages import ConnectorMessage
 from bridge.connectors.settings import Format
 from bridge.hidden import hides
 from bridge.limits import JSON_BYTES_MAX
@@ -31,7 +31,7 @@ CONTENT_TYPES: Final = {
 
 
 @hides("body", "base64", "properties")
-class _Item(msgspec.Struct, omit_defaults=True, rename="camel"):
+class _JsonItem(msgspec.Struct, omit_defaults=True, rename="camel"):
     """One message of `JSON` and `NDJSON`; the first three members are as Waypost's own HTTP API takes them."""
 
     address: str
@@ -69,7 +69,7 @@ class _Event(msgspec.Struct, omit_defaults=True):
     type: str | msgspec.UnsetType = msgspec.UNSET
 
 
-def encode(messages: Sequence[Message], form: Format) -> bytes:
+def encode(messages: Sequence[ConnectorMessage], form: Format) -> bytes:
     """The body of a request with these messages."""
     if form is Format.NDJSON:
         return msgspec.json.Encoder().encode_lines([_item(message) for message in messages])
@@ -78,10 +78,10 @@ def encode(messages: Sequence[Message], form: Format) -> bytes:
     return msgspec.json.encode([_item(message) for message in messages])
 
 
-def _item(message: Message) -> _Item:
+def _item(message: ConnectorMessage) -> _JsonItem:
     content = _content(message.payload)
     (gateway, epoch), address, sequence = message.name
-    return _Item(
+    return _JsonItem(
         address=message.target,
         body=msgspec.UNSET if isinstance(content, bytes) else content,
         base64=base64.b64encode(content).decode() if isinstance(content, bytes) else None,
@@ -97,7 +97,7 @@ def _item(message: Message) -> _Item:
     )
 
 
-def _event(message: Message) -> _Event:
+def _event(message: ConnectorMessage) -> _Event:
     content = _content(message.payload)
     (gateway, epoch), address, sequence = message.name
     kind = message.properties.content_type

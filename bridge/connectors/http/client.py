@@ -17,35 +17,35 @@ import httpx
 
 from bridge.client_attempt import Carriage, ConnectorError
 from bridge.connecting import socket_to, streams_over
-from bridge.connectors.flights import ACCEPTED, Answer, Flight, Flights
+from bridge.connectors.flights import ACCEPTED, Flight, Flights, MessageAnswer
 from bridge.connectors.http import verdict
 from bridge.connectors.http.body import CONTENT_TYPES, encode
 from bridge.connectors.http.network import transport
 from bridge.connectors.http.signing import batch_name, secret_of, signature
-from bridge.connectors.http.verdict import Verdict
+from bridge.connectors.http.verdict import ResponseVerdict
 from bridge.connectors.limits import (
     CONNECT_TIMEOUT_S,
     HTTP_ANSWER_BYTES_MAX,
     HTTP_ANSWER_TIMEOUT_S,
 )
-from bridge.connectors.messages import Message, Name, Translate, messages
-from bridge.connectors.settings import HttpSettings, Identity
-from bridge.dialer import Endpoint
+from bridge.connectors.messages import ConnectorMessage, MessageName, Translate, messages
+from bridge.connectors.settings import ClientIdentity, HttpSettings
+from bridge.dialer import PeerEndpoint
 from bridge.forwarders.outbox import Outgoing
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.version import VERSION
 
 _ANSWER_CHARACTERS: Final = 200
 
 
-class _Item(NamedTuple):
+class _QueuedMessage(NamedTuple):
     """A message of a batch, and where its answer goes."""
 
     flight: Flight
-    message: Message
+    message: ConnectorMessage
 
     @property
-    def key(self) -> tuple[Name, str]:
+    def key(self) -> tuple[MessageName, str]:
         """What it is, and where it goes: two forwarders may send one message twice."""
         return self.message.name, self.message.target
 
@@ -57,11 +57,11 @@ class _Reply(NamedTuple):
 
 
 class HttpClient:
-    """`bridge.client_attempt.Client` of an HTTP endpoint; one for the connector's life."""
+    """`bridge.client_attempt.ConnectorClient` of an HTTP endpoint; one for the connector's life."""
 
     def __init__(
         self,
-        identity: Identity,
+        identity: ClientIdentity,
         settings: HttpSettings,
         *,
         translate: Translate,
@@ -76,10 +76,10 @@ class HttpClient:
         self._key = None if settings.signing_secret is None else secret_of(settings.signing_secret)
         self._translate = translate
         self._tls = tls
-        self._unanswered: list[tuple[Name, str]] = []
+        self._unanswered: list[tuple[MessageName, str]] = []
         """The request that had no answer when its run ended: its messages are given again, and make the same one."""
 
-    async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
+    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
         """Requests until one fails: ConnectorError, OSError or TimeoutError."""
         settings = self._settings
         context = self._tls() if endpoint.tls and self._tls is not None else None
@@ -93,7 +93,7 @@ class HttpClient:
             auth=_authentication(self._identity),
         ) as client:
             carriage.up(str(endpoint))
-            batches = _Batches(settings, self._translate, carriage, self._unanswered)
+            batches = _BatchSender(settings, self._translate, carriage, self._unanswered)
             requests = _Requests(settings, self._key, client, _url(endpoint, settings.path))
             flights = Flights(carriage.settle)
             while True:
@@ -106,7 +106,7 @@ class HttpClient:
                     self._unanswered = self._unanswered[len(part) :]
 
 
-class _Batches:
+class _BatchSender:
     """What one run sends, request by request."""
 
     def __init__(
@@ -114,16 +114,16 @@ class _Batches:
         settings: HttpSettings,
         translate: Translate,
         carriage: Carriage,
-        unanswered: Sequence[tuple[Name, str]],
+        unanswered: Sequence[tuple[MessageName, str]],
     ) -> None:
         self._settings = settings
         self._translate = translate
         self._carriage = carriage
         self._unanswered = unanswered
-        self._later: list[_Item] = []
+        self._later: list[_QueuedMessage] = []
         """Taken with the messages of a repeated request, and no part of it."""
 
-    async def following(self) -> list[_Item]:
+    async def following(self) -> list[_QueuedMessage]:
         """The next request's messages: at least one."""
         if self._later:
             batch, self._later = self._later, []
@@ -133,7 +133,7 @@ class _Batches:
             batch = await self._taken(self._settings.batch_messages, self._settings.batch_bytes)
         return batch
 
-    async def _repeated(self) -> list[_Item]:
+    async def _repeated(self) -> list[_QueuedMessage]:
         """The same messages as before, if all of them are there again; other forwarders may have had their turn."""
         wanted, self._unanswered = self._unanswered, ()
         settings = self._settings
@@ -145,7 +145,7 @@ class _Batches:
         self._later = [item for item in items if item.key not in same]
         return [found[key] for key in wanted]
 
-    async def _taken(self, messages_max: int, bytes_max: int) -> list[_Item]:
+    async def _taken(self, messages_max: int, bytes_max: int) -> list[_QueuedMessage]:
         """What the forwarders have, and what comes while the first of it may wait."""
         taken: list[Outgoing] = []
         try:
@@ -160,7 +160,7 @@ class _Batches:
         except TimeoutError:
             pass
         return [
-            _Item(flight, message)
+            _QueuedMessage(flight, message)
             for outgoing in taken
             for flight in (Flight(outgoing.ticket, len(outgoing)),)
             for message in messages(outgoing, self._translate)
@@ -176,7 +176,7 @@ class _Requests:
         self._client = client
         self._url = url
 
-    async def answers(self, batch: list[_Item]) -> AsyncIterator[tuple[list[_Item], Answer]]:
+    async def answers(self, batch: list[_QueuedMessage]) -> AsyncIterator[tuple[list[_QueuedMessage], MessageAnswer]]:
         """The batch in parts, in order, each with its answer: one part unless the server does not take it whole.
 
         Raises ConnectorError with what is unanswered still to be sent.
@@ -186,19 +186,19 @@ class _Requests:
             part = parts.pop()
             reply = await self._post([item.message for item in part])
             match verdict.verdict(reply.status):
-                case Verdict.ACCEPTED:
+                case ResponseVerdict.ACCEPTED:
                     yield part, ACCEPTED
-                case Verdict.UNFIT if len(part) > 1:
+                case ResponseVerdict.UNFIT if len(part) > 1:
                     middle = len(part) // 2
                     parts += [part[middle:], part[:middle]]
-                case Verdict.UNFIT:
-                    yield part, Answer(Outcome.REJECTED, _words(reply))
-                case Verdict.LATER:
+                case ResponseVerdict.UNFIT:
+                    yield part, MessageAnswer(ForwardOutcome.REJECTED, _words(reply))
+                case ResponseVerdict.LATER:
                     raise ConnectorError(_words(reply), verdict.wait_s(reply.retry_after, time.time()))
-                case Verdict.MISCONFIGURED:
+                case ResponseVerdict.MISCONFIGURED:
                     raise ConnectorError(_words(reply))
 
-    async def _post(self, batch: Sequence[Message]) -> _Reply:
+    async def _post(self, batch: Sequence[ConnectorMessage]) -> _Reply:
         name, body = batch_name(batch), encode(batch, self._settings.format)
         headers = {"Idempotency-Key": name, "webhook-id": name}
         if self._key is not None:
@@ -224,18 +224,18 @@ class _Requests:
             return _Reply(response.status_code, response.headers.get("retry-after"), _line(text))
 
 
-async def _reach(endpoint: Endpoint, context: ssl.SSLContext | None) -> None:
+async def _reach(endpoint: PeerEndpoint, context: ssl.SSLContext | None) -> None:
     """Connect and hang up: a server that is not there is found out before messages are taken for it."""
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         _, writer = await streams_over(await socket_to(endpoint.host, endpoint.port), context, endpoint.host)
     writer.close()
 
 
-def _url(endpoint: Endpoint, path: str) -> str:
+def _url(endpoint: PeerEndpoint, path: str) -> str:
     return f"{'https' if endpoint.tls else 'http'}://{endpoint.authority}{path}"
 
 
-def _authentication(identity: Identity) -> httpx.BasicAuth | None:
+def _authentication(identity: ClientIdentity) -> httpx.BasicAuth | None:
     return None if identity.username is None else httpx.BasicAuth(identity.username, identity.password or "")
 
 

@@ -29,12 +29,12 @@ def transport(context: ssl.SSLContext | None) -> httpx.AsyncHTTPTransport:
     made._pool = httpcore.AsyncConnectionPool(  # httpx has no place for a network
         ssl_context=context or unused,
         max_connections=CONNECTIONS_MAX,
-        network_backend=Network(secure=context is not None),
+        network_backend=HttpNetwork(secure=context is not None),
     )
     return made
 
 
-class Network(httpcore.AsyncNetworkBackend):
+class HttpNetwork(httpcore.AsyncNetworkBackend):
     """Connections to one server."""
 
     def __init__(self, *, secure: bool) -> None:
@@ -51,10 +51,10 @@ class Network(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         async with _said(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
             opened = await socket_to(host, port)
-            return Unsecured(opened) if self._secure else Stream(await streams_over(opened))
+            return PlainStream(opened) if self._secure else HttpStream(await streams_over(opened))
 
 
-class Unsecured(httpcore.AsyncNetworkStream):
+class PlainStream(httpcore.AsyncNetworkStream):
     """A connected socket whose TLS is to begin."""
 
     def __init__(self, opened: socket.socket) -> None:
@@ -67,13 +67,13 @@ class Unsecured(httpcore.AsyncNetworkStream):
         timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
         async with _said(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
-            return Stream(await streams_over(self._opened, ssl_context, server_hostname or ""))
+            return HttpStream(await streams_over(self._opened, ssl_context, server_hostname or ""))
 
     async def aclose(self) -> None:
         self._opened.close()
 
 
-class Stream(httpcore.AsyncNetworkStream):
+class HttpStream(httpcore.AsyncNetworkStream):
     """A connection."""
 
     def __init__(self, streams: Streams) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
 if TYPE_CHECKING:  # every gateway reads `secret_of`, and few have what sends
-    from bridge.connectors.messages import Message
+    from bridge.connectors.messages import ConnectorMessage
     from bridge.plain import Hop
 
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - a word of the format
@@ -44,7 +44,7 @@ def secret_of(text: str) -> bytes:
     return key
 
 
-def spans(messages: Sequence[Message]) -> list[Span]:
+def spans(messages: Sequence[ConnectorMessage]) -> list[Span]:
     """The messages of a batch as stretches of sequences, in order."""
     found: list[Span] = []
     for hop, address, sequence in (message.name for message in messages):
@@ -55,7 +55,7 @@ def spans(messages: Sequence[Message]) -> list[Span]:
     return found
 
 
-def batch_name(messages: Sequence[Message]) -> str:
+def batch_name(messages: Sequence[ConnectorMessage]) -> str:
     """The same for the same messages, and of no others: ``gateway/epoch/address/first-last``, percent-encoded; of
     several stretches, or a long address, their digest in the address's place."""
     found = spans(messages)

@@ -10,7 +10,7 @@ from typing import Final
 from bridge.connectors.limits import HTTP_RETRY_AFTER_S_MAX
 
 
-class Verdict(enum.Enum):
+class ResponseVerdict(enum.Enum):
     """What is to be done."""
 
     ACCEPTED = "accepted"
@@ -27,15 +27,15 @@ _LATER: Final = frozenset((408, 409, 425, 429))
 """409: a request with the same Idempotency-Key is being worked on."""
 
 
-def verdict(status: int) -> Verdict:
+def verdict(status: int) -> ResponseVerdict:
     """Of an answer with this status."""
     if 200 <= status < 300:
-        return Verdict.ACCEPTED
+        return ResponseVerdict.ACCEPTED
     if status in _UNFIT:
-        return Verdict.UNFIT
+        return ResponseVerdict.UNFIT
     if status in _LATER or status >= 500:
-        return Verdict.LATER
-    return Verdict.MISCONFIGURED
+        return ResponseVerdict.LATER
+    return ResponseVerdict.MISCONFIGURED
 
 
 def advice(status: int) -> str:

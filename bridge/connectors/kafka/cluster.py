@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError
 from bridge.client_attempt import ConnectorError
 from bridge.connectors.kafka.reasons import words
 from bridge.connectors.limits import CONNECT_TIMEOUT_S, KAFKA_CLOSE_TIMEOUT_S
-from bridge.connectors.settings import Identity, KafkaSettings
-from bridge.dialer import Endpoint
+from bridge.connectors.settings import ClientIdentity, KafkaSettings
+from bridge.dialer import PeerEndpoint
 
 
 class Cluster:
@@ -22,9 +22,9 @@ class Cluster:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: ClientIdentity,
         settings: KafkaSettings,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[PeerEndpoint],
         tls: Callable[[], ssl.SSLContext] | None,
     ) -> None:
         """`endpoints`: brokers to ask first, for who the others are. `tls` makes the context for one connection."""
@@ -33,7 +33,7 @@ class Cluster:
         self._endpoints = list(endpoints)
         self._tls = tls
 
-    async def reach(self, endpoint: Endpoint) -> dict[str, Any]:
+    async def reach(self, endpoint: PeerEndpoint) -> dict[str, Any]:
         """What the library's producers and consumers are given of a cluster whose broker at `endpoint` has let us in.
 
         Raises `ConnectorError` or OSError with why it has not: the library itself hides that behind its next attempt.

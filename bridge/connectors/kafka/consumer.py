@@ -36,16 +36,16 @@ from bridge.connectors.limits import (
     KAFKA_REVOKED_TIMEOUT_S,
     KAFKA_UNCOMMITTED_MAX,
 )
-from bridge.forwarders.inbox import Inbox
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.inbox import ForwarderInbox
+from bridge.forwarders.outcome import ForwardOutcome
 
 log = logging.getLogger(__name__)
 
 
-class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]
+class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
     """Of one incoming forwarder over one connection."""
 
-    def __init__(self, cluster: Cluster, inbox: Inbox, carriage: Carriage, reached: dict[str, Any]) -> None:
+    def __init__(self, cluster: Cluster, inbox: ForwarderInbox, carriage: Carriage, reached: dict[str, Any]) -> None:
         """`reached`: as `Cluster.reach` gave it."""
         self._inbox = inbox
         self._carriage = carriage
@@ -127,8 +127,8 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]
             arrived = arrival(next(self._tokens), record)
             self._carriage.give(self._inbox, arrived, partial(self._on_answer, offsets, record.offset))
 
-    def _on_answer(self, offsets: Offsets, offset: int, outcome: Outcome) -> None:
-        if outcome is not Outcome.RELEASED:
+    def _on_answer(self, offsets: Offsets, offset: int, outcome: ForwardOutcome) -> None:
+        if outcome is not ForwardOutcome.RELEASED:
             offsets.answered(offset)
             self._answered.set()
         elif not self._failed.done():

@@ -19,9 +19,9 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from bridge.client_attempt import Carriage, ConnectorError
 from bridge.connectors.coroutines import first_to_end
-from bridge.connectors.flights import ACCEPTED, Answer, Flight, Flights
+from bridge.connectors.flights import ACCEPTED, Flight, Flights, MessageAnswer
 from bridge.connectors.kafka.reasons import words
-from bridge.connectors.kafka.record import Record, record
+from bridge.connectors.kafka.record import KafkaRecord, record
 from bridge.connectors.limits import (
     CONNECT_TIMEOUT_S,
     KAFKA_ANSWER_TIMEOUT_S,
@@ -30,13 +30,13 @@ from bridge.connectors.limits import (
     KAFKA_LINGER_MS,
     READ_BYTES,
 )
-from bridge.connectors.messages import Message, Translate, messages
+from bridge.connectors.messages import ConnectorMessage, Translate, messages
 from bridge.connectors.settings import KafkaSettings
 from bridge.forwarders.outbox import Outgoing
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 
 
-class Producer:
+class KafkaProducer:
     """Of one connector, for its life; each connection has one of the library's."""
 
     def __init__(self, settings: KafkaSettings, translate: Translate) -> None:
@@ -115,13 +115,13 @@ class _Sending:
             for message in messages(outgoing, self._translate):
                 await self._hand_over(flight, message)
 
-    async def _hand_over(self, flight: Flight, message: Message) -> None:
+    async def _hand_over(self, flight: Flight, message: ConnectorMessage) -> None:
         """Give one message to the producer; what it can never send is answered as rejected."""
         try:
             made = record(message, self._settings.key)
             answer = await self._record(made)
         except (ValueError, MessageSizeTooLargeError) as error:
-            self._flights.answered(flight, message.place, Answer(Outcome.REJECTED, str(error)))
+            self._flights.answered(flight, message.place, MessageAnswer(ForwardOutcome.REJECTED, str(error)))
             self._flush_soon()
             return
         except KafkaError as error:
@@ -131,7 +131,7 @@ class _Sending:
         self._in_flight += 1
         answer.add_done_callback(partial(self._answered, flight, message.place))
 
-    async def _record(self, made: Record) -> asyncio.Future[Any]:
+    async def _record(self, made: KafkaRecord) -> asyncio.Future[Any]:
         """Waits while the producer's buffers are full."""
         answer: asyncio.Future[Any] = await self._producer.send(
             made.topic, made.value, key=made.key, headers=made.headers, timestamp_ms=made.timestamp_ms
@@ -149,7 +149,7 @@ class _Sending:
             self._answered_at = self._loop.time()
             self._flights.answered(flight, index, ACCEPTED)
         elif isinstance(error, MessageSizeTooLargeError) and self.alone:
-            self._flights.answered(flight, index, Answer(Outcome.REJECTED, "larger than its topic takes"))
+            self._flights.answered(flight, index, MessageAnswer(ForwardOutcome.REJECTED, "larger than its topic takes"))
         else:
             if isinstance(error, MessageSizeTooLargeError):  # of a batch: one of these messages is too large
                 self.alone = self._in_flight + 1

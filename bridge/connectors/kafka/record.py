@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
 from bridge.connectors.limits import KAFKA_HEADER_BYTES_MAX
-from bridge.connectors.messages import Message
+from bridge.connectors.messages import ConnectorMessage
 from bridge.connectors.settings import PartitionKey
 from bridge.forwarders.inbox import Incoming
 from bridge.hidden import hides
@@ -27,7 +27,7 @@ _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @hides("value", "headers")
-class Record(NamedTuple):
+class KafkaRecord(NamedTuple):
     """What the producer is given."""
 
     topic: str
@@ -48,7 +48,7 @@ def topic_of(address: str) -> str:
     return topic
 
 
-def record(message: Message, key: PartitionKey) -> Record:
+def record(message: ConnectorMessage, key: PartitionKey) -> KafkaRecord:
     """Raises `ValueError` when its address makes no topic."""
     (gateway, epoch), address, sequence = message.name
     properties = message.properties
@@ -63,7 +63,7 @@ def record(message: Message, key: PartitionKey) -> Record:
         headers.append((_CONTENT_TYPE, properties.content_type.encode()))
     headers.append((f"{_HEADER}hops", " ".join(message.hops).encode()))
     headers += [(name, value.encode()) for name, value in properties.users]
-    return Record(
+    return KafkaRecord(
         topic_of(message.target),
         (message.device if key is PartitionKey.DEVICE else address).encode(),
         message.payload,
@@ -72,7 +72,7 @@ def record(message: Message, key: PartitionKey) -> Record:
     )
 
 
-class Fetched(Protocol):
+class FetchedRecord(Protocol):
     """A record as the library gives it (`aiokafka.structs.ConsumerRecord`)."""
 
     @property
@@ -94,7 +94,7 @@ class Fetched(Protocol):
     def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
 
 
-def arrival(token: int, fetched: Fetched) -> Incoming:
+def arrival(token: int, fetched: FetchedRecord) -> Incoming:
     """A record as the message it was, or as one of somebody else's.
 
     One that a Waypost gateway wrote has its name, its address, its device and its hops back. Any other is named by its
@@ -130,7 +130,7 @@ def arrival(token: int, fetched: Fetched) -> Incoming:
     return Incoming(token, addresses, named, hops, run, unique=True)
 
 
-def _place(fetched: Fetched, body: bytes) -> bytes:
+def _place(fetched: FetchedRecord, body: bytes) -> bytes:
     place = f"{fetched.topic}/{fetched.partition}/{fetched.offset}/{fetched.timestamp}/".encode()
     return place + blake2b(fetched.key or b"", digest_size=8).digest() + blake2b(body, digest_size=16).digest()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bridge.connectors.mqtt.packets import LargePublication, Publication
+from bridge.connectors.mqtt.packets import LargePublishReceived, PublishReceived
 from bridge.forwarders.inbox import Incoming
 from bridge.message import RETAIN, Run
 from bridge.plain import (
@@ -27,7 +27,7 @@ TOPIC_SHOWN_MAX = 200
 """Characters of a topic name in a line of the log."""
 
 
-def arrival(token: int | None, publication: Publication, *, repeats: bool) -> Incoming:
+def arrival(token: int | None, publication: PublishReceived, *, repeats: bool) -> Incoming:
     """Return what arrived. `repeats`: the broker has sent what it retains, as we have subscribed."""
     flags = publication.qos | (RETAIN if publication.retain else 0)
     topic, again = publication.topic, repeats and publication.retain
@@ -56,7 +56,7 @@ def arrival(token: int | None, publication: Publication, *, repeats: bool) -> In
     return Incoming(token, (topic,), name, hops, run, unique=ours, again=again)
 
 
-def too_large(token: int | None, publication: LargePublication, bytes_max: int) -> Incoming:
+def too_large(token: int | None, publication: LargePublishReceived, bytes_max: int) -> Incoming:
     """Return what to say of a message that was read past."""
     topic = publication.topic
     size = f"the message to {topic[:TOPIC_SHOWN_MAX]} has {publication.packet_bytes} bytes"

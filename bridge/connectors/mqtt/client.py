@@ -26,17 +26,17 @@ from bridge.connectors.limits import (
 from bridge.connectors.messages import Translate
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.arrival import arrival, too_large
-from bridge.connectors.mqtt.dialects import DIALECTS, Dialect
+from bridge.connectors.mqtt.dialects import DIALECTS, MqttDialect
 from bridge.connectors.mqtt.session import OwedAnswers, PublishesUnderWay
-from bridge.connectors.settings import Identity, MqttSettings
-from bridge.dialer import Endpoint
-from bridge.forwarders.inbox import Inbox
-from bridge.forwarders.outcome import Outcome
+from bridge.connectors.settings import ClientIdentity, MqttSettings
+from bridge.dialer import PeerEndpoint
+from bridge.forwarders.inbox import ForwarderInbox
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import DIALED_UNREAD_BYTES_MAX
 from bridge.transport.served import UnreadError
 from bridge.transport.slow_lane import SLICE_S
 
-_Answer = TypeVar("_Answer", packets.ConnectionAnswer, packets.SubscriptionAnswer)
+_Answer = TypeVar("_Answer", packets.ConnackReceived, packets.SubackReceived)
 _SUBSCRIBE_ID: Final = packets.PACKET_ID_MAX
 _REFUSED: Final = 0x80
 _CONNACK_HEADER: Final = 0x20
@@ -66,16 +66,16 @@ class _Subscribed:
     """Subscriptions of the session at the broker, as far as this process knows."""
 
     def __init__(self) -> None:
-        self.dialect: Dialect | None = None
+        self.dialect: MqttDialect | None = None
         self.filters: list[tuple[str, int]] = []
 
 
 class MqttClient:
-    """`bridge.client_attempt.Client` of an MQTT broker; one for the connector's life."""
+    """`bridge.client_attempt.ConnectorClient` of an MQTT broker; one for the connector's life."""
 
     def __init__(
         self,
-        identity: Identity,
+        identity: ClientIdentity,
         settings: MqttSettings,
         *,
         translate: Translate,
@@ -83,7 +83,7 @@ class MqttClient:
         now_ns: Callable[[], int],
         tls: Callable[[], ssl.SSLContext] | None = None,
         interface: str | None = None,
-        dialects: Sequence[Dialect] = DIALECTS,
+        dialects: Sequence[MqttDialect] = DIALECTS,
     ) -> None:
         """`matches`: a filter, and a topic name; `now_ns` is UTC. `tls` makes the context for one connection, and may
         raise OSError. `interface`: the network interface to leave by. `dialects` are tried in turn at each attempt.
@@ -97,7 +97,7 @@ class MqttClient:
         self._tls = tls
         self._publishes = PublishesUnderWay(translate, settings.in_flight_max, now_ns)
 
-    async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
+    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
         """One connection, from its first packet to its end."""
         for dialect in self._dialects[:-1]:
             try:
@@ -107,7 +107,7 @@ class MqttClient:
             return
         await self._speak(self._dialects[-1], endpoint, carriage)
 
-    async def _speak(self, dialect: Dialect, endpoint: Endpoint, carriage: Carriage) -> None:
+    async def _speak(self, dialect: MqttDialect, endpoint: PeerEndpoint, carriage: Carriage) -> None:
         context = self._tls() if endpoint.tls and self._tls is not None else None
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             opened = await socket_to(endpoint.host, endpoint.port, self._interface)
@@ -146,7 +146,7 @@ class _Early:
         """Raises ConnectorError where too much has come."""
         self.packets.append(packet)
         self._bytes += MQTT_PACKET_COST_BYTES
-        if isinstance(packet, packets.Publication):
+        if isinstance(packet, packets.PublishReceived):
             self._bytes += len(packet.topic) + len(packet.payload)
         if self._bytes > MQTT_EARLY_BYTES_MAX:
             raise ConnectorError("the broker sends messages without end, and no answer to our subscription")
@@ -168,18 +168,18 @@ class _Connection:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: ClientIdentity,
         settings: MqttSettings,
         publishes: PublishesUnderWay,
         matches: Callable[[str, str], bool],
         carriage: Carriage,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        dialect: Dialect,
+        dialect: MqttDialect,
         subscribed: _Subscribed,
     ) -> None:
         self._dialect, self._subscribed = dialect, subscribed
-        self._terms = packets.Terms()
+        self._terms = packets.ConnackTerms()
         self._repeats = False
         """We have subscribed, and the broker may send what it retains."""
         self._identity = identity
@@ -199,7 +199,7 @@ class _Connection:
         """We wait for what the broker sends; not while we are at what it has sent."""
         self._unheard = 0
         """Pings that we sent while we listened, since the broker was heard."""
-        self._inboxes: Sequence[Inbox] = carriage.inboxes
+        self._inboxes: Sequence[ForwarderInbox] = carriage.inboxes
 
     async def serve(self) -> None:
         """Until the peer or the connection fails: ConnectorError or OSError."""
@@ -218,14 +218,14 @@ class _Connection:
         self._writer.write(self._dialect.connect(self._identity, clean=clean, keep_alive_s=keep_alive_s))
         early = _Early()
         await self._each(await self._greeting(), early.add)
-        answer = await self._until(packets.ConnectionAnswer, early)
+        answer = await self._until(packets.ConnackReceived, early)
         self._judge(answer)
         self._terms = answer.terms or self._terms
         if self._inboxes:
             await self._subscribe(early, present=answer.session_present)
         return early.packets
 
-    def _judge(self, answer: packets.ConnectionAnswer) -> None:
+    def _judge(self, answer: packets.ConnackReceived) -> None:
         """Raise ConnectorError where the broker does not let us in."""
         code = answer.code
         if code:
@@ -246,7 +246,7 @@ class _Connection:
             return
         self._repeats = not (present and self._dialect.names)
         self._writer.write(self._dialect.subscribe(_SUBSCRIBE_ID, wanted))
-        granted = await self._until(packets.SubscriptionAnswer, early)
+        granted = await self._until(packets.SubackReceived, early)
         refused = [name for (name, _), code in zip(wanted, granted.codes, strict=False) if code >= _REFUSED]
         if refused:
             raise ConnectorError(f"the broker refuses a subscription to {refused[0]}: see our rights there")
@@ -296,36 +296,36 @@ class _Connection:
 
     async def _take(self, packet: packets.Packet) -> None:
         match packet:
-            case packets.Acknowledgement():
+            case packets.AckReceived():
                 if packet.code in _NOT_NOW:
                     raise ConnectorError(f"the broker does not take a message now: reason {packet.code}")
                 refused = packet.code >= _REFUSED
                 why = f"the broker refuses it: reason {packet.code} of PUBACK" if refused else ""
                 self._publishes.acknowledged(packet.packet_id, why)
-            case packets.Publication() | packets.LargePublication():
+            case packets.PublishReceived() | packets.LargePublishReceived():
                 await self._arrived(packet)
-            case packets.PingAnswer():
+            case packets.PingrespReceived():
                 pass
-            case packets.Farewell():
+            case packets.DisconnectReceived():
                 raise ConnectorError(f"the broker ends the connection: {packet.words or f'reason {packet.code}'}")
             case _:
                 raise ConnectorError(f"the broker sent a {type(packet).__name__} nobody asked for")
 
-    async def _arrived(self, publication: packets.Publication | packets.LargePublication) -> None:
+    async def _arrived(self, publication: packets.PublishReceived | packets.LargePublishReceived) -> None:
         """Give a message to its forwarder."""
         token = None if publication.packet_id is None else self._owed.arrived(publication.packet_id)
         inbox = next((each for each in self._inboxes if self._matches(each.remote, publication.topic)), None)
         if inbox is None:  # of a forwarder that is gone; the broker kept its subscription
             self._answer(token)
             return
-        if isinstance(publication, packets.LargePublication):
+        if isinstance(publication, packets.LargePublishReceived):
             incoming = too_large(token, publication, MQTT_PACKET_BYTES_MAX)
         else:
             incoming = arrival(token, publication, repeats=self._repeats)
         await self._carriage.receive(inbox, incoming, partial(self._committed, token))
 
-    def _committed(self, token: int | None, outcome: Outcome) -> None:
-        if outcome is not Outcome.RELEASED:
+    def _committed(self, token: int | None, outcome: ForwardOutcome) -> None:
+        if outcome is not ForwardOutcome.RELEASED:
             self._answer(token)
         elif not self._failed.done():  # it comes again over the next connection
             self._failed.set_exception(ConnectorError("a message was not taken here; it will be sent again"))
@@ -384,5 +384,5 @@ class _Connection:
     def _packets(self, data: bytes) -> Iterator[packets.Packet]:
         try:
             yield from self._stream.feed(data)
-        except packets.MalformedPacket as error:
+        except packets.MalformedBrokerPacket as error:
             raise ConnectorError(f"the broker sent what MQTT does not allow: {error}") from None

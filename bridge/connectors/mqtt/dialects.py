@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from bridge.connectors.messages import Message
+from bridge.connectors.messages import ConnectorMessage
 from bridge.connectors.mqtt import packets, packets5
-from bridge.connectors.settings import Identity
+from bridge.connectors.settings import ClientIdentity
 from bridge.plain import ADDRESS, CLIENT, DEVICE, EPOCH, GATEWAY, HOPS, PREFIX, RECEIVED_AT, SEQUENCE
 from bridge.publish_properties import PublishProperties, write
 
 _NS: Final = 1_000_000_000
 
 
-class Dialect(Protocol):
+class MqttDialect(Protocol):
     """One way to speak MQTT."""
 
     peer: str
@@ -22,11 +22,13 @@ class Dialect(Protocol):
     names: bool
     """Messages carry their names, and subscriptions their options: MQTT 5."""
 
-    def connect(self, identity: Identity, *, clean: bool, keep_alive_s: int) -> bytes:
+    def connect(self, identity: ClientIdentity, *, clean: bool, keep_alive_s: int) -> bytes:
         """Encode CONNECT."""
         ...
 
-    def publish(self, message: Message, packet_id: int, *, again: bool, terms: packets.Terms, now_ns: int) -> bytes:
+    def publish(
+        self, message: ConnectorMessage, packet_id: int, *, again: bool, terms: packets.ConnackTerms, now_ns: int
+    ) -> bytes:
         """Encode PUBLISH; `now_ns` is UTC. Raises ValueError when no packet can say it."""
         ...
 
@@ -45,7 +47,7 @@ class Mqtt5:
     peer = "an MQTT 5 broker"
     names = True
 
-    def connect(self, identity: Identity, *, clean: bool, keep_alive_s: int) -> bytes:
+    def connect(self, identity: ClientIdentity, *, clean: bool, keep_alive_s: int) -> bytes:
         return packets5.connect(
             identity.client_id,
             clean_start=clean,
@@ -54,7 +56,9 @@ class Mqtt5:
             password=identity.password,
         )
 
-    def publish(self, message: Message, packet_id: int, *, again: bool, terms: packets.Terms, now_ns: int) -> bytes:
+    def publish(
+        self, message: ConnectorMessage, packet_id: int, *, again: bool, terms: packets.ConnackTerms, now_ns: int
+    ) -> bytes:
         return packets5.publish(
             message.target,
             message.payload,
@@ -71,7 +75,7 @@ class Mqtt5:
     def decode(self, frame: bytes) -> packets.Packet:
         return packets5.decode(frame)
 
-    def _properties(self, message: Message, now_ns: int) -> PublishProperties:
+    def _properties(self, message: ConnectorMessage, now_ns: int) -> PublishProperties:
         (gateway, epoch), address, sequence = message.name
         named = (
             (GATEWAY, gateway),
@@ -105,7 +109,7 @@ class Mqtt311:
             self.peer = f"an MQTT 3.1.1 broker: updates of retained messages come as other messages, and {lost}"
         self._bridge = bridge
 
-    def connect(self, identity: Identity, *, clean: bool, keep_alive_s: int) -> bytes:
+    def connect(self, identity: ClientIdentity, *, clean: bool, keep_alive_s: int) -> bytes:
         return packets.connect(
             identity.client_id,
             clean_session=clean,
@@ -115,7 +119,9 @@ class Mqtt311:
             bridge=self._bridge,
         )
 
-    def publish(self, message: Message, packet_id: int, *, again: bool, terms: packets.Terms, now_ns: int) -> bytes:
+    def publish(
+        self, message: ConnectorMessage, packet_id: int, *, again: bool, terms: packets.ConnackTerms, now_ns: int
+    ) -> bytes:
         return packets.publish(message.target, message.payload, packet_id, again=again, retain=message.retain)
 
     def subscribe(self, packet_id: int, filters: Sequence[tuple[str, int]]) -> bytes:
@@ -125,5 +131,5 @@ class Mqtt311:
         return packets.decode(frame)
 
 
-DIALECTS: Final[Sequence[Dialect]] = (Mqtt5(), Mqtt311(bridge=True), Mqtt311(bridge=False))
+DIALECTS: Final[Sequence[MqttDialect]] = (Mqtt5(), Mqtt311(bridge=True), Mqtt311(bridge=False))
 """The best first."""

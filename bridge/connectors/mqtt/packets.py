@@ -35,11 +35,11 @@ _FAILURES: Final = (AMQTTError, CodecError, MQTTError, NoDataError, ValueError, 
 """What amqtt raises for bytes that are no packet."""
 
 
-class MalformedPacket(Exception):
+class MalformedBrokerPacket(Exception):
     """The peer sent bytes that MQTT 3.1.1 does not allow."""
 
 
-class Terms(NamedTuple):
+class ConnackTerms(NamedTuple):
     """Terms of the broker in its CONNACK, where they differ from those of MQTT 3.1.1."""
 
     receive_maximum: int = PACKET_ID_MAX
@@ -51,43 +51,43 @@ class Terms(NamedTuple):
     """None: as in CONNECT."""
 
 
-class ConnectionAnswer(NamedTuple):
+class ConnackReceived(NamedTuple):
     """CONNACK; `terms` are None before MQTT 5."""
 
     session_present: bool
     code: int
-    terms: Terms | None = None
+    terms: ConnackTerms | None = None
     words: str = ""
     """Reason String."""
 
 
-class Acknowledgement(NamedTuple):
+class AckReceived(NamedTuple):
     """PUBACK; a code of 128 or above is a refusal (MQTT 5)."""
 
     packet_id: int
     code: int = 0
 
 
-class Farewell(NamedTuple):
+class DisconnectReceived(NamedTuple):
     """DISCONNECT of an MQTT 5 server."""
 
     code: int
     words: str
 
 
-class SubscriptionAnswer(NamedTuple):
+class SubackReceived(NamedTuple):
     """SUBACK; a code of 128 is a refusal."""
 
     packet_id: int
     codes: tuple[int, ...]
 
 
-class PingAnswer(NamedTuple):
+class PingrespReceived(NamedTuple):
     """PINGRESP."""
 
 
 @hides("payload", "properties")
-class Publication(NamedTuple):
+class PublishReceived(NamedTuple):
     """PUBLISH. `packet_id` is None with QoS 0."""
 
     packet_id: int | None
@@ -101,7 +101,7 @@ class Publication(NamedTuple):
     """Bytes of the packet, without their length (MQTT 5)."""
 
 
-class LargePublication(NamedTuple):
+class LargePublishReceived(NamedTuple):
     """PUBLISH that is larger than what is taken: its payload was read past. `packet_id` is None with QoS 0."""
 
     packet_id: int | None
@@ -110,7 +110,13 @@ class LargePublication(NamedTuple):
 
 
 Packet = (
-    ConnectionAnswer | Acknowledgement | SubscriptionAnswer | PingAnswer | Publication | LargePublication | Farewell
+    ConnackReceived
+    | AckReceived
+    | SubackReceived
+    | PingrespReceived
+    | PublishReceived
+    | LargePublishReceived
+    | DisconnectReceived
 )
 
 
@@ -175,13 +181,13 @@ class Packets:
         self._max = packet_bytes_max
         self._read = read or decode
         self._buffer = bytearray()
-        self._large: LargePublication | None = None
+        self._large: LargePublishReceived | None = None
         """The packet that is being read past."""
         self._left = 0
         """Bytes of it that have not come."""
 
     def feed(self, data: bytes) -> Iterator[Packet]:
-        """Yield the packets these bytes complete. Raises `MalformedPacket`; the connection is of no use then.
+        """Yield the packets these bytes complete. Raises `MalformedBrokerPacket`; the connection is of no use then.
 
         A PUBLISH above the limit is not kept: its payload is dropped as it comes.
         """
@@ -226,13 +232,15 @@ class Packets:
             length |= (self._buffer[at] & 0x7F) << (7 * i)
             if not self._buffer[at] & 0x80:
                 return at + 1, at + 1 + length
-        raise MalformedPacket("a remaining length of five bytes")
+        raise MalformedBrokerPacket("a remaining length of five bytes")
 
-    def _head(self, start: int, body: int, end: int) -> LargePublication | None:
+    def _head(self, start: int, body: int, end: int) -> LargePublishReceived | None:
         """Read what a PUBLISH above the limit says before its payload; None while bytes of that are missing."""
         first, size = self._buffer[start], end - start
         if first >> 4 != _PUBLISH:
-            raise MalformedPacket(f"a packet of type {first >> 4} with {size} bytes; at most {self._max} are taken")
+            raise MalformedBrokerPacket(
+                f"a packet of type {first >> 4} with {size} bytes; at most {self._max} are taken"
+            )
         qos = first >> 1 & 3
         at = body + 2 + int.from_bytes(self._buffer[body : body + 2])
         head_end = at + 2 if qos else at
@@ -241,11 +249,11 @@ class Packets:
         packet_id = int.from_bytes(self._buffer[at:head_end]) if qos else None
         topic = bytes(self._buffer[body + 2 : at])
         if qos > 1 or packet_id == 0 or not topic or head_end > end:
-            raise MalformedPacket(f"a PUBLISH of {size} bytes that cannot be read")
+            raise MalformedBrokerPacket(f"a PUBLISH of {size} bytes that cannot be read")
         try:
-            return LargePublication(packet_id, topic.decode(), size)
+            return LargePublishReceived(packet_id, topic.decode(), size)
         except UnicodeDecodeError:
-            raise MalformedPacket("a topic name that is not UTF-8") from None
+            raise MalformedBrokerPacket("a topic name that is not UTF-8") from None
 
 
 class _Bytes:
@@ -268,7 +276,7 @@ def _completed(coroutine: Coroutine[Any, Any, Any]) -> Any:
     except StopIteration as done:
         return done.value
     coroutine.close()
-    raise MalformedPacket("a packet that is not complete")
+    raise MalformedBrokerPacket("a packet that is not complete")
 
 
 def decode(frame: bytes) -> Packet:
@@ -278,28 +286,28 @@ def decode(frame: bytes) -> Packet:
         header = _completed(MQTTFixedHeader.from_stream(reader))
         packet = _completed(packet_class(header).from_stream(reader, fixed_header=header))
     except _FAILURES as error:
-        raise MalformedPacket(str(error) or "a packet that cannot be read") from None
+        raise MalformedBrokerPacket(str(error) or "a packet that cannot be read") from None
     match packet:
         case PubackPacket():
-            return Acknowledgement(packet.variable_header.packet_id)
+            return AckReceived(packet.variable_header.packet_id)
         case PublishPacket():
             return _publication(packet)
         case ConnackPacket():
-            return ConnectionAnswer(bool(packet.variable_header.session_parent), packet.variable_header.return_code)
+            return ConnackReceived(bool(packet.variable_header.session_parent), packet.variable_header.return_code)
         case SubackPacket():
-            return SubscriptionAnswer(packet.variable_header.packet_id, tuple(packet.payload.return_codes))
+            return SubackReceived(packet.variable_header.packet_id, tuple(packet.payload.return_codes))
         case PingRespPacket():
-            return PingAnswer()
-    raise MalformedPacket(f"a {type(packet).__name__}, which no server sends")
+            return PingrespReceived()
+    raise MalformedBrokerPacket(f"a {type(packet).__name__}, which no server sends")
 
 
-def _publication(packet: Any) -> Publication:
+def _publication(packet: Any) -> PublishReceived:
     topic, qos = packet.topic_name, packet.qos
     if qos > 1:
-        raise MalformedPacket(f"a PUBLISH with QoS {qos}, more than the QoS 1 of the subscription")
+        raise MalformedBrokerPacket(f"a PUBLISH with QoS {qos}, more than the QoS 1 of the subscription")
     if qos == 1 and not packet.packet_id:
-        raise MalformedPacket("a PUBLISH with packet identifier 0")
+        raise MalformedBrokerPacket("a PUBLISH with packet identifier 0")
     size = packet.fixed_header.remaining_length - len(packet.data) - (2 if qos else 0) - 2
     if not topic or len(topic.encode()) != size:  # amqtt makes another text of what is no UTF-8
-        raise MalformedPacket("a topic name that is empty or no UTF-8")
-    return Publication(packet.packet_id, topic, packet.data, qos, packet.dup_flag, packet.retain_flag)
+        raise MalformedBrokerPacket("a topic name that is empty or no UTF-8")
+    return PublishReceived(packet.packet_id, topic, packet.data, qos, packet.dup_flag, packet.retain_flag)

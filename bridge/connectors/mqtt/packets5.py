@@ -12,15 +12,15 @@ from bridge.connectors.mqtt.packets import (
     PACKET_ID_MAX,
     REMAINING_LENGTH_MAX,
     TOPIC_BYTES_MAX,
-    Acknowledgement,
-    ConnectionAnswer,
-    Farewell,
-    MalformedPacket,
+    AckReceived,
+    ConnackReceived,
+    ConnackTerms,
+    DisconnectReceived,
+    MalformedBrokerPacket,
     Packet,
-    PingAnswer,
-    Publication,
-    SubscriptionAnswer,
-    Terms,
+    PingrespReceived,
+    PublishReceived,
+    SubackReceived,
 )
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
@@ -52,7 +52,7 @@ class _Cursor:
 
     def take(self, count: int) -> bytes:
         if count > self.left:
-            raise MalformedPacket("a packet that ends in the middle of a field")
+            raise MalformedBrokerPacket("a packet that ends in the middle of a field")
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -66,7 +66,7 @@ class _Cursor:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise MalformedPacket("a length of five bytes")
+        raise MalformedBrokerPacket("a length of five bytes")
 
     def block(self) -> bytes:
         """Take the properties."""
@@ -118,52 +118,52 @@ def decode(frame: bytes) -> Packet:
         case 3:
             return _publication(first, cursor)
         case 4:
-            return Acknowledgement(cursor.number(2), cursor.number(1) if cursor.left else 0)
+            return AckReceived(cursor.number(2), cursor.number(1) if cursor.left else 0)
         case 9:
             packet_id = cursor.number(2)
             cursor.block()
-            return SubscriptionAnswer(packet_id, tuple(cursor.take(cursor.left)))
+            return SubackReceived(packet_id, tuple(cursor.take(cursor.left)))
         case 13:
-            return PingAnswer()
+            return PingrespReceived()
         case 14:
             code = cursor.number(1) if cursor.left else 0
-            return Farewell(code, _said(cursor.block()) if cursor.left else "")
-    raise MalformedPacket(f"a packet of type {first >> 4}, which no server sends here")
+            return DisconnectReceived(code, _said(cursor.block()) if cursor.left else "")
+    raise MalformedBrokerPacket(f"a packet of type {first >> 4}, which no server sends here")
 
 
-def _connection_answer(cursor: _Cursor) -> ConnectionAnswer:
+def _connection_answer(cursor: _Cursor) -> ConnackReceived:
     present, code = cursor.number(1) & 1, cursor.number(1)
     if not cursor.left:  # a broker of an older version answers in its own
-        return ConnectionAnswer(bool(present), code)
+        return ConnackReceived(bool(present), code)
     block = cursor.block()
     found = {kind: value for kind, value in _properties(block) if isinstance(value, int)}
-    terms = Terms(
+    terms = ConnackTerms(
         max(1, found.get(_RECEIVE_MAXIMUM, PACKET_ID_MAX)),
         found.get(_MAXIMUM_PACKET_SIZE, REMAINING_LENGTH_MAX),
         found.get(_MAXIMUM_QOS, 2),
         found.get(_RETAIN_AVAILABLE, 1) == 1,
         found.get(_SERVER_KEEP_ALIVE),
     )
-    return ConnectionAnswer(bool(present), code, terms, _said(block))
+    return ConnackReceived(bool(present), code, terms, _said(block))
 
 
-def _publication(first: int, cursor: _Cursor) -> Publication:
+def _publication(first: int, cursor: _Cursor) -> PublishReceived:
     qos = first >> 1 & 3
     if qos > 1:
-        raise MalformedPacket(f"a PUBLISH with QoS {qos}, more than the QoS 1 of the subscription")
+        raise MalformedBrokerPacket(f"a PUBLISH with QoS {qos}, more than the QoS 1 of the subscription")
     try:
         topic = cursor.take(cursor.number(2)).decode()
     except UnicodeDecodeError:
         topic = ""
     packet_id = cursor.number(2) if qos else None
     if packet_id == 0:
-        raise MalformedPacket("a PUBLISH with packet identifier 0")
+        raise MalformedBrokerPacket("a PUBLISH with packet identifier 0")
     if not topic:  # no alias was allowed
-        raise MalformedPacket("a topic name that is empty or no UTF-8")
+        raise MalformedBrokerPacket("a topic name that is empty or no UTF-8")
     block = cursor.block()
     for _ in _properties(block):
         pass  # they are well-formed
-    return Publication(packet_id, topic, cursor.take(cursor.left), qos, bool(first & 8), bool(first & 1), block)
+    return PublishReceived(packet_id, topic, cursor.take(cursor.left), qos, bool(first & 8), bool(first & 1), block)
 
 
 def _properties(block: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -180,7 +180,7 @@ def _properties(block: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind == _PAIR:
             yield kind, cursor.take(cursor.number(2)) + b"\0" + cursor.take(cursor.number(2))
         else:
-            raise MalformedPacket(f"a property with identifier {kind}")
+            raise MalformedBrokerPacket(f"a property with identifier {kind}")
 
 
 def _said(block: bytes) -> str:

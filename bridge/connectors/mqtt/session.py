@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
-from bridge.connectors.flights import ACCEPTED, Answer, Flight, Flights, Settle
-from bridge.connectors.messages import Message, Name, Translate, messages
+from bridge.connectors.flights import ACCEPTED, Flight, Flights, MessageAnswer, Settle
+from bridge.connectors.messages import ConnectorMessage, MessageName, Translate, messages
 from bridge.connectors.mqtt import packets
-from bridge.connectors.mqtt.dialects import DIALECTS, Dialect
-from bridge.connectors.mqtt.packets import Terms
+from bridge.connectors.mqtt.dialects import DIALECTS, MqttDialect
+from bridge.connectors.mqtt.packets import ConnackTerms
 from bridge.forwarders.outbox import Outgoing
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 
 PACKET_IDS: Final = packets.PACKET_ID_MAX - 1
 """The last one is that of our SUBSCRIBE."""
 
-_Key = tuple[Name, str]
+_Key = tuple[MessageName, str]
 """A message and where it goes: two forwarders may send one message to two topics."""
 
 
@@ -39,8 +39,8 @@ class PublishesUnderWay:
         """Identifiers of packets that had no PUBACK when their connection ended, and were not sent again."""
         self._last = 0
         self._flights: Flights | None = None
-        self._dialect: Dialect = DIALECTS[-1]
-        self._terms = Terms()
+        self._dialect: MqttDialect = DIALECTS[-1]
+        self._terms = ConnackTerms()
 
     @property
     def room(self) -> int:
@@ -52,7 +52,7 @@ class PublishesUnderWay:
         """Messages without a PUBACK."""
         return len(self._sent)
 
-    def connected(self, settle: Settle, dialect: Dialect, terms: Terms) -> None:
+    def connected(self, settle: Settle, dialect: MqttDialect, terms: ConnackTerms) -> None:
         """A connection begins, over which this is spoken."""
         self._flights = Flights(settle)
         self._dialect, self._terms = dialect, terms
@@ -75,7 +75,7 @@ class PublishesUnderWay:
             try:
                 written.append(self._packet(message, packet_id, again=again))
             except ValueError as error:
-                self._answer(flight, message.place, Answer(Outcome.REJECTED, str(error)))
+                self._answer(flight, message.place, MessageAnswer(ForwardOutcome.REJECTED, str(error)))
             else:
                 self._sent[packet_id] = (flight, message.place, key)
         self.flush()
@@ -86,18 +86,18 @@ class PublishesUnderWay:
         Ignores a PUBACK for an unknown packet identifier."""
         found = self._sent.pop(packet_id, None)
         if found is not None:
-            self._answer(found[0], found[1], Answer(Outcome.REJECTED, why) if why else ACCEPTED)
+            self._answer(found[0], found[1], MessageAnswer(ForwardOutcome.REJECTED, why) if why else ACCEPTED)
 
     def flush(self) -> None:
         """Settle what was answered."""
         if self._flights is not None:
             self._flights.flush()
 
-    def _answer(self, flight: Flight, index: int, answer: Answer) -> None:
+    def _answer(self, flight: Flight, index: int, answer: MessageAnswer) -> None:
         if self._flights is not None:
             self._flights.answered(flight, index, answer)
 
-    def _packet(self, message: Message, packet_id: int, *, again: bool) -> bytes:
+    def _packet(self, message: ConnectorMessage, packet_id: int, *, again: bool) -> bytes:
         return self._dialect.publish(message, packet_id, again=again, terms=self._terms, now_ns=self._now_ns())
 
     def _identifier(self, key: _Key) -> tuple[int, bool]:

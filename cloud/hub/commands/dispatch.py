@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Protocol
 
-from bridge.command import Command, message
-from bridge.downlink import Key, Line
-from bridge.forwarders.outcome import Outcome
+from bridge.command import HubCommand, message
+from bridge.downlink import GatewayLink, Key
+from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.commands.limits import UNDER_WAY_MAX
 from cloud.hub.registry.commands import CommandRecord, CommandState, News
 
@@ -39,7 +39,7 @@ class CommandStore(Protocol):
 class _Gateway:
     """One that is connected."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: GatewayLink) -> None:
         self.line = line
         self.under_way: dict[int, CommandRecord] = {}
         """By delivery tag."""
@@ -52,7 +52,7 @@ class _Gateway:
 
 
 class Dispatch:
-    """Of one hub (`bridge.downlink.Source`)."""
+    """Of one hub (`bridge.downlink.DownlinkSource`)."""
 
     def __init__(self, store: CommandStore, now_us: Callable[[], int]) -> None:
         """`now_us`: UTC microseconds."""
@@ -83,26 +83,26 @@ class Dispatch:
 
     # --- Source -------------------------------------------------------------------------------------------------------
 
-    def ready(self, line: Line) -> None:
+    def ready(self, line: GatewayLink) -> None:
         known = self._gateways.get(line.gateway)
         if known is None or known.line is not line:
             self._gateways[line.gateway] = _Gateway(line)
         self.look(line.gateway)
 
-    def settled(self, line: Line, tag: int, outcome: Outcome, why: str) -> None:
+    def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
         gateway = self._gateways.get(line.gateway)
         command = gateway.under_way.pop(tag, None) if gateway is not None and gateway.line is line else None
         if gateway is None or command is None:
             return
-        if outcome is Outcome.RELEASED:
+        if outcome is ForwardOutcome.RELEASED:
             gateway.again = True
             return
-        state = CommandState.QUEUED if outcome is Outcome.ACCEPTED else CommandState.REJECTED
+        state = CommandState.QUEUED if outcome is ForwardOutcome.ACCEPTED else CommandState.REJECTED
         news = News(command.id, *command.key, command.device, self._now_us(), state, why)
         gateway.answered.add(command.id)
         self._store.keep(news, lambda: gateway.answered.discard(command.id))
 
-    def ended(self, line: Line) -> None:
+    def ended(self, line: GatewayLink) -> None:
         gateway = self._gateways.get(line.gateway)
         if gateway is not None and gateway.line is line:
             del self._gateways[line.gateway]
@@ -125,10 +125,10 @@ class Dispatch:
             self.look(key)
 
 
-def as_sent(command: CommandRecord, now_us: int) -> Command:
+def as_sent(command: CommandRecord, now_us: int) -> HubCommand:
     """With what is left of its time. One whose time is over is sent all the same when its gateway may have it: only the
     gateway knows, and gives it up at once where it is new there."""
-    return Command(
+    return HubCommand(
         id=command.id,
         device=command.device,
         name=command.name,

@@ -12,7 +12,7 @@ from typing import Any
 
 from bridge.desired import DesiredError
 from bridge.resources import schema
-from bridge.resources.errors import Origin
+from bridge.resources.errors import ResourceOrigin
 from bridge.resources.resource import Resource
 from edge.configuration.kinds import KINDS
 from edge.configuration.loops import rings, ways
@@ -46,5 +46,5 @@ def _distinct(documents: Mapping[str, Documents]) -> dict[str, Documents]:
 
 def _resources(documents: Iterable[dict[str, Any]]) -> list[Resource]:
     """Those this program can read; what it cannot, no gateway takes from it."""
-    built = (schema.build(KINDS, each, Origin("")) for each in documents)
+    built = (schema.build(KINDS, each, ResourceOrigin("")) for each in documents)
     return [each for each in built if isinstance(each, Resource)]

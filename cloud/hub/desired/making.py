@@ -15,7 +15,7 @@ import msgspec
 from bridge.desired import DesiredError
 from bridge.limits import DESIRED_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
-from bridge.resources.resource import Kinds, Resource
+from bridge.resources.resource import Resource, ResourceKinds
 from cloud.hub.desired.loops import Documents, require_no_ring
 from cloud.hub.labels import Labels, Selector, selector
 from cloud.hub.limits import CONFIRM_S_RANGE, GATEWAYS_AT_ONCE_MAX
@@ -42,7 +42,7 @@ class Tables(NamedTuple):
 
 HEAD_BYTES: Final = 4_096
 """What a document has beside its resources, at most."""
-PARTS: Final = Kinds(KINDS)
+PARTS: Final = ResourceKinds(KINDS)
 """The kinds, for resources that are part of a whole."""
 
 

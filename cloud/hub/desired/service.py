@@ -22,8 +22,8 @@ import sqlalchemy as sa
 
 from bridge import plain
 from bridge.desired import DesiredError, DesiredReport, signed_text, to_sign
-from bridge.downlink import Line
-from bridge.forwarders.outcome import Outcome
+from bridge.downlink import GatewayLink
+from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.desired.making import Tables, making_of
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.groups import Key
@@ -83,7 +83,7 @@ def signing(authority: Authority) -> Sign:
 
 
 class DesiredConfigurations:
-    """For one hub: `open`, later `close`. A `bridge.downlink.Source`."""
+    """For one hub: `open`, later `close`. A `bridge.downlink.DownlinkSource`."""
 
     def __init__(self, authority: Authority, registry: sa.URL, *, now: Callable[[], float] = time.time) -> None:
         """`now`: UTC seconds since 1970."""
@@ -97,9 +97,9 @@ class DesiredConfigurations:
         self._now = now
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="configurations")
         self._registry: _Registry | None = None
-        self._lines: dict[Key, Line] = {}
+        self._lines: dict[Key, GatewayLink] = {}
         self._offers: dict[Key, Offer] = {}
-        self._sent: dict[Line, int] = {}
+        self._sent: dict[GatewayLink, int] = {}
         """The version sent last."""
         self._reports: list[_Reported] = []
         """Those the registry has not got yet."""
@@ -150,20 +150,20 @@ class DesiredConfigurations:
         self._reports.append(_Reported(key, report, kept))
         self._came.set()
 
-    def ready(self, line: Line) -> None:
+    def ready(self, line: GatewayLink) -> None:
         self._lines[line.gateway] = line
         self._send(line.gateway)
 
-    def settled(self, line: Line, tag: int, outcome: Outcome, why: str) -> None:
+    def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
         key = line.gateway
-        if outcome is Outcome.RELEASED:
+        if outcome is ForwardOutcome.RELEASED:
             self._sent.pop(line, None)  # it says so itself when it can take it
         elif (offer := self._offers.get(key)) is not None and offer.version == tag:
             del self._offers[key]
-        if outcome is Outcome.REJECTED:
+        if outcome is ForwardOutcome.REJECTED:
             log.warning("gateway %s takes no version %d of its configuration: %s", key[1], tag, why)
 
-    def ended(self, line: Line) -> None:
+    def ended(self, line: GatewayLink) -> None:
         self._sent.pop(line, None)
         if self._lines.get(line.gateway) is line:
             del self._lines[line.gateway]

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.hazmat.primitives.serialization.pkcs7 import load_der_pkcs7_certificates
 
 from bridge.hidden import hides
-from bridge.resources.endpoint import Endpoint, valid_host
+from bridge.resources.endpoint import ListenEndpoint, valid_host
 from bridge.tls_refusal import reason_of, refusal
 from cloud.hub.enrolment.limits import EST_ANSWER_BYTES_MAX, EST_TIMEOUT_S
 from edge.broker.configuration import TlsFiles
@@ -51,7 +51,7 @@ class EstUnavailable(EstError):
 class EstUrl(NamedTuple):
     """``https://HOST[:PORT]/.well-known/est``, with a label behind it where the server has several authorities."""
 
-    endpoint: Endpoint
+    endpoint: ListenEndpoint
     path: str
     """Without a slash at its end."""
 
@@ -65,7 +65,7 @@ class EstUrl(NamedTuple):
             raise ValueError(f'"{text}": {error}') from None
         if parts.scheme != "https" or not host or parts.username is not None or parts.query or parts.fragment:
             raise ValueError(f'"{text}" is no server of EST; expected https://host/.well-known/est')
-        return cls(Endpoint(valid_host(host), port), parts.path.rstrip("/"))
+        return cls(ListenEndpoint(valid_host(host), port), parts.path.rstrip("/"))
 
     def __str__(self) -> str:
         return f"https://{self.endpoint}{self.path}"

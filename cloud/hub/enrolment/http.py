@@ -18,10 +18,10 @@ from bridge.enrolment import (
     RENEWAL_PATH,
     REVOKED_PATH,
     Attestation,
+    EnrolmentRefusal,
     EnrolmentRequest,
-    Issued,
-    Reason,
-    Refusal,
+    IssuedCertificate,
+    RefusalReason,
     RenewalRequest,
 )
 from cloud.hub.enrolment import ocsp
@@ -41,18 +41,18 @@ OCSP_PATH: Final = "/enrolment/ocsp"
 """POST, or GET with the question in Base64 behind a slash: whether a certificate of the authority counts (RFC 6960)."""
 
 STATUS: Final = {
-    Reason.MALFORMED: 400,
-    Reason.NAMELESS: 409,
-    Reason.UNKNOWN: 401,
-    Reason.NO_CERTIFICATE: 401,
-    Reason.EXPIRED: 403,
-    Reason.REVOKED: 403,
-    Reason.SPENT: 403,
-    Reason.OTHER_GATEWAY: 403,
-    Reason.NAME_TAKEN: 409,
-    Reason.TOO_MANY: 429,
-    Reason.TENANT_FULL: 429,
-    Reason.UNAVAILABLE: 503,
+    RefusalReason.MALFORMED: 400,
+    RefusalReason.NAMELESS: 409,
+    RefusalReason.UNKNOWN: 401,
+    RefusalReason.NO_CERTIFICATE: 401,
+    RefusalReason.EXPIRED: 403,
+    RefusalReason.REVOKED: 403,
+    RefusalReason.SPENT: 403,
+    RefusalReason.OTHER_GATEWAY: 403,
+    RefusalReason.NAME_TAKEN: 409,
+    RefusalReason.TOO_MANY: 429,
+    RefusalReason.TENANT_FULL: 429,
+    RefusalReason.UNAVAILABLE: 503,
 }
 
 
@@ -79,10 +79,10 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
     async def renewal(request: Request) -> Response:
         return await answered(_renewed(request), now)
 
-    async def _enrolled(request: Request) -> Issued:
+    async def _enrolled(request: Request) -> IssuedCertificate:
         return await enrolment.enrol(await _document(request, EnrolmentRequest))
 
-    async def _renewed(request: Request) -> Issued:
+    async def _renewed(request: Request) -> IssuedCertificate:
         return await enrolment.renew(await _document(request, RenewalRequest), peer_of(request).certificate)
 
     async def attestation(request: Request) -> Response:
@@ -118,14 +118,14 @@ async def _asked_about(request: Request) -> bytes:
 
 async def answered(asked: Awaitable[Answer], now: Callable[[], float]) -> Response:
     """The answer, or why there is none."""
-    document: Answer | Refusal
+    document: Answer | EnrolmentRefusal
     try:
         document, status = await asked, 200
     except EnrolmentRefused as refused:
         named = refused.gateway_uri if isinstance(refused, Nameless) else ""
-        document, status = Refusal(str(refused), refused.reason.value, now(), named), STATUS[refused.reason]
+        document, status = EnrolmentRefusal(str(refused), refused.reason.value, now(), named), STATUS[refused.reason]
     except RegistryError as error:
-        document, status = Refusal(str(error), Reason.UNAVAILABLE.value, now()), 503
+        document, status = EnrolmentRefusal(str(error), RefusalReason.UNAVAILABLE.value, now()), 503
     return json_answer(document, status)
 
 
@@ -134,6 +134,6 @@ async def _document(request: Request, kind: type[Document]) -> Document:
     try:
         return msgspec.json.decode(await body_of(request, DOCUMENT_BYTES_MAX, "a request"), type=kind)
     except RequestRefused as refused:
-        raise EnrolmentRefused(Reason.MALFORMED, str(refused)) from None
+        raise EnrolmentRefused(RefusalReason.MALFORMED, str(refused)) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise EnrolmentRefused(Reason.MALFORMED, "the request is not the document that is wanted") from None
+        raise EnrolmentRefused(RefusalReason.MALFORMED, "the request is not the document that is wanted") from None

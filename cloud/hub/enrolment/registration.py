@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, Reason
+from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, RefusalReason
 from cloud.hub.enrolment.authority import key_id
 from cloud.hub.enrolment.est import EstClient, EstError
 from cloud.hub.enrolment.limits import AUTHORITIES_FETCHED_S, EST_AT_ONCE_MAX
@@ -108,7 +108,7 @@ class Registration:
         except (EstError, OSError) as error:
             self._failed(str(error))
             words = f"the authority behind this hub cannot make a certificate now: {error}"
-            raise EnrolmentRefused(Reason.UNAVAILABLE, words) from error
+            raise EnrolmentRefused(RefusalReason.UNAVAILABLE, words) from error
         self.trouble = None
         begins_at, ends_at = (
             int(at.timestamp() * 1_000_000) for at in (made.not_valid_before_utc, made.not_valid_after_utc)

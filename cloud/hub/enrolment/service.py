@@ -21,10 +21,10 @@ from cryptography.x509.ocsp import OCSPResponseStatus
 from bridge.enrolment import (
     Attestation,
     EnrolmentRequest,
-    Issued,
-    Reason,
+    EnrolmentTokenError,
+    IssuedCertificate,
+    RefusalReason,
     RenewalRequest,
-    TokenError,
     digest,
     secret_of,
 )
@@ -179,17 +179,17 @@ class Enrolment:
 
     # --- certificates -----------------------------------------------------------------------------------------------
 
-    async def enrol(self, request: EnrolmentRequest) -> Issued:
+    async def enrol(self, request: EnrolmentRequest) -> IssuedCertificate:
         """The certificate a token is good for. Raises `EnrolmentRefused`, `RegistryError`."""
         key = _key_of(request.request)
         if fault := gateway_fault(request.gateway):
-            raise EnrolmentRefused(Reason.MALFORMED, fault)
+            raise EnrolmentRefused(RefusalReason.MALFORMED, fault)
         if not request.token_id.isprintable():  # PostgreSQL takes no NUL in a text
-            raise EnrolmentRefused(Reason.MALFORMED, "the token's name has characters that are in none")
+            raise EnrolmentRefused(RefusalReason.MALFORMED, "the token's name has characters that are in none")
         try:
             secret = digest(secret_of(request))
-        except TokenError as error:
-            raise EnrolmentRefused(Reason.MALFORMED, str(error)) from error
+        except EnrolmentTokenError as error:
+            raise EnrolmentRefused(RefusalReason.MALFORMED, str(error)) from error
         asked = Asked(request.token_id[:32], secret, request.gateway, key_id(key))
 
         def keep(sign: Sign) -> Awaitable[CertificateRecord]:
@@ -203,7 +203,7 @@ class Enrolment:
         log.info("gateway %s of tenant %s has a certificate: token %s", made.gateway, made.tenant, asked.token_id)
         return self._issued(made)
 
-    async def renew(self, request: RenewalRequest, shown: Mapping[str, Any] | None) -> Issued:
+    async def renew(self, request: RenewalRequest, shown: Mapping[str, Any] | None) -> IssuedCertificate:
         """The next certificate of who has shown this one. Raises `EnrolmentRefused`, `RegistryError`."""
         key = _key_of(request.request)
         before, most = await self._shown(shown, "a gateway renews by the one it has"), CERTIFICATES_A_GATEWAY_MAX
@@ -254,11 +254,11 @@ class Enrolment:
         """Return the gateway that a certificate, as `ssl` gives it, names. One of our authority that the registry has
         lost is taken up first. Raises `EnrolmentRefused`, with `why` one is needed, and `RegistryError`."""
         if not certificate:
-            raise EnrolmentRefused(Reason.NO_CERTIFICATE, f"no certificate was shown: {why}")
+            raise EnrolmentRefused(RefusalReason.NO_CERTIFICATE, f"no certificate was shown: {why}")
         try:
             found = certified(certificate)
         except NotAPeer as fault:
-            raise EnrolmentRefused(Reason.NO_CERTIFICATE, f"{fault}: {why}") from None
+            raise EnrolmentRefused(RefusalReason.NO_CERTIFICATE, f"{fault}: {why}") from None
         serial = f"{found.serial:x}"
         if self._registration is None:
             with self._one_more():
@@ -303,9 +303,9 @@ class Enrolment:
         begins_at, ends_at = (int(at * 1_000_000) for at in (made.begins_at, made.ends_at))
         return CertificateRecord(made.serial, tenant, gateway, made.key_id, begins_at, ends_at, None, made.pem)
 
-    def _issued(self, made: CertificateRecord) -> Issued:
+    def _issued(self, made: CertificateRecord) -> IssuedCertificate:
         issuer = self._registration.issuer_of(made.pem) if self._registration is not None else ""
-        return Issued(made.tenant, made.gateway, made.pem, self.authority.pem, self._now(), issuer)
+        return IssuedCertificate(made.tenant, made.gateway, made.pem, self.authority.pem, self._now(), issuer)
 
     async def _asked(self, work: Callable[[Enrolments], T]) -> T:
         """Ask the registry for a gateway, and for not too many of them at once."""
@@ -316,7 +316,7 @@ class Enrolment:
     def _one_more(self) -> Iterator[None]:
         """A request is under way. Raises `EnrolmentRefused`."""
         if self._waiting >= REQUESTS_MAX:
-            raise EnrolmentRefused(Reason.UNAVAILABLE, "the hub has too much to do; ask again in some seconds")
+            raise EnrolmentRefused(RefusalReason.UNAVAILABLE, "the hub has too much to do; ask again in some seconds")
         self._waiting += 1
         try:
             yield
@@ -327,7 +327,7 @@ class Enrolment:
         """The registry belongs to its thread."""
         registry = self._registry
         if registry is None:
-            raise EnrolmentRefused(Reason.UNAVAILABLE, "the hub starts or stops; ask again in some seconds")
+            raise EnrolmentRefused(RefusalReason.UNAVAILABLE, "the hub starts or stops; ask again in some seconds")
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
 
     async def _watch(self) -> None:
@@ -438,4 +438,4 @@ def _key_of(request: str) -> PublicKey:
     try:
         return read_request(request)
     except RequestError as error:
-        raise EnrolmentRefused(Reason.MALFORMED, str(error)) from error
+        raise EnrolmentRefused(RefusalReason.MALFORMED, str(error)) from error

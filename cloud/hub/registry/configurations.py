@@ -14,11 +14,11 @@ import msgspec
 import sqlalchemy as sa
 
 from bridge.desired import (
+    ApplyFailure,
+    ApplyOutcome,
     Desired,
     DesiredReport,
-    Failure,
-    Outcome,
-    Signed,
+    SignedDesired,
     SystemPhase,
     SystemReport,
     digest_of,
@@ -44,7 +44,7 @@ TIES_US = 10_000_000
 that began after it."""
 
 Sign = Callable[[str], str]
-"""The authority's signature over the text of a document, as `Signed` has it."""
+"""The authority's signature over the text of a document, as `SignedDesired` has it."""
 
 _SENT = (RolloutState.RUNNING.value, RolloutState.DONE.value)
 """Roll-outs in these states withhold nothing."""
@@ -125,7 +125,7 @@ class GatewayRecord(NamedTuple):
             return report.failure.outcome.value
         if report.version == self.wanted:
             return _state_of(report.system)
-        return Outcome.REFUSED.value if self.failed else "waiting"
+        return ApplyOutcome.REFUSED.value if self.failed else "waiting"
 
     @property
     def failed(self) -> bool:
@@ -176,7 +176,7 @@ class Offer(NamedTuple):
     """A version a gateway is to take next."""
 
     version: int
-    signed: Signed
+    signed: SignedDesired
 
 
 class Configurations:
@@ -393,7 +393,9 @@ def _of_our_versions(tx: sa.Connection, key: Key, report: DesiredReport) -> Desi
     why = "the gateway has another version of this number: this registry is an older copy; send what is wanted anew"
     # The digest is of what is tried: where that is unknown here, what is in force may be another one as well.
     in_force = 0 if report.trying is None or content is None else report.version
-    return msgspec.structs.replace(report, trying=None, version=in_force, failure=Failure(number, Outcome.REFUSED, why))
+    return msgspec.structs.replace(
+        report, trying=None, version=in_force, failure=ApplyFailure(number, ApplyOutcome.REFUSED, why)
+    )
 
 
 def _note_outcomes(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> None:
@@ -425,4 +427,4 @@ def _due(tx: sa.Connection, key: Key, report: DesiredReport) -> Offer | None:
     row = tx.execute(query).first()
     if row is None or row.version <= report.newest:
         return None
-    return Offer(row.version, Signed(row.content, row.signature))
+    return Offer(row.version, SignedDesired(row.content, row.signature))

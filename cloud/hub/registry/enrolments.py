@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from bridge.enrolment import Reason, same
+from bridge.enrolment import RefusalReason, same
 from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.labels import LabelError
@@ -106,7 +106,7 @@ Sign: TypeAlias = Callable[[str, str], CertificateRecord]
 class EnrolmentRefused(Exception):
     """No certificate; the message tells a person why and what to do."""
 
-    def __init__(self, reason: Reason, words: str) -> None:
+    def __init__(self, reason: RefusalReason, words: str) -> None:
         super().__init__(words)
         self.reason = reason
 
@@ -116,7 +116,7 @@ class Nameless(EnrolmentRefused):
 
     def __init__(self, gateway_uri: str) -> None:
         words = f"another authority makes the certificates: the request has to name {gateway_uri}, and nothing else"
-        super().__init__(Reason.NAMELESS, f"{words}. Gateways of this version do; update those that do not")
+        super().__init__(RefusalReason.NAMELESS, f"{words}. Gateways of this version do; update those that do not")
         self.gateway_uri = gateway_uri
 
 
@@ -126,7 +126,7 @@ class TenantFull(EnrolmentRefused):
     def __init__(self, tenant: str, gateways_max: int) -> None:
         words = f"{full(tenant, 'gateways')}: {gateways_max} names are known"
         step = "or give back the name of one that is gone (waypost fleet forget), or enrol with a token made for it"
-        super().__init__(Reason.TENANT_FULL, f"{words}; {step}")
+        super().__init__(RefusalReason.TENANT_FULL, f"{words}; {step}")
         self.tenant = tenant
 
 
@@ -320,20 +320,22 @@ def _of_gateway(tx: sa.Connection, tenant: str, gateway: str) -> list[Certificat
 def _enrol(tx: sa.Connection, asked: Asked, now_us: int, sign: Sign, gateways_max: GatewaysMax) -> CertificateRecord:
     token = _token(tx, asked.token_id)
     if token is None or not same(token.secret, asked.secret):
-        raise EnrolmentRefused(Reason.UNKNOWN, "this hub knows no such token; ask for a new one")
+        raise EnrolmentRefused(RefusalReason.UNKNOWN, "this hub knows no such token; ask for a new one")
     if token.gateway is not None and token.gateway != asked.gateway:
         words = f"the token is for gateway {token.gateway}, and this one calls itself {asked.gateway}"
-        raise EnrolmentRefused(Reason.OTHER_GATEWAY, f"{words}; use that name, or ask for a token of its own")
+        raise EnrolmentRefused(RefusalReason.OTHER_GATEWAY, f"{words}; use that name, or ask for a token of its own")
     if token.spent_at is not None:
         return _again(tx, token, asked, now_us)
     if token.revoked_at is not None:
-        raise EnrolmentRefused(Reason.REVOKED, "the token was revoked; ask for a new one")
+        raise EnrolmentRefused(RefusalReason.REVOKED, "the token was revoked; ask for a new one")
     if token.expires_at <= now_us:
-        raise EnrolmentRefused(Reason.EXPIRED, "the token has expired; ask for a new one")
+        raise EnrolmentRefused(RefusalReason.EXPIRED, "the token has expired; ask for a new one")
     known = names.is_known(tx, token.tenant, asked.gateway)
     if token.gateway is None and known:
         words = f"there is a gateway {asked.gateway} already: choose another name, or, where this is to take its place"
-        raise EnrolmentRefused(Reason.NAME_TAKEN, f"{words}, ask for a token made with --gateway {asked.gateway}")
+        raise EnrolmentRefused(
+            RefusalReason.NAME_TAKEN, f"{words}, ask for a token made with --gateway {asked.gateway}"
+        )
     if not known and names.count(tx, token.tenant) >= (most := gateways_max(token.tenant)):
         raise TenantFull(token.tenant, most)
     if not known:
@@ -353,17 +355,17 @@ def _label(tx: sa.Connection, token: TokenRecord, gateway: str) -> None:
         labels.put(tx, token.tenant, gateway, labels.read(token.labels))
     except LabelError as error:
         words = f"{error}, and with those of its token {gateway} would have more: take some away (waypost fleet label)"
-        raise EnrolmentRefused(Reason.UNAVAILABLE, words) from None
+        raise EnrolmentRefused(RefusalReason.UNAVAILABLE, words) from None
 
 
 def _again(tx: sa.Connection, token: TokenRecord, asked: Asked, now_us: int) -> CertificateRecord:
     """The token was spent: for this very key, whose answer was lost, or for another."""
     given = _certificate(tx, token.serial)
     if given is None or not same(given.key_id, asked.key_id) or given.gateway != asked.gateway:
-        raise EnrolmentRefused(Reason.SPENT, "the token has been used by another gateway; ask for a new one")
+        raise EnrolmentRefused(RefusalReason.SPENT, "the token has been used by another gateway; ask for a new one")
     if not given.good(now_us):
         words = "the certificate this token was for has ended or was revoked; ask for a new token"
-        raise EnrolmentRefused(Reason.SPENT, words)
+        raise EnrolmentRefused(RefusalReason.SPENT, words)
     return given
 
 
@@ -372,7 +374,7 @@ def _require_good(tx: sa.Connection, shown: Shown, now_us: int) -> None:
     found = _certificate(tx, shown.serial)
     if found is None or (found.tenant, found.gateway) != (shown.tenant, shown.gateway) or not found.good(now_us):
         words = "the certificate shown has ended, was revoked, or is none of this hub; enrol anew with a token"
-        raise EnrolmentRefused(Reason.NO_CERTIFICATE, words)
+        raise EnrolmentRefused(RefusalReason.NO_CERTIFICATE, words)
 
 
 def _renew(
@@ -385,7 +387,7 @@ def _renew(
             return each  # the answer was lost
     if len(good) >= certificates_max:
         words = f"gateway {shown.gateway} has {len(good)} certificates that are good; wait until some have ended"
-        raise EnrolmentRefused(Reason.TOO_MANY, words)
+        raise EnrolmentRefused(RefusalReason.TOO_MANY, words)
     made = sign(shown.tenant, shown.gateway)
     tx.execute(certificates.insert().values(**made._asdict()))
     return made

@@ -162,7 +162,7 @@ class BridgeSummary(TypedDict, total=False):
 
 
 class ProblemStatus(TypedDict):
-    """`edge.health.problems.Problem`."""
+    """`edge.health.problems.HealthProblem`."""
 
     name: str
     what: str

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bridge.resources.parse import parse, to_yaml
-from bridge.resources.plan import Change
+from bridge.resources.plan import ResourceChange
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.resource_commands import explained
 from edge.configuration.first_gateway import addresses
@@ -16,7 +16,7 @@ from edge.configuration.resources import AddressSpec, GatewaySpec
 from edge.output.text import word
 
 
-def add_forwarders(data: Path, filters: Sequence[str]) -> tuple[int, list[Change]]:
+def add_forwarders(data: Path, filters: Sequence[str]) -> tuple[int, list[ResourceChange]]:
     """Apply an Address for each filter that forwards it to the hub; return the version and the changes.
 
     Raises CommandError: no hub is configured, an Address has the filter already, or a filter is not valid.

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from edge.appliance.doctor.check import CheckContext, CheckResult, fail, note, ok, warn
-from edge.health.problems import Problem, Severity
+from edge.health.problems import HealthProblem, Severity
 
 _RESULTS: Final[Mapping[Severity, Callable[[str, str, str], CheckResult]]] = {
     Severity.ERROR: fail,
@@ -23,7 +23,7 @@ _RESULTS: Final[Mapping[Severity, Callable[[str, str, str], CheckResult]]] = {
 class _Health(msgspec.Struct):
     """The body of ``GET /healthz``."""
 
-    problems: Sequence[Problem]
+    problems: Sequence[HealthProblem]
 
 
 def health(around: CheckContext) -> Iterator[CheckResult]:
@@ -45,7 +45,7 @@ def health(around: CheckContext) -> Iterator[CheckResult]:
         yield ok("health", "the gateway reports no problem")
 
 
-def _problems(url: str, timeout_s: float) -> Sequence[Problem]:
+def _problems(url: str, timeout_s: float) -> Sequence[HealthProblem]:
     """Raises OSError, msgspec.MsgspecError."""
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 - http

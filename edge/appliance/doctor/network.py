@@ -12,15 +12,14 @@ from typing import Final
 import psutil
 
 from bridge.connecting import socket_to, streams_over
-from bridge.dialer import AttemptError
-from bridge.dialer import Endpoint as PeerEndpoint
-from bridge.engine import Closed, Engine, Opened
+from bridge.dialer import AttemptError, PeerEndpoint
+from bridge.engine import Closed, Engine, PeerOpened
 from bridge.enrolment import ALPN
 from bridge.hub_addresses import PROBE_SUFFIX
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.socket_attempt import framed
 from bridge.tls_refusal import refusal
-from bridge.transport.connection import Connection
+from bridge.transport.connection import ConnectionMachine
 from edge.appliance.doctor.check import CheckContext, CheckResult, fail, ok, warn
 from edge.broker.configuration import Connector
 from edge.broker.router.connector_types import credentials_of
@@ -37,7 +36,7 @@ def ports(around: CheckContext) -> Iterator[CheckResult]:
         yield _port(around, f"port {listener.name}", listener.endpoint)
 
 
-def _port(around: CheckContext, name: str, endpoint: Endpoint) -> CheckResult:
+def _port(around: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckResult:
     if endpoint.port == 0:
         return ok(name, f"{endpoint}: the system chooses one at the start")
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
@@ -54,7 +53,7 @@ def _port(around: CheckContext, name: str, endpoint: Endpoint) -> CheckResult:
     return ok(name, f"{endpoint} is free")
 
 
-def _taken(around: CheckContext, name: str, endpoint: Endpoint, error: OSError) -> CheckResult:
+def _taken(around: CheckContext, name: str, endpoint: ListenEndpoint, error: OSError) -> CheckResult:
     if error.errno == errno.EADDRNOTAVAIL:
         return fail(name, f"{endpoint.host} is no address of this machine", "listen on one that is, or on 0.0.0.0")
     if error.errno == errno.EACCES:
@@ -65,7 +64,7 @@ def _taken(around: CheckContext, name: str, endpoint: Endpoint, error: OSError) 
     return _held(around, name, endpoint)
 
 
-def _held(around: CheckContext, name: str, endpoint: Endpoint) -> CheckResult:
+def _held(around: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckResult:
     holder = _holder(endpoint.port)
     if holder is None:
         if around.running:
@@ -170,7 +169,7 @@ async def _open(
     engine = Engine(container_id=container, server=False, hostname=endpoint.host, sasl=credentials_of(connector))
     engine.open()
     frames = framed(engine, endpoint) if endpoint.path is not None else None
-    machine: Connection = engine if frames is None else frames
+    machine: ConnectionMachine = engine if frames is None else frames
     loop = asyncio.get_running_loop()
     peer = None
     began = loop.time()
@@ -182,7 +181,7 @@ async def _open(
                 data = await reader.read(READ_BYTES)
                 events = machine.receive_data(data, loop.time()) if data else machine.receive_eof(loop.time())
                 for event in events:
-                    if isinstance(event, Opened):
+                    if isinstance(event, PeerOpened):
                         peer = event.container_id
                         engine.close()
                     elif isinstance(event, Closed):

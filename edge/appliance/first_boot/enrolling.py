@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from bridge.enrolment import ATTESTATION_PATH, Attestation, Token
+from bridge.enrolment import ATTESTATION_PATH, Attestation, EnrolmentToken
 from bridge.resources.effects import restarts
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse, to_yaml
@@ -103,7 +103,7 @@ class FirstBoot:
         state = self.journal.state
         if not state.configured:
             if wanted.token is not None and wanted.urls:
-                self._enrol(wanted, Token.parse(wanted.token))
+                self._enrol(wanted, EnrolmentToken.parse(wanted.token))
             self._configure(wanted)
             self.journal.note(configured=True)
         if not state.attested or self._system_changed():
@@ -118,7 +118,7 @@ class FirstBoot:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _enrol(self, wanted: FirstBootSettings, token: Token) -> None:
+    def _enrol(self, wanted: FirstBootSettings, token: EnrolmentToken) -> None:
         """The key is noted before it is sent: a certificate of it that is there is this token's."""
         state = self.journal.state
         if state.used == token.id and state.key and state.key == self._key_there():

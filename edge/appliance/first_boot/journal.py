@@ -47,7 +47,7 @@ class FirstBootState(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: str = ""
     used: str = ""
-    """The token's id (`bridge.enrolment.Token`)."""
+    """The token's id (`bridge.enrolment.EnrolmentToken`)."""
     key: str = ""
     """SHA-256 of the public key it is used with."""
     configured: bool = False

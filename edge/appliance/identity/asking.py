@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from bridge.proxy import Way
+from bridge.proxy import PeerRoute
 
 
 class HubRequestFailure(NamedTuple):
@@ -23,7 +23,7 @@ class HubRequest:
     """One thing to ask for. `trouble`: why the hub does not give it; None: it does, or is away."""
 
     def __init__(
-        self, ask: Callable[[Way], HubRequestFailure | None], log: logging.Logger, *, away: str, refused: str
+        self, ask: Callable[[PeerRoute], HubRequestFailure | None], log: logging.Logger, *, away: str, refused: str
     ) -> None:
         """`ask`: called in a thread; None: it has been given. `away`, `refused`: what is logged of a failure, of its
         words; of those that stay the same once."""
@@ -33,7 +33,7 @@ class HubRequest:
         self._away = away
         self._refused = refused
 
-    async def put(self, ways: Sequence[Way]) -> bool:
+    async def put(self, ways: Sequence[PeerRoute]) -> bool:
         """Ask until one gives it; False when none does."""
         for way in ways:
             failure = await asyncio.to_thread(self._ask, way)

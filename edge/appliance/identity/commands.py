@@ -16,7 +16,7 @@ from edge.output.terminal import say
 from edge.output.text import word
 
 if TYPE_CHECKING:
-    from bridge.enrolment import Token
+    from bridge.enrolment import EnrolmentToken
     from bridge.proxy import Proxy
     from bridge.resources.resource import Resource
     from bridge.resources.values import HubUrl
@@ -116,14 +116,14 @@ def proxy_of(url: str | None) -> Proxy | None:
 
 def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, proxy: Proxy | None = None) -> Path:
     """Enrol at the first of a hub's URLs that answers, and say so; the file with the identity. Raises CommandError."""
-    from bridge.enrolment import Token, TokenError
+    from bridge.enrolment import EnrolmentToken, EnrolmentTokenError
     from bridge.resources.values import HubUrl
     from edge.appliance.identity.enrolling import at_first
 
     try:
-        token = Token.parse(token_text)
+        token = EnrolmentToken.parse(token_text)
         places = {url: HubUrl.parse(url) for url in urls}
-    except TokenError as error:
+    except EnrolmentTokenError as error:
         raise CommandError(str(error), hint=WHERE_TOKENS_ARE_MADE, code=Exit.USAGE) from None
     except ValueError as error:
         raise CommandError(str(error), hint=SECURE_HINT, code=Exit.USAGE) from None
@@ -136,7 +136,7 @@ def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, 
     return enrolled.file
 
 
-def _enrol(data: Path, token: Token, gateway: str, proxy: Proxy | None, place: HubUrl) -> EnrolmentResult:
+def _enrol(data: Path, token: EnrolmentToken, gateway: str, proxy: Proxy | None, place: HubUrl) -> EnrolmentResult:
     from edge.appliance.identity.enrolling import enrol as enrol_at
     from edge.appliance.identity.exchange import HubEnrolmentClient
 

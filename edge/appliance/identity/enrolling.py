@@ -15,10 +15,10 @@ from cryptography import x509
 from bridge.enrolment import (
     CERTIFICATE_PATH,
     RENEWAL_PATH,
-    Issued,
-    Reason,
+    EnrolmentToken,
+    IssuedCertificate,
+    RefusalReason,
     RenewalRequest,
-    Token,
     enrolment_request,
 )
 from edge.appliance.identity.exchange import (
@@ -46,7 +46,7 @@ class EnrolmentResult(NamedTuple):
 
     file: Path
     """With key, certificate and authority."""
-    issued: Issued
+    issued: IssuedCertificate
     clock_off_s: float
     """By how much this machine's clock is ahead of the hub's."""
 
@@ -54,7 +54,7 @@ class EnrolmentResult(NamedTuple):
 def enrol(
     data: Path,
     exchange: HubEnrolmentClient,
-    token: Token,
+    token: EnrolmentToken,
     gateway: str,
     *,
     now: Callable[[], float] = time.time,
@@ -109,7 +109,7 @@ def at_first(urls: Iterable[str], ask: Callable[[str], A]) -> tuple[str, A]:
     raise unreached if unreached is not None else ValueError("no URL of a hub")
 
 
-def renew(data: Path, exchange: HubEnrolmentClient) -> Issued:
+def renew(data: Path, exchange: HubEnrolmentClient) -> IssuedCertificate:
     """Get the next certificate of this gateway and keep it in place of the one it has. It may be called again after any
     failure.
 
@@ -127,13 +127,13 @@ def renew(data: Path, exchange: HubEnrolmentClient) -> Issued:
     return issued
 
 
-def _named(ask: Callable[[str], Issued]) -> Issued:
+def _named(ask: Callable[[str], IssuedCertificate]) -> IssuedCertificate:
     """Ask without a name, and by the name the hub gives where an authority behind it goes by the request: which tenant
     a token is for only the hub knows. Raises what `ask` does."""
     try:
         return ask("")
     except NotIssued as error:
-        if error.reason != Reason.NAMELESS.value or not error.gateway_uri:
+        if error.reason != RefusalReason.NAMELESS.value or not error.gateway_uri:
             raise
         return ask(error.gateway_uri)
 
@@ -144,7 +144,7 @@ def _issued(
     authority: str,
     now: Callable[[], float],
     pause: Callable[[float], None],
-) -> Issued:
+) -> IssuedCertificate:
     lost: AnswerLost | None = None
     for pause_s in (*AGAIN_S, None):
         try:
@@ -155,7 +155,7 @@ def _issued(
             if lost is None:
                 raise
         except NotIssued as error:
-            if error.reason != Reason.UNAVAILABLE.value or pause_s is None:
+            if error.reason != RefusalReason.UNAVAILABLE.value or pause_s is None:
                 raise
         if pause_s is not None:
             pause(pause_s)

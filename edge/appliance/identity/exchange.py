@@ -11,9 +11,16 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.enrolment import ALPN, AUTHORITY_PATH, DOCUMENT_BYTES_MAX, Issued, Reason, Refusal
+from bridge.enrolment import (
+    ALPN,
+    AUTHORITY_PATH,
+    DOCUMENT_BYTES_MAX,
+    EnrolmentRefusal,
+    IssuedCertificate,
+    RefusalReason,
+)
 from bridge.proxy import Proxy, ProxyError, Tunnel
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.sasl.layer import SASL_HEADER
 from bridge.tls_refusal import reason_of, refusal
 from edge.broker.security.peer_tls import NO_CHECK_TIME
@@ -51,7 +58,7 @@ class NotIssued(Exception):
     """The hub gives no certificate; the message is the hub's."""
 
     def __init__(self, reason: str, words: str, gateway_uri: str = "") -> None:
-        """`reason`: a value of `Reason`, or another hub's word. `gateway_uri`: see `Refusal`."""
+        """`reason`: a value of `RefusalReason`, or another hub's word. `gateway_uri`: see `EnrolmentRefusal`."""
         super().__init__(words)
         self.reason = reason
         self.gateway_uri = gateway_uri
@@ -61,7 +68,7 @@ class HubEnrolmentClient:
     """With one endpoint of a hub."""
 
     def __init__(
-        self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S, *, proxy: Proxy | None = None, amqp: bool = False
+        self, endpoint: ListenEndpoint, timeout_s: float = TIMEOUT_S, *, proxy: Proxy | None = None, amqp: bool = False
     ) -> None:
         """`proxy`: what it is reached through; None: nothing. `amqp`: the gateway will send there over AMQP without
         WebSocket, so the endpoint has to speak it."""
@@ -82,7 +89,7 @@ class HubEnrolmentClient:
             raise WrongHub(f"{self.endpoint} answers, but is no hub at which gateways can enrol")
         return body.decode("ascii", "replace")
 
-    def ask(self, path: str, document: Any, context: ssl.SSLContext) -> Issued:
+    def ask(self, path: str, document: Any, context: ssl.SSLContext) -> IssuedCertificate:
         """Ask for a certificate. Raises `HubUnreachable`, `AnswerLost`, `WrongHub`, `NotIssued`."""
         with self._connected(context) as connection:
             try:
@@ -91,10 +98,12 @@ class HubEnrolmentClient:
                 raise AnswerLost(str(error)) from error
         try:
             if status == 200:
-                return msgspec.json.decode(body, type=Issued)
-            refused = msgspec.json.decode(body, type=Refusal)
+                return msgspec.json.decode(body, type=IssuedCertificate)
+            refused = msgspec.json.decode(body, type=EnrolmentRefusal)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise NotIssued(Reason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}") from None
+            raise NotIssued(
+                RefusalReason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}"
+            ) from None
         raise NotIssued(refused.reason, refused.error, refused.gateway_uri)
 
     def tell(self, path: str, document: Any, context: ssl.SSLContext) -> None:
@@ -104,9 +113,11 @@ class HubEnrolmentClient:
         if status == 200:
             return
         try:
-            refused = msgspec.json.decode(body, type=Refusal)
+            refused = msgspec.json.decode(body, type=EnrolmentRefusal)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise NotIssued(Reason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}") from None
+            raise NotIssued(
+                RefusalReason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}"
+            ) from None
         raise NotIssued(refused.reason, refused.error)
 
     def fetch(self, path: str, context: ssl.SSLContext, bytes_max: int = DOCUMENT_BYTES_MAX) -> bytes:
@@ -114,7 +125,7 @@ class HubEnrolmentClient:
         with self._connected(context) as connection:
             status, body = self._ask(connection, "GET", path, bytes_max=bytes_max)
         if status != 200:
-            raise NotIssued(Reason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}")
+            raise NotIssued(RefusalReason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}")
         return body
 
     def handshake(self, context: ssl.SSLContext) -> None:
@@ -206,7 +217,7 @@ class HubEnrolmentClient:
             return answer.status, answer.read(bytes_max)
         except ssl.SSLError as error:  # an alert of TLS 1.3: it comes behind the handshake
             if (why := refusal(error)) is not None:
-                raise NotIssued(Reason.NO_CERTIFICATE.value, f"{self.endpoint}: {why}") from error
+                raise NotIssued(RefusalReason.NO_CERTIFICATE.value, f"{self.endpoint}: {why}") from error
             raise HubUnreachable(f"{self.endpoint}: the connection broke: {reason_of(error) or error}") from error
         except (OSError, http.client.HTTPException) as error:
             raise HubUnreachable(f"{self.endpoint}: the connection broke: {_why(error)}") from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
-from bridge.proxy import Way
+from bridge.proxy import PeerRoute
 from edge.appliance.identity.asking import HubRequest, HubRequestFailure, PeriodicTask
 from edge.appliance.identity.location import identity_file
 from edge.health.certificates import CertificateError, validity_of
@@ -38,7 +38,7 @@ class Renewal:
     def __init__(
         self,
         data: Path,
-        ways: Callable[[], Sequence[Way]],
+        ways: Callable[[], Sequence[PeerRoute]],
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -111,7 +111,7 @@ class Renewal:
         return min(wait_s, LOOK_S_MAX)
 
 
-def _renew(data: Path, way: Way) -> HubRequestFailure | None:
+def _renew(data: Path, way: PeerRoute) -> HubRequestFailure | None:
     """In a thread; None: it is renewed."""
     from edge.appliance.identity.enrolling import renew  # noqa: PLC0415 - see above
     from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, Issued
+from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, IssuedCertificate
 
 
 class CertificateMismatch(ValueError):
@@ -74,7 +74,7 @@ def fingerprint(pem: str) -> bytes:
     return x509.load_pem_x509_certificate(pem.encode("ascii")).fingerprint(hashes.SHA256())
 
 
-def require_ours(issued: Issued, key: ec.EllipticCurvePrivateKey) -> None:
+def require_ours(issued: IssuedCertificate, key: ec.EllipticCurvePrivateKey) -> None:
     """What the hub issued is a certificate of its authority, or of the one it names, for this key, and good at the
     hub's time. Raises `CertificateMismatch`."""
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
-from bridge.proxy import Way
+from bridge.proxy import PeerRoute
 from edge.appliance.identity.asking import HubRequest, HubRequestFailure, PeriodicTask
 from edge.appliance.identity.location import REVOKED, identity_file
 
@@ -37,7 +37,7 @@ class HubRevocations:
     def __init__(
         self,
         data: Path,
-        ways: Callable[[], Sequence[Way]],
+        ways: Callable[[], Sequence[PeerRoute]],
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -98,7 +98,7 @@ class HubRevocations:
         return now >= written_at + self._every_s or (now < written_at and not self._fetched)
 
 
-def _fetch(data: Path, way: Way) -> HubRequestFailure | None:
+def _fetch(data: Path, way: PeerRoute) -> HubRequestFailure | None:
     """In a thread; None: there is a new list. What fetches is imported when it is needed."""
     from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
     from edge.appliance.identity.revocation_list import ListUnusable, fetch  # noqa: PLC0415

@@ -14,11 +14,11 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
-from bridge.desired import DesiredError, Signed, Verified, read, to_sign
+from bridge.desired import DesiredError, SignedDesired, VerifiedDesired, read, to_sign
 from edge.appliance.identity.files import GatewayIdentity
 
 
-def verify(signed: Signed, data: Path) -> Verified:
+def verify(signed: SignedDesired, data: Path) -> VerifiedDesired:
     """The document in it. Raises `DesiredError`."""
     try:
         identity = GatewayIdentity(data)
@@ -31,7 +31,7 @@ def verify(signed: Signed, data: Path) -> Verified:
     desired = read(signed.content)
     if (desired.tenant, desired.gateway) != _named(own):
         raise DesiredError(f"it is for gateway {desired.gateway} of tenant {desired.tenant}, which this one is not")
-    return Verified(desired, authority.fingerprint(hashes.SHA256()).hex())
+    return VerifiedDesired(desired, authority.fingerprint(hashes.SHA256()).hex())
 
 
 def _is_signed(authority: x509.Certificate, signature: bytes, statement: bytes) -> bool:

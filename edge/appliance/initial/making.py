@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from bridge.hidden import hides
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
 from bridge.resources.resource import Resource
@@ -152,7 +152,7 @@ def _place(name: str, text: str) -> str | None:
     if text == NONE:
         return None
     try:
-        Endpoint.parse(text)
+        ListenEndpoint.parse(text)
     except ValueError as why:
         step = f"for example --{name} 0.0.0.0:1883, 127.0.0.1:1883 for this machine only, or {NONE}"
         raise CommandError(f"--{name} {text}: {why}", hint=step, code=Exit.USAGE) from None

@@ -24,8 +24,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.lane import Lane
-from bridge.pace import Pace, Pacer
+from bridge.lane import BatchLane
+from bridge.pace import Pacer, PaceSettings
 from bridge.proxy import Proxy
 from edge.appliance.update.limits import AGAIN_S, ANSWER_S, FETCHED_WRONG_MAX, READ_BYTES, SYNCED_BYTES
 from edge.appliance.update.wanted import DownloadProgress, WantedFiles, WantedSystem
@@ -206,7 +206,7 @@ class BundleDownload:
             yield answer
 
     def _pacer(self, wanted: WantedSystem) -> Pacer:
-        pace = Pace(rate=wanted.rate, quiet_hours=wanted.quiet_hours, start_jitter_s=wanted.start_jitter_s)
+        pace = PaceSettings(rate=wanted.rate, quiet_hours=wanted.quiet_hours, start_jitter_s=wanted.start_jitter_s)
         pacer = Pacer(pace, wanted.gateway, utc_s=self._clock.time)
         pacer.begin(self._clock.monotonic() - max(0.0, self._clock.time() - self._files.wanted_since()))
         return pacer
@@ -218,10 +218,10 @@ class BundleDownload:
             if self._files.wanted() != wanted:
                 raise SystemChanged
             now = self._clock.monotonic()
-            until = pacer.waits_until(Lane.BACKLOG, READ_BYTES, now)
+            until = pacer.waits_until(BatchLane.BACKLOG, READ_BYTES, now)
             if until is None:
                 return
-            if pacer.is_quiet(Lane.BACKLOG):
+            if pacer.is_quiet(BatchLane.BACKLOG):
                 if not long:  # nobody holds a connection for hours
                     raise DownloadFailed(QUIET)
                 self._note(trouble=QUIET)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
-from bridge.amqp_values import Described, Symbol, Ulong
+from bridge.amqp_values import DescribedValue, Symbol, Ulong
 from bridge.engine import Condition, Link, Terminus, TerminusKind
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.limits import ADDRESS_BYTES_MAX
@@ -232,7 +232,7 @@ def _found(link: Link, container_id: str, durable: Mapping[str, DurableSubscript
             timeout_s=declaration.timeout_s,
         )
         selector = MessageSelector(declaration.selector) if declaration.selector else None
-        filters = {"selector": Described(Symbol(_SELECTOR[0]), selector.text)} if selector is not None else {}
+        filters = {"selector": DescribedValue(Symbol(_SELECTOR[0]), selector.text)} if selector is not None else {}
         kind, pattern = TerminusKind.SOURCE, declaration.pattern
         answer = Terminus(kind=kind, address=pattern, durability=2, expiry=_NEVER, filters=filters)
         return ReceiverTarget(pattern, options, answer, selector)
@@ -244,7 +244,7 @@ def _dynamic(terminus: Terminus) -> tuple[str, Terminus]:
     address = temporary_address()
     properties = dict(terminus.properties)
     if _LIFETIME_POLICY in properties:
-        properties[_LIFETIME_POLICY] = Described(Ulong(_DELETE_ON_CLOSE), [])
+        properties[_LIFETIME_POLICY] = DescribedValue(Ulong(_DELETE_ON_CLOSE), [])
     return address, msgspec.structs.replace(terminus, address=address, properties=properties)
 
 
@@ -274,7 +274,7 @@ def _check_kind(source: Terminus, address: str, kind: AddressType) -> None:
 
 
 def _described(value: object, descriptors: tuple[str, int]) -> bool:
-    return isinstance(value, Described) and value.descriptor in descriptors
+    return isinstance(value, DescribedValue) and value.descriptor in descriptors
 
 
 def _selector(text: object) -> MessageSelector:

@@ -14,7 +14,7 @@ from typing import Final
 from bridge.engine import Engine, Transfers
 from bridge.engine.loops import SMALL_BYTES, EngineLoops, Message
 from bridge.message import AMQP, DURABLE, Run
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.message.translation import lasting_header, read_header
 from edge.broker.model.interfaces import Explanation, Origin, Refusal
@@ -163,7 +163,7 @@ class AmqpLane:
 
     __slots__ = ("_arrivals", "_diverted", "_driver", "_engine", "_flags", "_header", "_loops", "_waits_in")
 
-    def __init__(self, arrivals: AmqpLanes, loops: EngineLoops, driver: Driver, engine: Engine) -> None:
+    def __init__(self, arrivals: AmqpLanes, loops: EngineLoops, driver: ConnectionDriver, engine: Engine) -> None:
         self._arrivals = arrivals
         self._loops = loops
         self._driver = driver
@@ -241,7 +241,7 @@ class AmqpLanes:
         """The number of this turn."""
         router.add_source(self)
 
-    def lane(self, driver: Driver, engine: Engine) -> AmqpLane:
+    def lane(self, driver: ConnectionDriver, engine: Engine) -> AmqpLane:
         """Make the lane of a new connection."""
         return AmqpLane(self, self._loops, driver, engine)
 

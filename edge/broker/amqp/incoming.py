@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bridge.amqp_values import DecodeError
-from bridge.engine import Condition, Detail, Engine, Link, State, Transfers
+from bridge.engine import Condition, DeliveryState, Detail, Engine, Link, Transfers
 from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
 from bridge.publisher import device_of
@@ -39,17 +39,17 @@ _NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _DECODE_ERROR = "amqp:decode-error"
 _UNEXPLAINED = Explanation()
 _OUTCOMES = {
-    State.REJECTED: "amqp:rejected:list",
-    State.RELEASED: "amqp:released:list",
-    State.MODIFIED: "amqp:modified:list",
-    State.MODIFIED_FAILED: "amqp:modified:list",
-    State.MODIFIED_UNDELIVERABLE: "amqp:modified:list",
+    DeliveryState.REJECTED: "amqp:rejected:list",
+    DeliveryState.RELEASED: "amqp:released:list",
+    DeliveryState.MODIFIED: "amqp:modified:list",
+    DeliveryState.MODIFIED_FAILED: "amqp:modified:list",
+    DeliveryState.MODIFIED_UNDELIVERABLE: "amqp:modified:list",
 }
 """Their symbolic descriptors (section 3.4), by which a source lists what may be chosen."""
 _MODIFIED = {
-    Refusal.RELEASED: State.MODIFIED,
-    Refusal.DELIVERY_FAILED: State.MODIFIED_FAILED,
-    Refusal.UNDELIVERABLE: State.MODIFIED_UNDELIVERABLE,
+    Refusal.RELEASED: DeliveryState.MODIFIED,
+    Refusal.DELIVERY_FAILED: DeliveryState.MODIFIED_FAILED,
+    Refusal.UNDELIVERABLE: DeliveryState.MODIFIED_UNDELIVERABLE,
 }
 """Refusals that a consumer may send with annotations."""
 
@@ -203,7 +203,7 @@ class IncomingLink(Origin):
     # --- from the router --------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        self._settle(tokens, State.ACCEPTED, None)
+        self._settle(tokens, DeliveryState.ACCEPTED, None)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if self._driver.trace is not None:
@@ -215,9 +215,9 @@ class IncomingLink(Origin):
         if why is Refusal.UNDELIVERABLE or why is Refusal.DELIVERY_FAILED:
             self._settle(tokens, _MODIFIED[why], None)
         elif why in _NOBODY or (why in _PASSING and (self._direct or self._relay is not None)):
-            self._settle(tokens, State.RELEASED, None)  # not the message's fault: it may be sent again
+            self._settle(tokens, DeliveryState.RELEASED, None)  # not the message's fault: it may be sent again
         else:
-            self._settle(tokens, State.REJECTED, Condition(CONDITIONS[why], why.value))
+            self._settle(tokens, DeliveryState.REJECTED, Condition(CONDITIONS[why], why.value))
 
     def explained(self, tokens: Sequence[int], said: Explanation) -> None:
         if self._said is None:
@@ -251,14 +251,14 @@ class IncomingLink(Origin):
             if annotations and why in _MODIFIED:
                 self._settle((token,), _MODIFIED[why], annotations)
             elif why is Refusal.REJECTED and condition:
-                self._settle((token,), State.REJECTED, Condition(condition, description))
+                self._settle((token,), DeliveryState.REJECTED, Condition(condition, description))
             else:
                 others.append(token)
         if not said:
             self._said = None
         return others
 
-    def _settle(self, tokens: Sequence[int], state: State, detail: Detail) -> None:
+    def _settle(self, tokens: Sequence[int], state: DeliveryState, detail: Detail) -> None:
         self._under_way -= len(tokens)
         if self._link.closed:
             return
@@ -267,12 +267,12 @@ class IncomingLink(Origin):
             self.top_up()
         self._driver.flush_soon()
 
-    def _tell(self, tokens: Sequence[int], state: State, detail: Detail) -> None:
+    def _tell(self, tokens: Sequence[int], state: DeliveryState, detail: Detail) -> None:
         """An outcome the sender's source does not list is not for it: settled without one, it takes its default outcome
         (section 3.5.3). Where it lists none, it takes any, as most clients mean it."""
         listed = self._link.source.outcomes
-        if listed and state is not State.ACCEPTED and _OUTCOMES[state] not in listed:
-            state, detail = State.NONE, None
+        if listed and state is not DeliveryState.ACCEPTED and _OUTCOMES[state] not in listed:
+            state, detail = DeliveryState.NONE, None
         self._engine.settle(self._link, tokens, state, detail)
 
     def _alike(self, messages: list[bytes]) -> tuple[bytes, list[bytes]] | None:
@@ -381,4 +381,4 @@ class IncomingLink(Origin):
         self._router.figures.refused += 1
         if token is not None:
             name = error.condition.name if isinstance(error, AttachRefused) else _DECODE_ERROR
-            self._tell((token,), State.REJECTED, Condition(name, str(error)))
+            self._tell((token,), DeliveryState.REJECTED, Condition(name, str(error)))

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Final
 
 from bridge.amqp_values import DecodeError
-from bridge.engine import Condition, Dispositions, Engine, Link, State, Terminus
+from bridge.engine import Condition, DeliveryState, Dispositions, Engine, Link, Terminus
 from bridge.message import Run, Stored
 from edge.broker.amqp.addressing import CONDITIONS
 from edge.broker.amqp.scheduler import Scheduler
@@ -25,19 +25,19 @@ from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Explanation,
 from edge.broker.router.router import Router
 
 _SETTLED, _UNSETTLED = 1, 0
-_ACCEPTED, _STATE_ACCEPTED, _LOST = DeliveryOutcome.ACCEPTED, State.ACCEPTED, DeliveryOutcome.LOST
+_ACCEPTED, _STATE_ACCEPTED, _LOST = DeliveryOutcome.ACCEPTED, DeliveryState.ACCEPTED, DeliveryOutcome.LOST
 STOLEN: Final = Condition("amqp:link:stolen", "attached again elsewhere")
 _NOTHING: tuple[Subscription | None, int] = (None, -1)
 _tag_of = itemgetter(0)
 
 _OUTCOMES = {
-    State.ACCEPTED: DeliveryOutcome.ACCEPTED,
-    State.REJECTED: DeliveryOutcome.REJECTED,
-    State.RELEASED: DeliveryOutcome.RELEASED,
-    State.MODIFIED: DeliveryOutcome.RELEASED,
-    State.MODIFIED_FAILED: DeliveryOutcome.MODIFIED_FAILED,
-    State.MODIFIED_UNDELIVERABLE: DeliveryOutcome.MODIFIED_UNDELIVERABLE,
-    State.NONE: DeliveryOutcome.RELEASED,  # settled without an outcome: nobody said that it was taken
+    DeliveryState.ACCEPTED: DeliveryOutcome.ACCEPTED,
+    DeliveryState.REJECTED: DeliveryOutcome.REJECTED,
+    DeliveryState.RELEASED: DeliveryOutcome.RELEASED,
+    DeliveryState.MODIFIED: DeliveryOutcome.RELEASED,
+    DeliveryState.MODIFIED_FAILED: DeliveryOutcome.MODIFIED_FAILED,
+    DeliveryState.MODIFIED_UNDELIVERABLE: DeliveryOutcome.MODIFIED_UNDELIVERABLE,
+    DeliveryState.NONE: DeliveryOutcome.RELEASED,  # settled without an outcome: nobody said that it was taken
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Int, Ulong, encode
-from bridge.engine import Condition, Engine, Link, State, Transfers
+from bridge.engine import Condition, DeliveryState, Engine, Link, Transfers
 from bridge.message import AMQP, Run
 from edge.broker.amqp import dispatch
 from edge.broker.amqp.addressing import AttachRefused, check_to
@@ -103,13 +103,13 @@ class ServiceLink(Origin):
     def received(self, event: Transfers) -> None:
         self.delivered += len(event.messages)
         for i, message in enumerate(event.messages):
-            state, condition = State.ACCEPTED, None
+            state, condition = DeliveryState.ACCEPTED, None
             try:
                 self._request(message)
             except DecodeError as error:
-                state, condition = State.REJECTED, Condition("amqp:decode-error", str(error))
+                state, condition = DeliveryState.REJECTED, Condition("amqp:decode-error", str(error))
             except AttachRefused as error:
-                state, condition = State.REJECTED, error.condition
+                state, condition = DeliveryState.REJECTED, error.condition
             if not event.settled:
                 self._engine.settle(self._link, (event.deliveries[i],), state, condition)
         self.top_up()

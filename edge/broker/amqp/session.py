@@ -16,8 +16,8 @@ from bridge.engine import (
     Dispositions,
     Engine,
     Event,
-    Flow,
-    Opened,
+    LinkFlow,
+    PeerOpened,
     SessionEnded,
     Transfers,
 )
@@ -59,7 +59,7 @@ _CONTAINER_TAKEN: Final = Condition(
 
 
 class AmqpSession:
-    """Owner (`bridge.transport.driver.Owner`) of a driver over a server `Engine`."""
+    """Owner (`bridge.transport.driver.ConnectionOwner`) of a driver over a server `Engine`."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class AmqpSession:
             elif isinstance(event, Dispositions):
                 if isinstance(event.link.context, OutgoingLink):
                     event.link.context.settled(event)
-            elif isinstance(event, Flow):
+            elif isinstance(event, LinkFlow):
                 if isinstance(event.link.context, OutgoingLink):
                     event.link.context.flow()
             else:
@@ -189,7 +189,7 @@ class AmqpSession:
     # --- inside: the connection -------------------------------------------------------------------------------
 
     def _handle_rare(self, event: Event) -> None:
-        if isinstance(event, Opened):
+        if isinstance(event, PeerOpened):
             self._opened(event)
         elif isinstance(event, Attached):
             self._links.attach(event.link)
@@ -200,7 +200,7 @@ class AmqpSession:
         elif not isinstance(event, SessionEnded):  # its links were told one by one
             raise TypeError(f"unknown event {event!r}")
 
-    def _opened(self, event: Opened) -> None:
+    def _opened(self, event: PeerOpened) -> None:
         peer = self._peer
         peer.container_id = event.container_id
         user = event.identity if event.identity is not None and event.identity != ANONYMOUS else ""
@@ -237,7 +237,7 @@ class AmqpSession:
         self._sole = wanted
         return True
 
-    def _take_will(self, event: Opened) -> None:
+    def _take_will(self, event: PeerOpened) -> None:
         peer = self._peer
         try:
             will = will_of(event.properties, peer.publisher)

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.lingering import lingering_of
 from edge.broker.limits import (
     FEW_CONNECTIONS_SHARE,
@@ -70,7 +70,7 @@ class Admission:
         """Connections that have authenticated, or need not, since the start."""
         self._relief: asyncio.TimerHandle | None = None
         self._strained_since: float | None = None
-        self._paused: set[Driver] = set()
+        self._paused: set[ConnectionDriver] = set()
         self._shedding: dict[MemoryAccount, Iterator[None]] = {}
         """What is to give back more than it has yet: with each step another connection is closed."""
         self._looking: Iterator[None] | None = None
@@ -104,20 +104,20 @@ class Admission:
         most = self.budget.unauthenticated.most_connections()
         if most is None or most.connections <= 1:
             return False
-        oldest: Driver = next(iter(most.holders))
+        oldest: ConnectionDriver = next(iter(most.holders))
         self.figures.displaced += 1
         self.forget(oldest)
         oldest.shed(told=False)
         return True
 
-    def begin(self, driver: Driver, cost_bytes: int) -> None:
+    def begin(self, driver: ConnectionDriver, cost_bytes: int) -> None:
         """A connection whose peer is not known, and what it costs while it does nothing."""
         account = self.budget.unauthenticated_at(remote_of(driver.address))
         driver.charge(account)
         account.join()
         self.hold(driver, cost_bytes)
 
-    def identify(self, driver: Driver, user: str) -> bool:
+    def identify(self, driver: ConnectionDriver, user: str) -> bool:
         """The peer is this user. False when it cannot stay: the last places are for users and addresses with few."""
         before: MemoryAccount | None = driver.account
         if before is None:
@@ -135,7 +135,7 @@ class Admission:
         self.identified += 1
         return driver.account is not None  # it may have been the greediest
 
-    def hold(self, driver: Driver, held_bytes: int) -> None:
+    def hold(self, driver: ConnectionDriver, held_bytes: int) -> None:
         """It holds so much now."""
         account: MemoryAccount | None = driver.account
         if account is None:
@@ -150,7 +150,7 @@ class Admission:
         elif self._relief is None and self._strained:
             self._relief = self._loop.call_later(STRAINED_LOOK_S, self._relieve)
 
-    def forget(self, driver: Driver) -> None:
+    def forget(self, driver: ConnectionDriver) -> None:
         """It counts no more; what may be left of it is its socket."""
         account: MemoryAccount | None = driver.account
         if account is not None:
@@ -162,7 +162,7 @@ class Admission:
 
     # --- making room ------------------------------------------------------------------------------------------
 
-    def tick(self, drivers: Callable[[], Iterable[Driver]]) -> None:
+    def tick(self, drivers: Callable[[], Iterable[ConnectionDriver]]) -> None:
         """Look at what connections hold unsent, which changes without them, and at what the process takes in all; when
         that is too much, at every connection."""
         if self.budget.space.bytes or self._paused:
@@ -258,7 +258,7 @@ class Admission:
                 self._loop.call_soon(self._look_a_slice)
                 return
 
-    def _look_at_everybody(self, drivers: list[Driver]) -> Iterator[None]:
+    def _look_at_everybody(self, drivers: list[ConnectionDriver]) -> Iterator[None]:
         """The process takes too much: give back half of what is held most of."""
         for driver in drivers:
             driver.count()
@@ -297,7 +297,7 @@ class Admission:
                 self._paused.add(driver)
                 yield
 
-    def _shed(self, driver: Driver) -> None:
+    def _shed(self, driver: ConnectionDriver) -> None:
         account: MemoryAccount | None = driver.account
         if account is None:
             return  # gone meanwhile
@@ -316,7 +316,7 @@ class Admission:
 
 
 class ConnectionMeter:
-    """The `bridge.transport.driver.Meter` of the connections of one listener."""
+    """The `bridge.transport.driver.MemoryMeter` of the connections of one listener."""
 
     __slots__ = ("_admission", "_cost_bytes")
 
@@ -325,19 +325,19 @@ class ConnectionMeter:
         self._admission = admission
         self._cost_bytes = cost_bytes
 
-    def begun(self, driver: Driver) -> None:
+    def begun(self, driver: ConnectionDriver) -> None:
         self._admission.begin(driver, self._cost_bytes)
 
-    def identified(self, driver: Driver, user: str) -> bool:
+    def identified(self, driver: ConnectionDriver, user: str) -> bool:
         return self._admission.identify(driver, user)
 
-    def held(self, driver: Driver, held_bytes: int) -> None:
+    def held(self, driver: ConnectionDriver, held_bytes: int) -> None:
         admission = self._admission
         if driver.account is not None and driver.account.parent is admission.budget.unauthenticated:
             held_bytes += self._cost_bytes
         admission.hold(driver, held_bytes)
 
-    def ended(self, driver: Driver) -> None:
+    def ended(self, driver: ConnectionDriver) -> None:
         self._admission.forget(driver)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from bridge.engine import Condition, Engine, Opened
+from bridge.engine import Condition, Engine, PeerOpened
 from bridge.sasl import ANONYMOUS, SaslServer
-from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver, Meter
+from bridge.transport.connection import ConnectionMachine
+from bridge.transport.driver import ConnectionDriver, MemoryMeter
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import AmqpLanes
 from edge.broker.amqp.containers import ContainerRegistry
@@ -47,7 +47,7 @@ class AmqpTurnedAway:
 
     def handle(self, events: Sequence[Any]) -> None:
         for event in events:
-            if isinstance(event, Opened):
+            if isinstance(event, PeerOpened):
                 self.connection.close(Condition("amqp:resource-limit-exceeded", NO_ROOM))
 
     def writable(self) -> None:
@@ -87,8 +87,12 @@ class AmqpDrivers:
         self._container_id = container_id
 
     def serve(
-        self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter
-    ) -> Driver:
+        self,
+        gone: Gone,
+        identity: str | None,
+        around: Callable[[ConnectionMachine], ConnectionMachine],
+        meter: MemoryMeter,
+    ) -> ConnectionDriver:
         """A driver of a connection there is room for."""
         gate, limits = self._gate, self._limits
         anonymous = ANONYMOUS if gate.open or gate.tokens else None  # a token may be put to $cbs later
@@ -106,7 +110,7 @@ class AmqpDrivers:
             now=self._clock(),
         )
         machine, owner = self._tracer.follow(engine, "amqp", partial(self._session, engine, credentials))
-        return Driver(
+        return ConnectionDriver(
             around(machine),
             owner,
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
@@ -116,19 +120,19 @@ class AmqpDrivers:
             meter=meter,
         )
 
-    def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:
+    def turn_away(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
         """A driver of a connection that is told that there is no room."""
         owner = AmqpTurnedAway(self._limits, self._container_id, self._clock())
         machine, make_owner = self._tracer.follow(owner.connection, "amqp", lambda _driver: owner)
-        return Driver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
+        return ConnectionDriver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
 
-    def shut_down(self, drivers: Iterable[Driver]) -> None:
+    def shut_down(self, drivers: Iterable[ConnectionDriver]) -> None:
         """Say good-bye over those of these connections that are AMQP's."""
         for driver in drivers:
             if isinstance(driver.owner, AmqpSession):
                 driver.owner.shut_down()
 
-    def _session(self, engine: Engine, credentials: SaslCredentials | None, driver: Driver) -> AmqpSession:
+    def _session(self, engine: Engine, credentials: SaslCredentials | None, driver: ConnectionDriver) -> AmqpSession:
         if credentials is not None:
             credentials.connected(driver.wake, driver.address)
         return AmqpSession(

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from functools import partial
 
-from bridge.transport.connection import Connection
+from bridge.transport.connection import ConnectionMachine
 from edge.broker.security.site import ForeignRequest, Site
 
 
@@ -26,7 +26,7 @@ class Frames:
         """Now rather than while devices are served."""
         importlib.import_module("bridge.transport.websocket")
 
-    def around(self, inner: Connection, identity: str | None = None) -> Connection:
+    def around(self, inner: ConnectionMachine, identity: str | None = None) -> ConnectionMachine:
         """`inner`, whose bytes go in frames; `identity`: the name in the client's certificate."""
         from bridge.transport import websocket  # noqa: PLC0415 - see the class
 
@@ -58,5 +58,5 @@ class PlainFrames:
     def load() -> None:
         """Nothing to load."""
 
-    def around(self, inner: Connection, identity: str | None = None) -> Connection:
+    def around(self, inner: ConnectionMachine, identity: str | None = None) -> ConnectionMachine:
         return inner

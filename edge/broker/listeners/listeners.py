@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Protocol as Interface
 
-from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver, Meter
+from bridge.transport.connection import ConnectionMachine
+from bridge.transport.driver import ConnectionDriver, MemoryMeter
 from edge.broker.configuration import BrokerConfiguration, Listener, Protocol
 from edge.broker.limits import (
     AMQP_CONNECTION_BYTES,
@@ -31,12 +31,16 @@ class Drivers(Interface):
     """Makes the drivers of one protocol's connections; `around` puts a machine into what the listener speaks."""
 
     def serve(
-        self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter
-    ) -> Driver:
+        self,
+        gone: Gone,
+        identity: str | None,
+        around: Callable[[ConnectionMachine], ConnectionMachine],
+        meter: MemoryMeter,
+    ) -> ConnectionDriver:
         """Of a connection there is room for; `identity` is the name in its verified client certificate."""
         ...
 
-    def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:
+    def turn_away(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
         """Of a connection that is told that there is no room."""
         ...
 
@@ -133,7 +137,7 @@ class BrokerListeners:
         """Connections there was no room for, since the start."""
         return sum(listener.refused for listener in self.by_name.values())
 
-    def drivers(self) -> Iterator[Driver]:
+    def drivers(self) -> Iterator[ConnectionDriver]:
         """Of every connection that is served."""
         for listener in self.by_name.values():
             yield from listener.drivers
@@ -152,8 +156,8 @@ class BrokerListeners:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _serve(
-        self, drivers: Drivers, around: Frames | PlainFrames, meter: Meter, gone: Gone, identity: str | None
-    ) -> Driver | None:
+        self, drivers: Drivers, around: Frames | PlainFrames, meter: MemoryMeter, gone: Gone, identity: str | None
+    ) -> ConnectionDriver | None:
         admission = self._admission
         if not admission.has_place(self.connections) and not admission.make_room():
             return None
@@ -161,7 +165,7 @@ class BrokerListeners:
 
     def _turn_away(
         self, drivers: Drivers, around: Frames | PlainFrames, gone: Gone, identity: str | None
-    ) -> Driver | None:
+    ) -> ConnectionDriver | None:
         turning_away = sum(len(listener.turned_away) for listener in self.by_name.values())
         if turning_away >= TURNED_AWAY_MAX:
             return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver, Meter
+from bridge.transport.connection import ConnectionMachine
+from bridge.transport.driver import ConnectionDriver, MemoryMeter
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.tcp import Gone
 from edge.broker.listeners.turned_away import MqttTurnedAway
@@ -40,14 +40,18 @@ class MqttDrivers:
         self._common = HandlerContext(router, sessions, clock, arrivals, gate, interception)
 
     def serve(
-        self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter
-    ) -> Driver:
+        self,
+        gone: Gone,
+        identity: str | None,
+        around: Callable[[ConnectionMachine], ConnectionMachine],
+        meter: MemoryMeter,
+    ) -> ConnectionDriver:
         """A driver of a connection there is room for."""
         connection = MqttConnection(self._limits, self._clock())
         machine, owner = self._tracer.follow(
             connection, "mqtt", lambda driver: ConnectionHandler(driver, connection, self._common)
         )
-        return Driver(
+        return ConnectionDriver(
             around(machine),
             owner,
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
@@ -57,8 +61,8 @@ class MqttDrivers:
             meter=meter,
         )
 
-    def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:
+    def turn_away(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
         """A driver of a connection that is told that there is no room."""
         owner = MqttTurnedAway(self._limits, self._clock())
         machine, make_owner = self._tracer.follow(owner.connection, "mqtt", lambda _driver: owner)
-        return Driver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
+        return ConnectionDriver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)

@@ -9,7 +9,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.listening import Listening, listen
 from edge.broker.listeners.secure import Admit, Handshakes, Identify
 from edge.broker.listeners.tls import Certificates, subject_name
@@ -28,10 +28,10 @@ TOLD_S = 5.0
 HANDSHAKE_S = 10.0
 """From accept to the end of the TLS handshake, unless said otherwise."""
 
-Gone = Callable[[Driver], None]
+Gone = Callable[[ConnectionDriver], None]
 """Told of a connection's end."""
 
-MakeDriver = Callable[[Gone, str | None], Driver | None]
+MakeDriver = Callable[[Gone, str | None], ConnectionDriver | None]
 """(whom to tell of the connection's end, name in the verified client certificate if any) -> a driver; None when there
 is no room for one."""
 
@@ -69,9 +69,9 @@ class TcpListener:
         none either, the socket is closed at once. `wrong_port` logs clients
         of other protocols; None: it names no port for them."""
         self.name = name
-        self.drivers: dict[Driver, None] = {}
+        self.drivers: dict[ConnectionDriver, None] = {}
         """In the order they came. A set of thousands takes twice the room."""
-        self.turned_away: set[Driver] = set()
+        self.turned_away: set[ConnectionDriver] = set()
         """Open sockets that are being told that there is no room."""
         self.refused = 0
         """Connections there was no room for."""
@@ -128,7 +128,7 @@ class TcpListener:
                 while self.drivers or self.turned_away:  # many that end at the same time are told in turns
                     await asyncio.sleep(0)
 
-    def _forget(self, driver: Driver) -> None:
+    def _forget(self, driver: ConnectionDriver) -> None:
         self.drivers.pop(driver, None)
         if driver.connection.spoken:
             self._wrong_port.report(self.name, driver.address, driver.connection.spoken)
@@ -136,7 +136,7 @@ class TcpListener:
     def _accept(self) -> asyncio.Protocol:
         return self.admit(None) or _ConnectionRefusal()
 
-    def admit(self, identity: str | None, make_driver: MakeDriver | None = None) -> Driver | None:
+    def admit(self, identity: str | None, make_driver: MakeDriver | None = None) -> ConnectionDriver | None:
         """A driver for a connection somebody has accepted; None: there is no room. `make_driver`: in place of the
         listener's own."""
         driver = (make_driver or self._make_driver)(self._gone, identity)

@@ -83,7 +83,7 @@ def is_number(value: object) -> bool:
 
 def _of_message(body: bytes) -> MessageReading | None:
     about: list[str] = []
-    found: s.Section | None = None
+    found: s.MessageSection | None = None
     for section in s.sections(body):
         if section.code == s.PROPERTIES:
             description = _description(decode(body, section.value)[0])
@@ -99,7 +99,7 @@ def _of_message(body: bytes) -> MessageReading | None:
     return _of_body(body, found, "\n".join(about)) if found is not None else None
 
 
-def _of_body(body: bytes, found: s.Section, key: str) -> MessageReading | None:
+def _of_body(body: bytes, found: s.MessageSection, key: str) -> MessageReading | None:
     value, _ = decode(body, found.value)
     if isinstance(value, bytes) and found.code == s.DATA:
         return _of_json(value, _JSON, key, found.start, found.end)

@@ -22,7 +22,7 @@ from bridge.amqp_values import (
     Allowance,
     DecimalBits,
     DecodeError,
-    Described,
+    DescribedValue,
     Symbol,
     Timestamp,
     TooLarge,
@@ -180,7 +180,7 @@ def outline(message: bytes) -> ParsedMessage:
     return ParsedMessage(annotations, properties, application, body, is_text)
 
 
-def _check_is_text(message: bytes, section: s.Section) -> None:
+def _check_is_text(message: bytes, section: s.MessageSection) -> None:
     """Raises `TooLarge` unless a long body is a string or binary, which go out as their bytes."""
     if message[section.value] not in _VARIABLE or section.code == s.SEQUENCE:
         raise TooLarge(f"a list, map or array of more than {JSON_BYTES_MAX} bytes")
@@ -561,7 +561,7 @@ _encoder: Final = msgspec.json.Encoder(decimal_format="number")
 
 def plain_value(value: Any) -> Any:
     """Return an AMQP value in terms of JSON, by the table in this folder's README."""
-    if isinstance(value, Described):
+    if isinstance(value, DescribedValue):
         value = value.value
     if isinstance(value, dict):
         return {str(plain_value(key)): plain_value(item) for key, item in value.items()}

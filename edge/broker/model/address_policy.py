@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from bridge.resources.fields import Bytes, Count, Live, Part, Seconds, read_by
+from bridge.resources.fields import Bytes, Count, Live, ResourcePart, Seconds, read_by
 
 BATCH_MS_MAX: Final = 60_000
 """How long a commit may wait for company: a device waits as long for its answer."""
@@ -50,7 +50,7 @@ class Durability(msgspec.Struct, frozen=True):
 DurabilityWord = Annotated[Durability, read_by(Durability.parse, str, pattern=r"^(fsync|memory|batch:\d+)$")]
 
 
-class Redelivery(Part, frozen=True, kw_only=True):
+class Redelivery(ResourcePart, frozen=True, kw_only=True):
     """How often and how soon an unsuccessful delivery is tried again."""
 
     attempts_max: Live[Count | None] = msgspec.field(default=None, name="maximumDeliveryAttempts")
@@ -73,7 +73,7 @@ class Redelivery(Part, frozen=True, kw_only=True):
         return self.attempts_max is not None if self.count_on_link_loss is None else self.count_on_link_loss
 
 
-class AddressPolicy(Part, frozen=True, kw_only=True):
+class AddressPolicy(ResourcePart, frozen=True, kw_only=True):
     """What a stored address promises beyond its type."""
 
     ttl_min_s: Live[Seconds | None] = msgspec.field(default=None, name="messageTtl.minimum")

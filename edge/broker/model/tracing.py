@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from bridge.message import Run
-from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver, Owner
+from bridge.transport.connection import ConnectionMachine
+from bridge.transport.driver import ConnectionDriver, ConnectionOwner
 from edge.broker.model.interfaces import Refusal
 from edge.broker.model.isolation import EventListeners
 
-MakeOwner: TypeAlias = Callable[[Driver], Owner]
+MakeOwner: TypeAlias = Callable[[ConnectionDriver], ConnectionOwner]
 """Makes the owner of a driver once its transport is there."""
 
 
@@ -63,7 +63,7 @@ class TracedRouter(Protocol):
 
 
 class ConnectionTrace(Protocol):
-    """The trace of one connection, as its session has it (`Driver.trace`)."""
+    """The trace of one connection, as its session has it (`ConnectionDriver.trace`)."""
 
     def publish(self, router: TracedRouter, publication: TracedPublication) -> None:
         """Publish a run as `Router.publish` does, and report where it goes."""
@@ -82,7 +82,9 @@ class Tracer(Protocol):
         """A trace is running."""
         ...
 
-    def follow(self, machine: Connection, protocol: str, owner: MakeOwner) -> tuple[Connection, MakeOwner]:
+    def follow(
+        self, machine: ConnectionMachine, protocol: str, owner: MakeOwner
+    ) -> tuple[ConnectionMachine, MakeOwner]:
         """Return the machine and the owner for the driver of a new connection. Without a trace both are unchanged."""
         ...
 
@@ -119,7 +121,7 @@ class Traceable(Protocol):
     """An owner of a connection that can be traced while it is open."""
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ConnectionMachine:
         """The protocol machine, without what is around it."""
         ...
 
@@ -143,7 +145,9 @@ class Untraced:
 
     active = False
 
-    def follow(self, machine: Connection, protocol: str, owner: MakeOwner) -> tuple[Connection, MakeOwner]:
+    def follow(
+        self, machine: ConnectionMachine, protocol: str, owner: MakeOwner
+    ) -> tuple[ConnectionMachine, MakeOwner]:
         return machine, owner
 
     def tls_refused(self, listener: str, remote: str, why: str) -> None:

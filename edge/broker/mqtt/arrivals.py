@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from bridge.message import DURABLE, RETAIN, Run
 from bridge.native import functions as native
-from bridge.transport.driver import Driver, answer_all
+from bridge.transport.driver import ConnectionDriver, answer_all
 from edge.broker.delivery.batches import LiveOffer
 from edge.broker.model.authorization import Grant, nothing
 from edge.broker.model.interfaces import Acceptance, Origin, Refusal
@@ -91,7 +91,7 @@ class MqttLane:
         turn: Any,
         publish: Callable[[], None],
         publisher: LanePublisher,
-        driver: Driver,
+        driver: ConnectionDriver,
         grant: Grant | None,
     ) -> None:
         """`publish` gives the router what all lanes took; `grant`: what the client may do, None: everything."""
@@ -198,7 +198,12 @@ class MqttLanes:
         router.add_source(self)
 
     def teach(
-        self, event: PublishEvent, lane: MqttLane | None, publisher: LanePublisher, driver: Driver, grant: Grant | None
+        self,
+        event: PublishEvent,
+        lane: MqttLane | None,
+        publisher: LanePublisher,
+        driver: ConnectionDriver,
+        grant: Grant | None,
     ) -> MqttLane | None:
         """What is like these messages, which were published, is taken by the connection's lane from now on, if all that
         is done with it is that a log keeps it and subscribers get it.

@@ -62,7 +62,7 @@ _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 
 
 class MqttConnection:
-    """One client's connection; obeys `bridge.transport.connection.Connection`."""
+    """One client's connection; obeys `bridge.transport.connection.ConnectionMachine`."""
 
     has_output = True
     __slots__ = (
@@ -89,7 +89,7 @@ class MqttConnection:
         self._inbound: PublishReceiver | None = None
         """Each is made for its first message: many clients only listen, or only send."""
 
-    # --- bridge.transport.connection.Connection ---------------------------------------------------------------
+    # --- bridge.transport.connection.ConnectionMachine ---------------------------------------------------------------
 
     @property
     def closed(self) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 
 from bridge.message import QOS_MASK, Run
 from bridge.publisher import ANONYMOUS, publisher_name
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
@@ -90,7 +90,7 @@ class HandlerContext:
         self.interception: Final = interception
         self.arrivals: Final = arrivals
 
-    def publisher(self, driver: Driver) -> Callable[[Publication], None]:
+    def publisher(self, driver: ConnectionDriver) -> Callable[[Publication], None]:
         """Return the function that publishes runs. That of a trace also reports the result."""
         return self.router.publish if driver.trace is None else partial(driver.trace.publish, self.router)
 
@@ -105,7 +105,7 @@ class ConnectionHandler(Origin):
         "_lane", "_left", "_login", "_session", "connection", "name", "user",
     )  # fmt: skip
 
-    def __init__(self, driver: Driver, connection: MqttConnection, common: HandlerContext) -> None:
+    def __init__(self, driver: ConnectionDriver, connection: MqttConnection, common: HandlerContext) -> None:
         self.name = self.user = ""
         self.connection, self._driver = connection, driver
         self._common = common

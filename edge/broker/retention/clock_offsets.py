@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from bridge.clock_offset import BOOT_ENDED, SET_TOO_OFTEN, ClockDocument, Known, StampedRange, Stretch
+from bridge.clock_offset import BOOT_ENDED, SET_TOO_OFTEN, ClockDocument, ClockSpan, OffsetState, StampedRange
 from bridge.reports import Reports
 from edge.broker.limits import (
     CLOCK_KNOWN_EVERY_S,
@@ -60,14 +60,14 @@ class StoredPeriod(msgspec.Struct, array_like=True, frozen=True):
     """How far the wall clock was from the one since the machine's start."""
     began: int
     """UTC ns, as the wall clock showed it."""
-    known: Known = Known.NOT_YET
+    known: OffsetState = OffsetState.NOT_YET
     low: int | None = None
     high: int | None = None
     reason: str = ""
 
-    def told(self, *, whole: bool = False, messages: Sequence[StampedRange] = ()) -> Stretch:
+    def told(self, *, whole: bool = False, messages: Sequence[StampedRange] = ()) -> ClockSpan:
         """As the peer gets it."""
-        return Stretch(
+        return ClockSpan(
             self.boot, self.number, self.began, self.known, self.low, self.high, self.reason, whole, messages
         )
 
@@ -244,7 +244,9 @@ class ClockOffsetReports:
             waiting = self._head.number + 1
             self._put_head(number=waiting)
             self._keep(
-                StoredPeriod(waiting, after.boot, after.ahead_ns, after.wall_ns, Known.NEVER, reason=SET_TOO_OFTEN)
+                StoredPeriod(
+                    waiting, after.boot, after.ahead_ns, after.wall_ns, OffsetState.NEVER, reason=SET_TOO_OFTEN
+                )
             )
         if self._head.open is not None:
             self._keep(self._head.open)
@@ -281,7 +283,7 @@ class ClockOffsetReports:
     def _end_mixed(self, open_: StoredPeriod) -> None:
         """There is room again. Raises StoreError; then nothing has happened."""
         counters, now = dict(self._lineage.sequences()), self._clock.reading()
-        self._keep(msgspec.structs.replace(open_, known=Known.NEVER, reason=SET_TOO_OFTEN))
+        self._keep(msgspec.structs.replace(open_, known=OffsetState.NEVER, reason=SET_TOO_OFTEN))
         self._write_ranges(open_.number, _received(self._counters, counters))
         self._drop_counters()
         self._put_head(open=None, mixed=False)
@@ -291,14 +293,14 @@ class ClockOffsetReports:
     def _settle(self, now: ClockReading) -> None:
         """The clock is right: of every stretch that has ended it is known how far it was off, or never will be."""
         started, right_at = now.wall_ns - now.monotonic_ns, self._head.right_at
-        for one in [one for one in self._ended.values() if one.known is Known.NOT_YET]:
+        for one in [one for one in self._ended.values() if one.known is OffsetState.NOT_YET]:
             if one.boot == now.boot:
                 off = now.ahead_ns - one.ahead_ns
-                self._keep(msgspec.structs.replace(one, known=Known.MEASURED, low=off, high=off))
+                self._keep(msgspec.structs.replace(one, known=OffsetState.MEASURED, low=off, high=off))
                 continue
             high = started - one.began
             low = min(right_at - one.began, high) if right_at else None
-            self._keep(msgspec.structs.replace(one, known=Known.NEVER, low=low, high=high, reason=BOOT_ENDED))
+            self._keep(msgspec.structs.replace(one, known=OffsetState.NEVER, low=low, high=high, reason=BOOT_ENDED))
         self._put_head(right_at=now.wall_ns)
 
     # --- what is written --------------------------------------------------------------------------------------
@@ -388,7 +390,7 @@ class ClockOffsetReports:
             self._tell([one.told() for one in some], partial(self._put_head, announced=some[-1].number))
             return
         first = min(self._ended.values(), key=lambda one: one.number, default=None)
-        if first is None or first.known is Known.NOT_YET or head.between is not None:
+        if first is None or first.known is OffsetState.NOT_YET or head.between is not None:
             return
         prefix, told = f"{first.number:016}/", list[StampedRange]()
         pages = self._state.items(self._kinds["ranges"])
@@ -408,7 +410,7 @@ class ClockOffsetReports:
                 for epoch, low, high in self._lineage.epochs.parts(address, first, last):
                     yield StampedRange(epoch, address, low, high, after, until)
 
-    def _tell(self, stretches: Sequence[Stretch], told: Callable[[], None]) -> None:
+    def _tell(self, stretches: Sequence[ClockSpan], told: Callable[[], None]) -> None:
         self._under_way = True
         document = ClockDocument(self._clock.reading().wall_ns, stretches)
         self._reports.tell_clock_offsets(msgspec.to_builtins(document), partial(self._arrived, self._round, told))

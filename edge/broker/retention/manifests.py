@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from bridge.manifest import GENESIS, HOUR_NS, Statement
+from bridge.manifest import GENESIS, HOUR_NS, ManifestStatement
 from bridge.reports import Reports
 from edge.broker.limits import ADDRESSES_STATED_TOGETHER, STATEMENTS_A_DOCUMENT, STATEMENTS_KEPT_MAX
 from edge.broker.store.contract import EpochLineage, LossLedger, SmallState
@@ -202,7 +202,7 @@ class Manifests:
         if not self._pages:
             return
         key, page = self._pages[0]
-        statements = msgspec.msgpack.decode(page, type=list[Statement])
+        statements = msgspec.msgpack.decode(page, type=list[ManifestStatement])
         document = self._document(statements)
         self._under_way = True
         self._reports.manifest(document, partial(self._told, key, len(statements)))
@@ -218,11 +218,11 @@ class Manifests:
         """What waits goes back into the open hour. Raises StoreError; then nothing has happened."""
         self._changed = []
         pages = list(self._small_state.items(self._kind))
-        first: dict[str, Statement] = {}
+        first: dict[str, ManifestStatement] = {}
         given: dict[str, dict[str, int]] = {}
         for key, page in pages:
             if key > self._sent:
-                for statement in msgspec.msgpack.decode(page, type=list[Statement]):
+                for statement in msgspec.msgpack.decode(page, type=list[ManifestStatement]):
                     first.setdefault(statement.address, statement)
                     _add(given.setdefault(statement.address, {}), statement.given_up, 1)
         for address, stated in (self._all_stated() if first else {}).items():
@@ -278,7 +278,7 @@ class Manifests:
 
     def _statements(
         self, changes: Sequence[AddressChange], head: ManifestState, now_ns: int, number: int, total: int
-    ) -> Iterator[Statement]:
+    ) -> Iterator[ManifestStatement]:
         quality = "good" if head.good and self._good else "unknown"
         for address, before, following, lost, parts in changes:
             chain, digest = before.chain, before.digest
@@ -286,7 +286,7 @@ class Manifests:
                 given: dict[str, int] = dict(lost) if index + 1 == len(parts) else {}
                 if given:
                     _add(given, before.lost, -1)
-                statement = Statement(
+                statement = ManifestStatement(
                     epoch,
                     address,
                     head.hour,
@@ -353,7 +353,7 @@ class Manifests:
         self._put(msgspec.structs.replace(self._head, waiting=waiting))
         self.feed()
 
-    def _document(self, statements: Sequence[Statement]) -> dict[str, Any]:
+    def _document(self, statements: Sequence[ManifestStatement]) -> dict[str, Any]:
         """As `cloud.hub.documents.ManifestDocument` reads it."""
         sign = self._signer.sign
         return {

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from bridge.client_attempt import Carriage, Client, ClientAttempt, ConnectorError
-from bridge.connectors.settings import HttpSettings, Identity, KafkaSettings, MqttSettings
-from bridge.dialer import Attempt, Dialer
-from bridge.dialer import Endpoint as PeerEndpoint
+from bridge.client_attempt import Carriage, ClientAttempt, ConnectorClient, ConnectorError
+from bridge.connectors.settings import ClientIdentity, HttpSettings, KafkaSettings, MqttSettings
+from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from edge.broker.configuration import ConnectorType
 from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.topics import matches
@@ -44,9 +43,9 @@ def client_attempts(parts: PeerConnector) -> AttemptAt:
     return attempt
 
 
-def _client(parts: PeerConnector) -> Client:
+def _client(parts: PeerConnector) -> ConnectorClient:
     connector, credentials = parts.connector, parts.connector.credentials
-    identity = Identity(
+    identity = ClientIdentity(
         connector.container or f"{parts.gateway or 'waypost'}-{connector.name}",
         credentials.username if credentials is not None else None,
         credentials.password if credentials is not None else None,
@@ -61,25 +60,27 @@ def _client(parts: PeerConnector) -> Client:
 _Tls = Callable[[], ssl.SSLContext] | None
 
 
-def _mqtt(parts: PeerConnector, identity: Identity, tls: _Tls) -> Client:
+def _mqtt(parts: PeerConnector, identity: ClientIdentity, tls: _Tls) -> ConnectorClient:
     made: Any = importlib.import_module("bridge.connectors.mqtt.client")
     settings, interface = parts.connector.mqtt or MqttSettings(), parts.connector.interface
-    client: Client = made.MqttClient(
+    client: ConnectorClient = made.MqttClient(
         identity, settings, translate=mqtt_runs, matches=matches, now_ns=parts.now_ns, tls=tls, interface=interface
     )
     return client
 
 
-def _http(parts: PeerConnector, identity: Identity, tls: _Tls) -> Client:
+def _http(parts: PeerConnector, identity: ClientIdentity, tls: _Tls) -> ConnectorClient:
     made: Any = importlib.import_module("bridge.connectors.http.client")
-    client: Client = made.HttpClient(identity, parts.connector.http or HttpSettings(), translate=mqtt_runs, tls=tls)
+    client: ConnectorClient = made.HttpClient(
+        identity, parts.connector.http or HttpSettings(), translate=mqtt_runs, tls=tls
+    )
     return client
 
 
-def _kafka(parts: PeerConnector, identity: Identity, tls: _Tls) -> Client:
+def _kafka(parts: PeerConnector, identity: ClientIdentity, tls: _Tls) -> ConnectorClient:
     made: Any = importlib.import_module("bridge.connectors.kafka.client")
     settings = parts.connector.kafka or KafkaSettings()
-    client: Client = made.KafkaClient(identity, settings, parts.endpoints, translate=mqtt_runs, tls=tls)
+    client: ConnectorClient = made.KafkaClient(identity, settings, parts.endpoints, translate=mqtt_runs, tls=tls)
     return client
 
 

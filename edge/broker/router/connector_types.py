@@ -9,8 +9,7 @@ from typing import Final
 
 from bridge.amqp_connection import AmqpConnection
 from bridge.connectors.settings import PartitionKey
-from bridge.dialer import Attempt, Dialer
-from bridge.dialer import Endpoint as PeerEndpoint
+from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from bridge.engine import Engine
 from bridge.forwarders.claims import Claims, NoClaims, SharedAccess
 from bridge.forwarders.receivers import Receivers

@@ -17,12 +17,12 @@ import msgspec
 
 from bridge.amqp_connection import AmqpConnection
 from bridge.backoff import Backoff, BackoffPolicy
-from bridge.dialer import Attempt, Dialer, Endpoint
+from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from bridge.flow import Outcomes, Pump
-from bridge.forwarders.inbox import Inbox
+from bridge.forwarders.inbox import ForwarderInbox
 from bridge.hub_addresses import INSTANCE
 from bridge.hub_links import HubLinks
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_LAST_S, LIVE_GATHER_S
 from bridge.pace import Pacer, Spent
 from bridge.plain import Hop
@@ -119,7 +119,7 @@ class ConnectorUplink:
         `carried` are forwarders that nobody has to configure; `clock` stamps messages (None: nothing is told of it);
         `fork` begins a new epoch of the store (see `Reports`). `start` begins to dial."""
         self.connector = connector
-        self.inboxes: list[Inbox] = [commands]
+        self.inboxes: list[ForwarderInbox] = [commands]
         """Of what the hub sends down; to be added to before `start`."""
         self._commands = commands
         self._carried = tuple(carried)
@@ -299,7 +299,7 @@ class ConnectorUplink:
             left_s=waiting * each / rate if rate and each else None,
             budget_bytes=pacer.pace.monthly_budget if pacer is not None else None,
             spent_bytes=pacer.spent.bytes if pacer is not None else 0,
-            quiet=pacer is not None and pacer.is_quiet(Lane.BACKLOG),
+            quiet=pacer is not None and pacer.is_quiet(BatchLane.BACKLOG),
         )
 
     def tell_status(self, document: dict[str, Any]) -> None:
@@ -350,7 +350,7 @@ class ConnectorUplink:
         """The forwarders' places in the logs of the store."""
         return list(dict.fromkeys(part for forwarding in self._forwardings.values() for part in forwarding.parts))
 
-    def _attempt(self, dialer: Dialer, endpoint: Endpoint, container: str) -> Attempt:
+    def _attempt(self, dialer: Dialer, endpoint: PeerEndpoint, container: str) -> Attempt:
         connector = self.connector
         engine = engine_of(connector, container, endpoint.host, {INSTANCE: self._instance})
         connection = AmqpConnection(engine, HubLinks(self.uplink, self.reports, inboxes=self.inboxes))

@@ -19,7 +19,7 @@ Wanted = Callable[[Run], Sequence[bool] | None]
 
 
 def wanted_by(only: Only | None) -> Wanted:
-    """The filter as `bridge.forwarders.outbox.Rule` takes it. Raises `SelectorError` or `JsonConditionError`."""
+    """The filter as `bridge.forwarders.outbox.ForwardRule` takes it. Raises `SelectorError` or `JsonConditionError`."""
     if only is None:
         return everything
     selector = MessageSelector(only.properties) if only.properties is not None else None

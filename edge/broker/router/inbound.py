@@ -21,7 +21,7 @@ import msgspec
 from bridge.amqp_values import DecodeError
 from bridge.forwarders.inbox import Incoming, Settle
 from bridge.forwarders.mapping import carried
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import INBOX_BYTES_MAX, INBOX_WINDOW, MESSAGE_OVERHEAD_BYTES
 from bridge.message import AMQP, DURABLE, GROUPED, Run
 from bridge.plain import HOPS_MAX
@@ -195,7 +195,7 @@ class IncomingForwarder(Origin):
         self.figures.accepted += len(entries)
         self._names.confirm(entry.name for entry in entries)
         self._held_bytes -= sum(entry.size for entry in entries)
-        self._answer(entries, Outcome.ACCEPTED)
+        self._answer(entries, ForwardOutcome.ACCEPTED)
         self._at_once = min(INBOX_WINDOW, 2 * self._at_once)
         self._publish()
 
@@ -233,7 +233,7 @@ class IncomingForwarder(Origin):
         """What is to be published of a message; None when it was answered without."""
         if self._gateway in message.hops:
             self.figures.looped += 1
-            self._settle_one(message.token, Outcome.ACCEPTED)
+            self._settle_one(message.token, ForwardOutcome.ACCEPTED)
             return None
         far = len(message.hops) >= HOPS_MAX
         fault = message.fault or (f"it has passed {len(message.hops)} gateways" if far else "")
@@ -266,7 +266,7 @@ class IncomingForwarder(Origin):
         wanted = self._wanted(run)
         if wanted is not None and not all(wanted):
             self.figures.filtered += 1
-            self._settle_one(message.token, Outcome.ACCEPTED)
+            self._settle_one(message.token, ForwardOutcome.ACCEPTED)
             return None
         if not message.name:
             self.figures.unnamed += 1
@@ -308,7 +308,7 @@ class IncomingForwarder(Origin):
         theirs = [entry for entry in self._waiting if not entry.ours]
         self._waiting = deque(entry for entry in self._waiting if entry.ours)
         self._held_bytes -= sum(entry.size for entry in theirs)
-        self._answer(theirs, Outcome.RELEASED)
+        self._answer(theirs, ForwardOutcome.RELEASED)
         left, self._left = self._left, _ignore
         left()
 
@@ -328,7 +328,7 @@ class IncomingForwarder(Origin):
             self.figures.duplicates += len(known)
             log.info("%s: %d messages came again and are here already", self.name, len(known))
             self._held_bytes -= sum(entry.size for entry in known)
-            self._answer(known, Outcome.ACCEPTED)
+            self._answer(known, ForwardOutcome.ACCEPTED)
             gone = {entry.number for entry in known}
             return [entry for entry in waiting if entry.number not in gone]
         return waiting
@@ -368,12 +368,12 @@ class IncomingForwarder(Origin):
         if self._waiting and not self._given_back:
             self._router.credit.of(self, self._waiting[0].run.address)
 
-    def _answer(self, entries: Sequence[_HeldMessage], outcome: Outcome, why: str = "") -> None:
+    def _answer(self, entries: Sequence[_HeldMessage], outcome: ForwardOutcome, why: str = "") -> None:
         tokens = [entry.token for entry in entries if entry.token is not None]
         if tokens and self._settle is not None:
             self._settle(tokens, outcome, why)
 
-    def _settle_one(self, token: int | None, outcome: Outcome, why: str = "") -> None:
+    def _settle_one(self, token: int | None, outcome: ForwardOutcome, why: str = "") -> None:
         if token is not None and self._settle is not None:
             self._settle((token,), outcome, why)
 
@@ -396,7 +396,7 @@ class IncomingForwarder(Origin):
         self.figures.rejected += messages
         if self._losses is None:
             if tokens and self._settle is not None:
-                self._settle(tokens, Outcome.REJECTED, why)
+                self._settle(tokens, ForwardOutcome.REJECTED, why)
             return
         losing = {next(self._numbers): token for token in tokens}
         self._losing.update(losing)
@@ -407,7 +407,7 @@ class IncomingForwarder(Origin):
         """Answer rejected messages that are in the ledger now; those of a former connection get no answer."""
         tokens = [token for number in numbers if (token := self._losing.pop(number, None)) is not None]
         if tokens and self._settle is not None:
-            self._settle(tokens, Outcome.REJECTED, why)
+            self._settle(tokens, ForwardOutcome.REJECTED, why)
         self._credit_changed()
         self._look_whether_left()
 

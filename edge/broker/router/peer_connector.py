@@ -15,11 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from bridge.backoff import Backoff, BackoffPolicy
-from bridge.dialer import Attempt, Dialer
-from bridge.dialer import Endpoint as PeerEndpoint
+from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from bridge.flow import Outcomes
 from bridge.forwarders.mapping import Mapping
-from bridge.forwarders.outbox import Outbox, Outlet, Rule, Sending
+from bridge.forwarders.outbox import ForwarderOutbox, ForwardRule, Outlet, SendOptions
 from edge.broker.configuration import Connector, ConnectorType, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX
@@ -82,7 +81,7 @@ class PeerConnector:
     ) -> None:
         """`start` of its dialer begins to dial."""
         self.connector = connector
-        self.outbox = Outbox(
+        self.outbox = ForwarderOutbox(
             gateway,
             Outcomes(DeliveryOutcome.ACCEPTED, DeliveryOutcome.REJECTED),
             epoch_of=lineage.epochs.of,
@@ -181,10 +180,10 @@ class PeerConnector:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _bind(self, forwarder: Forwarder) -> _Outgoing:
-        rule = Rule(
+        rule = ForwardRule(
             forwarder.name,
             Mapping(forwarder.filter, forwarder.remote_address, self.gateway),
-            Sending(forwarder.qos, forwarder.ttl_s, forwarder.message_priority),
+            SendOptions(forwarder.qos, forwarder.ttl_s, forwarder.message_priority),
             forwarder.priority,
             wanted_by(forwarder.only),
         )

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from bridge.hidden import hides
 from bridge.sasl import bearer
-from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Verifier
+from bridge.sasl.scram import ITERATIONS, SALT_BYTES, ScramVerifier
 from edge.broker.configuration import AuthenticationMode
 from edge.broker.model.authorization import AccessRule, Ended, Grant
 from edge.broker.model.isolation import report
@@ -321,14 +321,14 @@ class Authenticator:
 
     # --- SCRAM ------------------------------------------------------------------------------------------------
 
-    def scram(self, username: str) -> Verifier:
+    def scram(self, username: str) -> ScramVerifier:
         """Return the SCRAM verifier of a user. That of an unknown user is always the same, and no proof fits it."""
         user = self._user(username)
         if user is None or not self.passwords:
             salt = hmac.digest(self._decoy_key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
-            return Verifier(salt[:SALT_BYTES], ITERATIONS, ())
+            return ScramVerifier(salt[:SALT_BYTES], ITERATIONS, ())
         at_s = self._utc_s()
-        return Verifier(user.salt, user.iterations, [s.keys for s in user.secrets if s.valid(at_s)])
+        return ScramVerifier(user.salt, user.iterations, [s.keys for s in user.secrets if s.valid(at_s)])
 
     # --- grants -----------------------------------------------------------------------------------------------
 

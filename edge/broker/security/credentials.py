@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from bridge.hidden import hides
-from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Keys, derive
+from bridge.sasl.scram import ITERATIONS, SALT_BYTES, ScramKeys, derive
 from edge.broker.model.authorization import AccessRule
 from edge.broker.security.limits import (
     PASSWORD_BYTES_MAX,
@@ -73,7 +73,7 @@ class CredentialSecret(msgspec.Struct, frozen=True):
 
     id: str
     argon2: str
-    keys: Keys
+    keys: ScramKeys
     not_before: float = 0.0
     not_after: float | None = None
 
@@ -238,7 +238,7 @@ class CredentialFile:
                     "SELECT user, id, argon2, stored_key, server_key, not_before, not_after FROM secrets"
                     " ORDER BY rowid"  # the oldest first
                 ):
-                    found.setdefault(user, []).append(CredentialSecret(id_, hashed, Keys(stored, server), *times))
+                    found.setdefault(user, []).append(CredentialSecret(id_, hashed, ScramKeys(stored, server), *times))
                 users = {
                     name: CredentialUser(
                         name=name,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bridge.sasl import ANONYMOUS, PLAIN, Answer, bearer, scram
-from bridge.sasl.scram import Verifier
+from bridge.sasl import ANONYMOUS, PLAIN, CredentialAnswer, bearer, scram
+from bridge.sasl.scram import ScramVerifier
 from edge.broker.security.authenticator import Authenticator
 from edge.broker.security.proof import Decided, LoginVerdict, VerifiedIdentity
 
 
 class SaslCredentials:
-    """Implements `bridge.sasl.Credentials` for one AMQP connection with the authenticator of the broker."""
+    """Implements `bridge.sasl.CredentialChecker` for one AMQP connection with the authenticator of the broker."""
 
     def __init__(self, gate: Authenticator) -> None:
         self.source = ""
@@ -33,16 +33,16 @@ class SaslCredentials:
             return frozenset((bearer.MECHANISM, PLAIN))
         return frozenset((scram.MECHANISM, PLAIN)) if self._gate.passwords else frozenset()
 
-    def plain(self, username: str, password: bytes, answer: Answer) -> None:
+    def plain(self, username: str, password: bytes, answer: CredentialAnswer) -> None:
         if username == ANONYMOUS and not self._gate.tokens:  # the name of clients without authentication
             answer(None)
             return
         self._ask(answer, lambda decided: self._gate.check(username, password, decided, self.source))
 
-    def bearer(self, message: bytes, answer: Answer) -> None:
+    def bearer(self, message: bytes, answer: CredentialAnswer) -> None:
         self._ask(answer, lambda decided: self._gate.check_bearer(message, decided, self.source))
 
-    def scram(self, username: str) -> Verifier | None:
+    def scram(self, username: str) -> ScramVerifier | None:
         if self._gate.too_many_failures(self.source, username):
             return None
         self.proven = VerifiedIdentity(username)  # valid once the exchange succeeds
@@ -54,7 +54,7 @@ class SaslCredentials:
     def succeeded(self, username: str) -> None:
         self._gate.succeeded(self.source, username)
 
-    def _ask(self, answer: Answer, ask: Callable[[Decided], None]) -> None:
+    def _ask(self, answer: CredentialAnswer, ask: Callable[[Decided], None]) -> None:
         asking = True
 
         def decided(verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:

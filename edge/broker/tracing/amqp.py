@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from bridge.amqp_values import DecodeError, Described, decode
+from bridge.amqp_values import DecodeError, DescribedValue, decode
 from bridge.engine.events import Closed
 from edge.broker.tracing.dissector import DissectedPacket, IncompleteBytes, RecentAddresses, Wanted
 from edge.broker.tracing.events import IN, OUT
@@ -220,7 +220,7 @@ class AmqpDissector:
         state = fields[4]
         words = "no outcome"
         found = DissectedPacket(name=name, id=first, last_id=last, address=address, addresses=_one(address))
-        if isinstance(state, Described):
+        if isinstance(state, DescribedValue):
             words = _STATES.get(state.descriptor, "state")
             values = state.value if isinstance(state.value, list) else []
             if words == "rejected" and values:
@@ -244,7 +244,7 @@ class AmqpDissector:
 def _described(frame: bytes) -> tuple[Any, list[Any], int]:
     """Return descriptor, fields and size of a performative. Raises DecodeError."""
     value, used = decode(frame)
-    if not isinstance(value, Described) or not isinstance(value.value, list):
+    if not isinstance(value, DescribedValue) or not isinstance(value.value, list):
         raise DecodeError("it is not a performative")
     return value.descriptor, value.value, used
 
@@ -254,7 +254,7 @@ def _one(address: str) -> tuple[str, ...]:
 
 
 def _terminus_address(terminus: Any) -> str:
-    if not isinstance(terminus, Described) or not isinstance(terminus.value, list) or not terminus.value:
+    if not isinstance(terminus, DescribedValue) or not isinstance(terminus.value, list) or not terminus.value:
         return ""
     address = terminus.value[0]
     return str(address) if address is not None else ""
@@ -262,7 +262,7 @@ def _terminus_address(terminus: Any) -> str:
 
 def _with_error(found: DissectedPacket, error: Any) -> DissectedPacket:
     """Add the condition and the description of an AMQP error (section 2.8.14)."""
-    if isinstance(error, Described) and isinstance(error.value, list) and error.value:
+    if isinstance(error, DescribedValue) and isinstance(error.value, list) and error.value:
         found.reason = line(error.value[0])
         description = error.value[1] if len(error.value) > 1 else None
         if description:

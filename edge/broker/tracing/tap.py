@@ -11,8 +11,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver
+from bridge.transport.connection import ConnectionMachine
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.model.interfaces import Refusal
 from edge.broker.model.tracing import TracedPublication, TracedRouter, as_traceable
 from edge.broker.mqtt.answers import QOS_2, REASONS
@@ -50,13 +50,15 @@ class TraceContext(Protocol):
 
 
 class Tap:
-    """One traced connection: obeys `bridge.transport.connection.Connection` and `ConnectionTrace`."""
+    """One traced connection: obeys `bridge.transport.connection.ConnectionMachine` and `ConnectionTrace`."""
 
-    def __init__(self, machine: Connection, dissector: Dissector, context: TraceContext, identity: str = "") -> None:
+    def __init__(
+        self, machine: ConnectionMachine, dissector: Dissector, context: TraceContext, identity: str = ""
+    ) -> None:
         """`identity`: the name in the client's verified certificate."""
         self.machine = machine
         self.watches: tuple[TraceWatch, ...] = ()
-        self.driver: Driver | None = None
+        self.driver: ConnectionDriver | None = None
         """None before its transport is there, and once it is lost."""
         self._dissector: Dissector | None = dissector
         self._context = context
@@ -71,7 +73,7 @@ class Tap:
         self._ended_by = ""
         self._over = False
 
-    # --- bridge.transport.connection.Connection ---------------------------------------------------------------
+    # --- bridge.transport.connection.ConnectionMachine ---------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
@@ -166,7 +168,7 @@ class Tap:
         """The client has identified itself."""
         return self._known
 
-    def opened(self, driver: Driver) -> None:
+    def opened(self, driver: ConnectionDriver) -> None:
         """The transport is there."""
         self.driver = driver
         self._remote, self._identity = driver.peername, driver.identity or ""
@@ -175,7 +177,7 @@ class Tap:
         shown = f", certificate of {self._identity}" if self._identity else ""
         self.report(TraceEvent(kind="connection", name="accepted", text=f"{self._protocol}{tls}{shown}"))
 
-    def joined(self, driver: Driver) -> None:
+    def joined(self, driver: ConnectionDriver) -> None:
         """The trace begins while the connection is open."""
         self.driver = driver
         self._remote = driver.peername

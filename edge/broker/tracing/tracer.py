@@ -15,8 +15,8 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import unquote
 
-from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver, Owner
+from bridge.transport.connection import ConnectionMachine
+from bridge.transport.driver import ConnectionDriver, ConnectionOwner
 from edge.broker.model.tracing import HttpRequest, MakeOwner, Traceable, as_traceable
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.tracing.dissector import Dissector
@@ -56,7 +56,7 @@ class PacketTracer:
 
     def __init__(
         self,
-        drivers: Callable[[], Iterable[Driver]],
+        drivers: Callable[[], Iterable[ConnectionDriver]],
         gate: LoginJudge | None = None,
         *,
         loop: asyncio.AbstractEventLoop,
@@ -115,12 +115,14 @@ class PacketTracer:
 
     # --- edge.broker.model.tracing.Tracer ---------------------------------------------------------------------
 
-    def follow(self, machine: Connection, protocol: str, owner: MakeOwner) -> tuple[Connection, MakeOwner]:
+    def follow(
+        self, machine: ConnectionMachine, protocol: str, owner: MakeOwner
+    ) -> tuple[ConnectionMachine, MakeOwner]:
         if not self._watches:
             return machine, owner
         tap = self._add(machine, _dissector(protocol))
 
-        def opened(driver: Driver) -> Owner:
+        def opened(driver: ConnectionDriver) -> ConnectionOwner:
             driver.follow(tap, tap, tap)
             tap.opened(driver)
             if all(watch.about.is_about(tap.names) for watch in self._watches):
@@ -188,7 +190,7 @@ class PacketTracer:
         for driver in list(self._drivers()):
             self._join(driver, watch)
 
-    def _join(self, driver: Driver, watch: TraceWatch) -> None:
+    def _join(self, driver: ConnectionDriver, watch: TraceWatch) -> None:
         """Put a tap around the machine of an open connection, if the trace is about it."""
         trace, owner = driver.trace, as_traceable(driver.owner)
         if isinstance(trace, Tap):
@@ -209,7 +211,7 @@ class PacketTracer:
             tap.watched_by([watch])
         tap.joined(driver)
 
-    def _add(self, machine: Connection, dissector: Dissector, identity: str = "") -> Tap:
+    def _add(self, machine: ConnectionMachine, dissector: Dissector, identity: str = "") -> Tap:
         tap = Tap(machine, dissector, self, identity)
         self._taps[tap] = None
         return tap
@@ -243,7 +245,7 @@ def _dissector(protocol: str) -> Dissector:
     return AmqpDissector()
 
 
-def _joining(machine: Connection, owner: Traceable, client: str, user: str) -> Dissector:
+def _joining(machine: ConnectionMachine, owner: Traceable, client: str, user: str) -> Dissector:
     """Make the dissector of a connection that is open already."""
     if isinstance(machine, MqttConnection):
         return MqttDissector(machine.version if client else 0, client, user, machine.pending)

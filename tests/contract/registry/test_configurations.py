@@ -9,9 +9,9 @@ import pytest
 
 from bridge.desired import (
     DESIRED_BYTES_MAX,
+    ApplyFailure,
+    ApplyOutcome,
     DesiredReport,
-    Failure,
-    Outcome,
     SystemPhase,
     SystemReport,
     digest_of,
@@ -177,7 +177,7 @@ class TestReports:
         known.want([wanted("g1", "c")], 6, sign)
         assert say(known, key, DesiredReport(trying=2, newest=2), 7) is None, "it is busy"
         assert numbers(say(known, key, DesiredReport(version=2, newest=2), 8)) == 3
-        failure = Failure(3, Outcome.ROLLED_BACK, "no hub")
+        failure = ApplyFailure(3, ApplyOutcome.ROLLED_BACK, "no hub")
         assert say(known, key, DesiredReport(version=2, newest=3, failure=failure), 9) is None, "not twice"
         third, second, _ = known.versions(*key)
         assert (second.confirmed_at, second.failure) == (8, None)
@@ -189,9 +189,9 @@ class TestReports:
             (DesiredReport(), "waiting"),
             (DesiredReport(trying=1, newest=1), "trying"),
             (DesiredReport(version=1, newest=1), "confirmed"),
-            (DesiredReport(newest=1, failure=Failure(1, Outcome.REFUSED, "x")), "refused"),
-            (DesiredReport(newest=1, failure=Failure(1, Outcome.ROLLED_BACK, "x")), "rolled-back"),
-            (DesiredReport(failure=Failure(0, Outcome.REFUSED, "its signature is not the hub's")), "refused"),
+            (DesiredReport(newest=1, failure=ApplyFailure(1, ApplyOutcome.REFUSED, "x")), "refused"),
+            (DesiredReport(newest=1, failure=ApplyFailure(1, ApplyOutcome.ROLLED_BACK, "x")), "rolled-back"),
+            (DesiredReport(failure=ApplyFailure(0, ApplyOutcome.REFUSED, "its signature is not the hub's")), "refused"),
             (DesiredReport(version=1, newest=7), "confirmed"),
             (DesiredReport(version=7, newest=7), "refused"),
         ],
@@ -272,7 +272,7 @@ class TestRollouts:
     def test_what_is_halted_is_withheld_until_it_goes_on(self, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [2, 1])
         look(rollouts, SECOND)
-        failure = Failure(1, Outcome.REFUSED, "no such connector")
+        failure = ApplyFailure(1, ApplyOutcome.REFUSED, "no such connector")
         say(known, ("acme", "g1"), DesiredReport(newest=1, failure=failure), 2 * SECOND)
         [halted] = look(rollouts, 3 * SECOND)
         assert (halted.state, halted.why) == (RolloutState.HALTED, "gateway g1: refused: no such connector")
@@ -335,7 +335,7 @@ class TestRollouts:
 
 class TestLimits:
     def test_a_reason_is_cut(self, known: Configurations) -> None:
-        failure = Failure(1, Outcome.REFUSED, "x" * (WHY_CHARACTERS_MAX + 1))
+        failure = ApplyFailure(1, ApplyOutcome.REFUSED, "x" * (WHY_CHARACTERS_MAX + 1))
         say(known, ("acme", "g1"), DesiredReport(newest=1, failure=failure), 1)
         [found] = known.gateways("acme")
         assert len(found.why) < WHY_CHARACTERS_MAX + 20
@@ -344,7 +344,7 @@ class TestLimits:
         """PostgreSQL takes no NUL in a text."""
         [made] = known.want([wanted("g1", "a")], 1, sign)
         system = SystemReport(version="2\0", phase=SystemPhase.REFUSED, why="b\0")
-        failure = Failure(made.version, Outcome.REFUSED, "a\0\nb")
+        failure = ApplyFailure(made.version, ApplyOutcome.REFUSED, "a\0\nb")
         say(known, ("acme", "g1"), DesiredReport(newest=made.version, failure=failure, system=system), 2)
         [now] = known.versions("acme", "g1")
         assert now.failure == "refused: a\\x00\\nb"

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from bridge.enrolment import Reason
+from bridge.enrolment import RefusalReason
 from cloud.hub.groups import Presence
 from cloud.hub.registry.enrolments import (
     Asked,
@@ -61,7 +61,7 @@ def renew(to: Enrolments, shown: CertificateRecord, key: bytes, now: int, at_mos
     return to.renew(Shown(shown.serial, shown.tenant, shown.gateway), key, now, at_most, signing(key, now))  # type: ignore[arg-type]
 
 
-def refused(to: Enrolments, who: Asked, now: int = 1) -> Reason:
+def refused(to: Enrolments, who: Asked, now: int = 1) -> RefusalReason:
     with pytest.raises(EnrolmentRefused) as caught:
         enrol(to, who, now)
     return caught.value.reason
@@ -79,8 +79,8 @@ class TestTokens:
         enrolments.add([token()])
         given = enrol(enrolments, asked(b"mine"))
         assert (given.tenant, given.gateway, given.key_id) == ("acme", "hall", b"mine")
-        assert refused(enrolments, asked(b"other")) is Reason.SPENT
-        assert refused(enrolments, asked(b"mine", gateway="other")) is Reason.SPENT
+        assert refused(enrolments, asked(b"other")) is RefusalReason.SPENT
+        assert refused(enrolments, asked(b"mine", gateway="other")) is RefusalReason.SPENT
         assert [each.serial for each in enrolments.certificates()] == [given.serial]
 
     def test_who_lost_the_answer_gets_it_again(self, enrolments: Enrolments) -> None:
@@ -88,7 +88,7 @@ class TestTokens:
         given = enrol(enrolments, asked(b"mine"))
         assert enrol(enrolments, asked(b"mine"), now=DAY - 1) == given
         assert enrol(enrolments, asked(b"mine"), now=2 * DAY) == given, "the token has ended since it was used"
-        assert refused(enrolments, asked(b"mine"), now=1 + LIFE) is Reason.SPENT, "the certificate has ended"
+        assert refused(enrolments, asked(b"mine"), now=1 + LIFE) is RefusalReason.SPENT, "the certificate has ended"
 
     def test_a_tenant_has_so_many_gateways(self, enrolments: Enrolments) -> None:
         most = {"acme": 2, "other": 1}.__getitem__
@@ -102,7 +102,7 @@ class TestTokens:
         given = enrol_one("b", "gw2")
         with pytest.raises(TenantFull, match=r"tenant acme is at its quota `gateways`.*: 2 names are known") as caught:
             enrol_one("c", "gw3")
-        assert (caught.value.reason, caught.value.tenant) == (Reason.TENANT_FULL, "acme")
+        assert (caught.value.reason, caught.value.tenant) == (RefusalReason.TENANT_FULL, "acme")
         assert enrolments.tokens()[-1].spent_at is None, "the token is still good"
         enrolments.revoke("acme", "gw1", 2)
         assert enrol_one("d", "gw1", only_for="gw1").gateway == "gw1", "one takes the place of another"
@@ -141,34 +141,34 @@ class TestTokens:
             each.start()
         for each in threads:
             each.join(60)
-        assert sorted(outcomes)[1:] == [Reason.SPENT.value] * 3
+        assert sorted(outcomes)[1:] == [RefusalReason.SPENT.value] * 3
         assert [each.gateway for each in enrolments.certificates()] == sorted(outcomes)[:1]
 
     def test_refused(self, enrolments: Enrolments) -> None:
         enrolments.add([token("a"), token("b", gateway="hall"), token("c")])
-        assert refused(enrolments, asked(b"k", name="x")) is Reason.UNKNOWN
-        assert refused(enrolments, asked(b"k", name="a", secret=b"guessed")) is Reason.UNKNOWN
-        assert refused(enrolments, asked(b"k", name="a"), now=DAY) is Reason.EXPIRED
-        assert refused(enrolments, asked(b"k", name="b", gateway="other")) is Reason.OTHER_GATEWAY
+        assert refused(enrolments, asked(b"k", name="x")) is RefusalReason.UNKNOWN
+        assert refused(enrolments, asked(b"k", name="a", secret=b"guessed")) is RefusalReason.UNKNOWN
+        assert refused(enrolments, asked(b"k", name="a"), now=DAY) is RefusalReason.EXPIRED
+        assert refused(enrolments, asked(b"k", name="b", gateway="other")) is RefusalReason.OTHER_GATEWAY
         before = enrolments.revoke_token("c", 5)
         assert before is not None
         assert before.revoked_at is None
-        assert refused(enrolments, asked(b"k", name="c")) is Reason.REVOKED
+        assert refused(enrolments, asked(b"k", name="c")) is RefusalReason.REVOKED
         assert enrolments.revoke_token("x", 5) is None
         assert enrolments.certificates() == []
 
     def test_a_name_that_is_taken(self, enrolments: Enrolments, place: Place) -> None:
         enrolments.add([token("a"), token("b"), token("c", gateway="hall"), token("d")])
         first = enrol(enrolments, asked(b"first", name="a"))
-        assert refused(enrolments, asked(b"second", name="b")) is Reason.NAME_TAKEN
+        assert refused(enrolments, asked(b"second", name="b")) is RefusalReason.NAME_TAKEN
         second = enrol(enrolments, asked(b"second", name="c"), now=7)
         assert {each.serial: each.revoked_at for each in enrolments.certificates()} == {
             first.serial: 7,
             second.serial: None,
         }, "one name, one key"
-        assert refused(enrolments, asked(b"first", name="a"), now=8) is Reason.SPENT
+        assert refused(enrolments, asked(b"first", name="a"), now=8) is RefusalReason.SPENT
         place.open().directory.presence({("acme", "seen"): Presence("-", True, 1, connects=1)})
-        assert refused(enrolments, asked(b"k", name="d", gateway="seen")) is Reason.NAME_TAKEN
+        assert refused(enrolments, asked(b"k", name="d", gateway="seen")) is RefusalReason.NAME_TAKEN
 
 
 class TestCertificates:
@@ -190,12 +190,12 @@ class TestCertificates:
         for shown, now in ((first, 1 + LIFE), (ended, 5), *((each, 5) for each in others)):
             with pytest.raises(EnrolmentRefused) as caught:
                 renew(enrolments, shown, b"second", now)
-            assert caught.value.reason is Reason.NO_CERTIFICATE
+            assert caught.value.reason is RefusalReason.NO_CERTIFICATE
         for number in range(3):
             renew(enrolments, first, b"%d" % number, 5)
         with pytest.raises(EnrolmentRefused) as caught:
             renew(enrolments, first, b"one too many", 5)
-        assert caught.value.reason is Reason.TOO_MANY
+        assert caught.value.reason is RefusalReason.TOO_MANY
 
     def test_revoked(self, enrolments: Enrolments, place: Place) -> None:
         enrolments.add([token("a"), token("b")])
@@ -285,7 +285,7 @@ class TestAttestations:
         for shown, now in ((good, LIFE + 2), *((each, 1) for each in others)):
             with pytest.raises(EnrolmentRefused) as caught:
                 enrolments.attest(shown, "{}", now)
-            assert caught.value.reason is Reason.NO_CERTIFICATE
+            assert caught.value.reason is RefusalReason.NO_CERTIFICATE
         enrolments.revoke("acme", "hall", 3)
         with pytest.raises(EnrolmentRefused):
             enrolments.attest(good, "{}", 4)

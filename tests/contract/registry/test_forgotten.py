@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.enrolment import Reason
+from bridge.enrolment import RefusalReason
 from cloud.hub.groups import Key, Presence
 from cloud.hub.registry import names
 from cloud.hub.registry.configurations import Configurations
@@ -107,7 +107,7 @@ def test_the_quota_gives_the_place_to_another(enrolments: Enrolments, place: Pla
     enrol_one(enrolments, "hall", 9, 2)
     assert (enrolments.forgotten(), known(place)) == ({}, {"hall": False, "yard": False})
     enrolments.add([token("again")])
-    assert refused(enrolments, asked(b"k", name="again"), 10) is Reason.NAME_TAKEN
+    assert refused(enrolments, asked(b"k", name="again"), 10) is RefusalReason.NAME_TAKEN
 
 
 def test_a_token_that_was_spent_brings_nobody_back(enrolments: Enrolments) -> None:
@@ -115,7 +115,7 @@ def test_a_token_that_was_spent_brings_nobody_back(enrolments: Enrolments) -> No
     enrol(enrolments, asked(b"mine", name="once"))
     enrolments.revoke("acme", "hall", 2)
     enrolments.forget("acme", "hall", 3)
-    assert refused(enrolments, asked(b"mine", name="once"), 4) is Reason.SPENT
+    assert refused(enrolments, asked(b"mine", name="once"), 4) is RefusalReason.SPENT
     assert enrolments.forgotten() == {HALL: 3}
 
 

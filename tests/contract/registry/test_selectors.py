@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bridge.desired import DesiredError, DesiredReport, Failure, Outcome
-from bridge.enrolment import Reason
+from bridge.desired import ApplyFailure, ApplyOutcome, DesiredError, DesiredReport
+from bridge.enrolment import RefusalReason
 from cloud.hub.desired.making import Tables, Whom, rollout, want_of
 from cloud.hub.groups import Presence
 from cloud.hub.labels import LabelError, selector
@@ -290,7 +290,7 @@ class TestRolloutsToSelectors:
         assert (record.selector, record.stages) == ("site=berlin", ["ring=canary", "100%"])
         person.look(1)
         assert (person.has("g1"), person.has("g3")) == (None, ["new"])
-        failure = Failure(1, Outcome.ROLLED_BACK, "no hub")
+        failure = ApplyFailure(1, ApplyOutcome.ROLLED_BACK, "no hub")
         report = DesiredReport(newest=1, failure=failure)
         person.tables.configurations.reported([(("acme", "g3"), report)], person.now_us)
         assert person.look(1) == [RolloutState.HALTED]
@@ -403,7 +403,7 @@ class TestEnrolment:
         again = self.TOKEN._replace(id="t2", gateway="new")
         with pytest.raises(EnrolmentRefused, match="take some away") as refused:
             self.enrol(place, again, "new")
-        assert refused.value.reason is Reason.UNAVAILABLE
+        assert refused.value.reason is RefusalReason.UNAVAILABLE
         person.label("new", k0=None)
         certificate = CertificateRecord("t2", "acme", "new", b"key", 0, 10_000 * SECOND, None, "pem")
         with contextlib.closing(Enrolments(place.url)) as enrolments:

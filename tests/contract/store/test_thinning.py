@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.amqp_values import Described, Ulong, encode
+from bridge.amqp_values import DescribedValue, Ulong, encode
 from bridge.message import AMQP, Run
 from edge.broker.message.translation import outline
 from edge.broker.retention import summaries
@@ -251,7 +251,7 @@ def test_readings_sent_over_amqp_are_summed_up(tmp_path: Path) -> None:
     log = rig.store.logs.open("a")
     rig.store.cursors.open("c", log, 0)
     for number in range(40):
-        body = encode(Described(Ulong(0x77), {"t": number, "unit": "C", "pad": "x" * 60}))
+        body = encode(DescribedValue(Ulong(0x77), {"t": number, "unit": "C", "pad": "x" * 60}))
         rig.store.logs.append(log, Run("plant", "d", 1 | AMQP, b"", [body], number * S))
     rig.commit()
     rig.store.retention.thin(log, 1_000)

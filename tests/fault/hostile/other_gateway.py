@@ -7,7 +7,7 @@ import time
 from typing import Self
 
 from bridge.batch import encode
-from bridge.engine import State
+from bridge.engine import DeliveryState
 from bridge.message import Run, Stored
 from tests.support.hostile_gateway import HostileGateway
 from tests.support.processes import Waypost, wait_until
@@ -30,7 +30,7 @@ class OtherGateway:
                 begin = time.monotonic()
                 stored = Stored(-1, self.rounds, Run("other", "d", 1, b"", [b"21.5"], 1))
                 outcomes = self._gateway.send(encode([stored], space="default", epoch="f" * 32)).settled()
-                assert outcomes[-1] is State.ACCEPTED
+                assert outcomes[-1] is DeliveryState.ACCEPTED
                 self.longest_s = max(self.longest_s, time.monotonic() - begin)
                 self.rounds += 1
         except Exception as error:  # a thread ends here; the test looks at `failure`

@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from deltalake import DeltaTable
 
-from bridge.engine import State
+from bridge.engine import DeliveryState
 from bridge.limits import BATCH_MESSAGES_MAX, JSON_BYTES_MAX, VALUES_MAX
 from bridge.message import AMQP
 from tests.fault.hostile.other_gateway import OtherGateway
@@ -101,7 +101,7 @@ def test_a_dictionary_said_once_for_all(request: pytest.FixtureRequest, attacked
     batch = expanding(count)
     assert len(batch) < 400
     with attacked.by(request.node.name) as gateway:
-        assert gateway.send(batch).settled() == [State.ACCEPTED]
+        assert gateway.send(batch).settled() == [DeliveryState.ACCEPTED]
         said(attacked.hub.port("http"), "quarantine", severity="warning")
     [(link, content)] = attacked.rows("quarantine", "link", "content")
     assert link == "telemetry"
@@ -113,8 +113,8 @@ def test_as_much_as_a_batch_may_expand_to(request: pytest.FixtureRequest, attack
     properties = b"\x26\0\1a\xea\x60" + b"\x01" * 60_000
     batch = sealed(table_of("a", 0, 1_000), columns_of([1_000], properties=properties), messages=1_000, ranges=1)
     with attacked.by(request.node.name) as gateway:
-        assert gateway.send(batch).settled() == [State.ACCEPTED]
-        assert gateway.send(batch).settled() == [State.ACCEPTED] * 2
+        assert gateway.send(batch).settled() == [DeliveryState.ACCEPTED]
+        assert gateway.send(batch).settled() == [DeliveryState.ACCEPTED] * 2
     found = attacked.rows("telemetry", "sequence")
     assert sorted(found) == [(i,) for i in range(1_000)]
 
@@ -126,7 +126,7 @@ def test_a_topic_name_said_once_for_all(request: pytest.FixtureRequest, attacked
         for i in range(8)
     ]
     with attacked.by(request.node.name) as gateway:
-        assert gateway.send(*batches).settled() == [State.ACCEPTED] * len(batches)
+        assert gateway.send(*batches).settled() == [DeliveryState.ACCEPTED] * len(batches)
     assert len(attacked.rows("quarantine", "link")) == len(batches)
 
 
@@ -137,7 +137,7 @@ def test_a_list_of_empty_lists(request: pytest.FixtureRequest, attacked: Attacke
     columns = columns_of([2], flags=1 | AMQP, bodies=[body, lists(VALUES_MAX)])
     batch = sealed(table_of("a", 0, 2), columns, messages=2, ranges=1)
     with attacked.by(request.node.name) as gateway:
-        assert gateway.send(batch).settled() == [State.ACCEPTED]
+        assert gateway.send(batch).settled() == [DeliveryState.ACCEPTED]
     large, small = sorted(attacked.rows("telemetry", "sequence", "body", "properties"))
     assert large[1] == body
     assert "waypost-malformed" in str(large[2])
@@ -151,7 +151,7 @@ def test_many_batches_at_once(request: pytest.FixtureRequest, attacked: Attacked
         sealed(table_of("a", i * count, count), columns_of([1] * count), messages=count, ranges=1) for i in range(10)
     ]
     with attacked.by(request.node.name) as gateway:
-        assert gateway.send(*batches).settled() == [State.ACCEPTED] * len(batches)
+        assert gateway.send(*batches).settled() == [DeliveryState.ACCEPTED] * len(batches)
     assert len(attacked.rows("telemetry", "sequence")) == count * len(batches)
 
 
@@ -178,7 +178,7 @@ def test_frames_of_other_kinds(
 ) -> None:
     batch = sealed(table_of("a", 0, 1), columns_of([1]), messages=1, ranges=1, packed=packed)
     with attacked.by(request.node.name) as gateway:
-        assert gateway.send(batch).settled() == [State.ACCEPTED]
+        assert gateway.send(batch).settled() == [DeliveryState.ACCEPTED]
     assert len(attacked.rows("quarantine", "link")) == 1
 
 
@@ -200,7 +200,7 @@ def test_batches_that_contradict_themselves(request: pytest.FixtureRequest, atta
         sealed(table_of("b\0b", 0, 1), columns_of([1], received_at=[last]), messages=1, ranges=1),
     ]
     with attacked.by(request.node.name) as gateway:
-        assert gateway.send(*wrong, *good).settled() == [State.ACCEPTED] * (len(wrong) + len(good))
+        assert gateway.send(*wrong, *good).settled() == [DeliveryState.ACCEPTED] * (len(wrong) + len(good))
     assert len(attacked.rows("quarantine", "link")) == len(wrong)
     assert sorted(attacked.rows("telemetry", "address", "sequence")) == [("a", last - 1), ("b\0b", 0)]
 
@@ -211,5 +211,7 @@ def test_text_that_grows(request: pytest.FixtureRequest, attacked: Attacked) -> 
     body = b"\0\x53\x77\xd0" + (len(text) + 4).to_bytes(4, "big") + (1).to_bytes(4, "big") + text
     columns = columns_of([20], flags=1 | AMQP, bodies=[body] * 20)
     with attacked.by(request.node.name) as gateway:
-        assert gateway.send(sealed(table_of("a", 0, 20), columns, messages=20, ranges=1)).settled() == [State.ACCEPTED]
+        assert gateway.send(sealed(table_of("a", 0, 20), columns, messages=20, ranges=1)).settled() == [
+            DeliveryState.ACCEPTED
+        ]
     assert {len(str(body)) > 6 << 20 for (body,) in attacked.rows("telemetry", "body")} == {True}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bridge.amqp_values import encode
-from bridge.engine import State
+from bridge.engine import DeliveryState
 from bridge.limits import SECTIONS_MAX, VALUES_MAX
 from edge.broker.limits import ADDRESS_BYTES_MAX, USER_PROPERTIES_MAX
 from edge.broker.message.mqtt_properties import Properties
@@ -91,7 +91,7 @@ def test_a_list_of_empty_lists(
         AmqpSender(gateway.port("amqp"), "writer", "topic/a") as sender,
     ):
         reader.subscribe("topic/a")
-        assert sender.send(body, lists(3)).settled() == [State.ACCEPTED] * 2
+        assert sender.send(body, lists(3)).settled() == [DeliveryState.ACCEPTED] * 2
         large, small = received(reader, 2)
     assert large.payload == body
     assert large.properties.content_type == AMQP_MESSAGE
@@ -107,7 +107,7 @@ def test_many_lists_to_many_subscribers(gateway: Waypost) -> None:
         for i, client in enumerate(clients):
             client.subscribe("topic/b", qos=i % 2)
         with AmqpSender(gateway.port("amqp"), "writer", "topic/b") as sender:
-            assert sender.send(*bodies).settled() == [State.ACCEPTED] * count
+            assert sender.send(*bodies).settled() == [DeliveryState.ACCEPTED] * count
             for client in clients:
                 numbers = [int(packet.payload[1:].partition(b",")[0]) for packet in received(client, count)]
                 assert numbers == list(range(count))
@@ -169,8 +169,8 @@ def test_sections_without_end(gateway: Waypost) -> None:
         AmqpSender(gateway.port("amqp"), "writer", "topic/c") as sender,
     ):
         reader.subscribe("topic/c")
-        assert sender.send(section * 3_000_000).settled() == [State.REJECTED]
-        assert sender.send(section * SECTIONS_MAX).settled() == [State.REJECTED, State.ACCEPTED]
+        assert sender.send(section * 3_000_000).settled() == [DeliveryState.REJECTED]
+        assert sender.send(section * SECTIONS_MAX).settled() == [DeliveryState.REJECTED, DeliveryState.ACCEPTED]
         assert received(reader, 1)[0].payload == b""
 
 
@@ -179,7 +179,7 @@ def test_properties_without_end(gateway: Waypost) -> None:
     fields = lists(1 << 20)[3:]
     message = b"\0\x53\x73" + fields + b"\0\x53\x75\xa0\1x"
     with attacked(gateway), AmqpSender(gateway.port("amqp"), "writer", "topic/d") as sender:
-        assert sender.send(message).settled() == [State.REJECTED]
+        assert sender.send(message).settled() == [DeliveryState.REJECTED]
 
 
 def test_a_restart_keeps_nothing_of_it(gateway: Waypost, before_mib: float) -> None:

@@ -15,8 +15,8 @@ from proton import ConnectionException, Message, Timeout
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from bridge import plain
-from bridge.engine import State
-from bridge.manifest import GENESIS, HOUR_NS, Statement
+from bridge.engine import DeliveryState
+from bridge.manifest import GENESIS, HOUR_NS, ManifestStatement
 from bridge.message import Run
 from cloud.hub.limits import RATE_AHEAD_S
 from cloud.hub.users_cli import user
@@ -49,7 +49,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantHub]:
         for tenant in ("alpha", "beta"):
             with running.gateway(tenant, "gw1") as gateway:
                 said = f"of {tenant}".encode()
-                assert gateway.send(batch("plant/1", 0, [said] * 3, space="beta")).settled() == [State.ACCEPTED]
+                assert gateway.send(batch("plant/1", 0, [said] * 3, space="beta")).settled() == [DeliveryState.ACCEPTED]
         yield running
 
 
@@ -82,7 +82,7 @@ class TestGateways:
             gateway.send(plain.messages(plain.Hop("gw1", EPOCH), 7, run)[0])
             gateway.send(plain.messages(plain.Hop("waypost://beta/gw-plain", EPOCH), 7, run)[0])
             gateway.send(plain.messages(plain.Hop("gw-plain", EPOCH), 7, run)[0])
-            assert gateway.settled() == [State.REJECTED, State.REJECTED, State.ACCEPTED]
+            assert gateway.settled() == [DeliveryState.REJECTED, DeliveryState.REJECTED, DeliveryState.ACCEPTED]
         assert landed(hub, "telemetry", "sequence", gateway="gw-plain") == {("alpha", 7)}
 
     def test_by_ledger_and_status_documents(self, hub: TenantHub) -> None:
@@ -92,7 +92,7 @@ class TestGateways:
             gateway.send(plain.data_section(json.dumps({**claim, "ranges": [{**claim, **entry}]}).encode()))
             gateway.send(plain.data_section(json.dumps({**claim, **entry, "first_sequence": 2}).encode()))
             said = gateway.settled()
-        assert set(said) == {State.ACCEPTED}, "landed as its own, or kept as what cannot be read"
+        assert set(said) == {DeliveryState.ACCEPTED}, "landed as its own, or kept as what cannot be read"
         with hub.gateway("alpha", "gw-paper", target="status") as gateway:
             assert gateway.send(plain.data_section(json.dumps({**claim, "state": "forged"}).encode())).settled()
         document = hub.ask("/api/v1/gateways/gw-paper", "app@alpha")[1]
@@ -102,12 +102,14 @@ class TestGateways:
 
     def test_by_manifest(self, hub: TenantHub) -> None:
         """What another gateway is to have accepted is said in one's own name only."""
-        said = Statement(EPOCH, "plant/1", 0, HOUR_NS, 0, 99, 100, {}, "good", EPOCH, 1, 1, GENESIS).sealed("gw1")
+        said = ManifestStatement(EPOCH, "plant/1", 0, HOUR_NS, 0, 99, 100, {}, "good", EPOCH, 1, 1, GENESIS).sealed(
+            "gw1"
+        )
         claim = {"tenant": "beta", "gateway": "gw1", "signature": "forged", **msgspec.structs.asdict(said)}
         document = {"tenant": "beta", "gateway": "gw1", "public_key": "ed25519:forged", "statements": [claim]}
         with hub.gateway("alpha", "gw-claims", target="manifests") as gateway:
             gateway.send(plain.data_section(json.dumps(document).encode()))
-            assert gateway.settled() == [State.ACCEPTED]
+            assert gateway.settled() == [DeliveryState.ACCEPTED]
         found = {(tenant, name) for name, tenant in rows(hub.data.parent / "hub", "manifests", "gateway", "tenant")}
         assert found == {("alpha", "gw-claims")}
 
@@ -284,11 +286,11 @@ class TestCommands:
         for tenant, name in (("beta", "gw1"), ("alpha", "gw-other")):
             with hub.gateway(tenant, name) as gateway:
                 sent = gateway.send(batch("command-receipt/pump7", 100, [receipt], epoch="9" * 32))
-                assert sent.settled() == [State.ACCEPTED]
+                assert sent.settled() == [DeliveryState.ACCEPTED]
         assert hub.ask(f"{self.PATH}/{identifier}", "app@alpha")[1]["state"] == "waiting"
         with hub.gateway("alpha", "gw1") as gateway:
             sent = gateway.send(batch("command-receipt/pump7", 100, [receipt], epoch="9" * 32))
-            assert sent.settled() == [State.ACCEPTED]
+            assert sent.settled() == [DeliveryState.ACCEPTED]
         assert hub.ask(f"{self.PATH}/{identifier}", "app@alpha")[1]["state"] == "delivered", (
             "kept before it is accepted"
         )
@@ -398,8 +400,8 @@ class TestQuotas:
             started = time.monotonic()
             for sequence, each in enumerate(bodies):
                 gateway.send(batch("plant/fast", sequence, [each]))
-            assert fast.send(batch("plant/fast", 0, [b"x"])).settled() == [State.ACCEPTED]
-            assert gateway.settled() == [State.ACCEPTED] * count
+            assert fast.send(batch("plant/fast", 0, [b"x"])).settled() == [DeliveryState.ACCEPTED]
+            assert gateway.settled() == [DeliveryState.ACCEPTED] * count
             took = time.monotonic() - started
         too_much = count * (64 << 10) - RATE * RATE_AHEAD_S
         assert took > 0.25 * too_much / RATE  # what a busy hub finds in its socket in one turn is let through

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bridge.message import Run, Stored
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from edge.broker.configuration import (
     AddressConfiguration,
     BrokerConfiguration,
@@ -98,7 +98,9 @@ class Gateway:
 
     def __init__(self, name: str) -> None:
         loop = asyncio.get_running_loop()
-        listeners = tuple(Listener(protocol, Endpoint("127.0.0.1", 0)) for protocol in (Protocol.AMQP, Protocol.MQTT))
+        listeners = tuple(
+            Listener(protocol, ListenEndpoint("127.0.0.1", 0)) for protocol in (Protocol.AMQP, Protocol.MQTT)
+        )
         self.configuration = BrokerConfiguration(
             gateway=name, addresses=ADDRESSES, listeners=listeners, limits=Limits(free_floor_bytes=0)
         )

@@ -8,7 +8,7 @@ from itertools import accumulate, count, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.engine import Attached, Closed, Engine, Event, Opened, State, Transfers
+from bridge.engine import Attached, Closed, DeliveryState, Engine, Event, PeerOpened, Transfers
 from bridge.engine.loops import LOOPS, EngineLoops
 from bridge.sasl import SaslServer
 from tests.support.machines import take_all
@@ -31,8 +31,8 @@ def record() -> list[bytes]:
     server.settle(theirs, range(3))
     server.send_all(there, 0, [message(b"y")] * 3)
     pipe.turn()
-    client.settle(back, [0], State.ACCEPTED)
-    client.settle(back, [1], State.MODIFIED_FAILED)
+    client.settle(back, [0], DeliveryState.ACCEPTED)
+    client.settle(back, [1], DeliveryState.MODIFIED_FAILED)
     client.grant(back, 3, drain=True)
     pipe.turn()
     client.detach(mine)
@@ -62,7 +62,7 @@ def feed(data: bytes, cuts: Sequence[int] = (), loops: EngineLoops = LOOPS) -> l
     for start, stop in pairwise(edges):
         fresh = take_all(server, data[start:stop], NOW)
         for event in fresh:
-            if isinstance(event, Opened):
+            if isinstance(event, PeerOpened):
                 server.open()
             elif isinstance(event, Attached):
                 server.accept(event.link)
@@ -101,7 +101,7 @@ def test_every_truncation() -> None:
 @settings(max_examples=60, deadline=None)
 def test_events_do_not_depend_on_how_bytes_are_cut(cuts: list[int]) -> None:
     whole, cut = feed(CONVERSATION, EDGES), feed(CONVERSATION, [*EDGES, *cuts])
-    for kind in (Opened, Attached, Closed):
+    for kind in (PeerOpened, Attached, Closed):
         assert len(of_kind(whole, kind)) == len(of_kind(cut, kind))
     assert [m for e in of_kind(whole, Transfers) for m in e.messages] == [
         m for e in of_kind(cut, Transfers) for m in e.messages

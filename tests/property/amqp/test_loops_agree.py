@@ -9,7 +9,7 @@ from cproton import ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.engine import Condition, Event, State
+from bridge.engine import Condition, DeliveryState, Event
 from bridge.engine.loops import LOOPS, EngineLoops
 from bridge.engine.proton import SCRATCH_BYTES
 from edge.broker.message.translation import outline
@@ -19,7 +19,7 @@ from tests.support.models.engine_loops import EngineLoopsModel
 from tests.unit.amqp.wire import NOW, Pipe
 
 SIZES = (0, 1, 95, 600, 70_000, SCRATCH_BYTES - 1, SCRATCH_BYTES, 4 * SCRATCH_BYTES + 1)
-STATES = [state for state in State if state not in (State.NONE, State.RECEIVED)]
+STATES = [state for state in DeliveryState if state not in (DeliveryState.NONE, DeliveryState.RECEIVED)]
 numbers = st.integers(0, 30)
 steps = st.one_of(
     st.tuples(st.just("send"), st.integers(0, 1), st.integers(1, 6), st.sampled_from(SIZES), st.booleans()),
@@ -58,9 +58,11 @@ class Script:
         engine.send_all(link, self.tags[way], [bytes([65 + i]) * size for i in range(count)], settled=settled)
         self.tags[way] += count
 
-    def settle(self, way: int, deliveries: list[int], state: State) -> None:
+    def settle(self, way: int, deliveries: list[int], state: DeliveryState) -> None:
         _, engine, _, link = self.ways[way]
-        engine.settle(link, deliveries, state, Condition("amqp:not-found", "why") if state is State.REJECTED else None)
+        engine.settle(
+            link, deliveries, state, Condition("amqp:not-found", "why") if state is DeliveryState.REJECTED else None
+        )
 
     def update(self, way: int, delivery: int, state: int) -> None:
         """An outcome that is not settled."""

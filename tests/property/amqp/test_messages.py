@@ -9,7 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge import sections as s
-from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Ubyte, Uint, Ulong, decode, decode_all, encode
+from bridge.amqp_values import (
+    DecodeError,
+    DescribedValue,
+    Symbol,
+    Timestamp,
+    Ubyte,
+    Uint,
+    Ulong,
+    decode,
+    decode_all,
+    encode,
+)
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from bridge.sections import bare_message, sections, skip
 from edge.broker.message.mqtt_properties import Properties, encode_run
@@ -39,7 +50,7 @@ values = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=5),
         st.dictionaries(texts, inner, max_size=5),
-        inner.map(lambda value: Described(Symbol("d"), value)),
+        inner.map(lambda value: DescribedValue(Symbol("d"), value)),
     ),
     max_leaves=12,
 )
@@ -78,7 +89,7 @@ def test_random_bytes_raise_nothing_else(raw: bytes) -> None:
 
 
 def section(code: int, value: Any) -> bytes:
-    return encode(Described(Ulong(code), value))
+    return encode(DescribedValue(Ulong(code), value))
 
 
 @st.composite

@@ -7,33 +7,33 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.amqp_values import Described, Symbol, Ulong, encode
-from bridge.sasl import Answer, SaslServer
+from bridge.amqp_values import DescribedValue, Symbol, Ulong, encode
+from bridge.sasl import CredentialAnswer, SaslServer
 from bridge.sasl.bearer import BearerError, read
 from bridge.sasl.layer import EARLY_BYTES_MAX, FRAME_BYTES_MAX, SASL_HEADER
-from bridge.sasl.scram import Keys, Verifier, derive
+from bridge.sasl.scram import ScramKeys, ScramVerifier, derive
 
 SALT = bytes(16)
-KEYS: Keys = derive("s3cret", SALT, 1)
+KEYS: ScramKeys = derive("s3cret", SALT, 1)
 
 
 class Credentials:
     """Refuses every password, sometimes later."""
 
     def __init__(self) -> None:
-        self.later: list[Answer] = []
+        self.later: list[CredentialAnswer] = []
 
     @property
     def mechanisms(self) -> frozenset[str]:
         return frozenset(("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"))
 
-    def plain(self, username: str, password: bytes, answer: Answer) -> None:
+    def plain(self, username: str, password: bytes, answer: CredentialAnswer) -> None:
         if len(password) % 2:
             self.later.append(answer)
         else:
             answer(None)
 
-    def bearer(self, message: bytes, answer: Answer) -> None:
+    def bearer(self, message: bytes, answer: CredentialAnswer) -> None:
         try:
             shown = read(message)
         except BearerError:
@@ -41,8 +41,8 @@ class Credentials:
         else:
             self.plain(shown.authority, shown.token, answer)
 
-    def scram(self, username: str) -> Verifier | None:
-        return Verifier(SALT, 1, [KEYS]) if username != "late" else None
+    def scram(self, username: str) -> ScramVerifier | None:
+        return ScramVerifier(SALT, 1, [KEYS]) if username != "late" else None
 
     def failed(self, username: str) -> None:
         pass
@@ -52,7 +52,7 @@ class Credentials:
 
 
 def frame(code: int, *fields: object) -> bytes:
-    body = encode(Described(Ulong(code), list(fields)))
+    body = encode(DescribedValue(Ulong(code), list(fields)))
     return struct.pack(">IBBH", len(body) + 8, 2, 1, 0) + body
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.batch import BatchError, Codec, decode, encode
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.message import Run, Stored
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -56,9 +56,9 @@ def by_address(messages: list[Message]) -> dict[str, list[Message]]:
     return result
 
 
-@given(logs(), names, names, st.sampled_from(Lane), st.sampled_from(Codec), st.integers(0, 5))
+@given(logs(), names, names, st.sampled_from(BatchLane), st.sampled_from(Codec), st.integers(0, 5))
 @settings(max_examples=150, deadline=None)
-def test_round_trip(items: list[Stored], space: str, epoch: str, lane: Lane, codec: Codec, base: int) -> None:
+def test_round_trip(items: list[Stored], space: str, epoch: str, lane: BatchLane, codec: Codec, base: int) -> None:
     batch = decode(encode(items, space=space, epoch=epoch, lane=lane, bases={"a": base}, codec=codec))
     assert (batch.space, batch.epoch, batch.lane) == (space, epoch, lane)
     assert by_address(flat(batch.stored())) == by_address(flat(items))

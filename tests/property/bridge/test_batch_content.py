@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.batch import _columns, _group, _table
-from bridge.batch_content import Content, read
+from bridge.batch_content import BatchContent, read
 from bridge.columns import BatchError
 from bridge.message import Run, Stored
 from tests.property.bridge.test_batch import logs
@@ -23,10 +23,10 @@ def sections_of(items: list[Stored]) -> tuple[Any, Any, int, int]:
     return _table(ranges), _columns(runs, bodies)[0], len(ranges), len(bodies)
 
 
-def outcome(reader: Any, *sections: Any) -> Content | None:
+def outcome(reader: Any, *sections: Any) -> BatchContent | None:
     """Return what `reader` reads; None where it is no batch."""
     try:
-        found: Content = reader(*sections)
+        found: BatchContent = reader(*sections)
     except BatchError:
         return None
     return found

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.forwarders.inbox import Incoming
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import INBOX_WINDOW
 from bridge.message import Run
 from edge.broker.configuration import Direction, Forwarder
@@ -136,13 +136,13 @@ class Crossing:
         self.connected = True
         generation = self.generation
 
-        def settle(tokens: Sequence[int], outcome: Outcome, _why: str) -> None:
-            assert outcome is Outcome.ACCEPTED or (outcome is Outcome.RELEASED and self.leaving)
+        def settle(tokens: Sequence[int], outcome: ForwardOutcome, _why: str) -> None:
+            assert outcome is ForwardOutcome.ACCEPTED or (outcome is ForwardOutcome.RELEASED and self.leaving)
             if generation != self.generation:
                 return
             for token in tokens:
                 number = self.tokens.pop(token)
-                if outcome is Outcome.RELEASED:
+                if outcome is ForwardOutcome.RELEASED:
                     continue
                 assert b"%d" % number in self.disk.bodies, "answered before it was on disk"
                 self.queue.remove(number)
@@ -248,12 +248,12 @@ def test_every_order_of_events(unique: bool, steps: list[tuple[Any, ...]]) -> No
 
 
 def test_what_the_connector_could_not_read_is_rejected_and_counted() -> None:
-    answers: list[tuple[Sequence[int], Outcome, str]] = []
+    answers: list[tuple[Sequence[int], ForwardOutcome, str]] = []
     router: Any = None
     inbound = IncomingForwarder(router, FORWARDER, KnownNames([]), "gateway")
     inbound.attached(lambda *answer: answers.append(answer), lambda: None)
     inbound.receive([Incoming(7, ("there",), b"", (), Run("there", "", 0, b"", []), fault="there: 17 MB")])
-    assert answers == [((7,), Outcome.REJECTED, "there: 17 MB")]
+    assert answers == [((7,), ForwardOutcome.REJECTED, "there: 17 MB")]
     assert (inbound.figures.received, inbound.figures.rejected, inbound.credit) == (1, 1, INBOX_WINDOW)
 
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.engine import Condition, Detached, Dispositions, Engine, Event, Link, State, Transfers
+from bridge.engine import Condition, DeliveryState, Detached, Dispositions, Engine, Event, Link, Transfers
 from bridge.engine.loops import LOOPS
 from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.sasl import SaslClient
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.tcp import TcpTransport
 from edge.broker.amqp.arrivals import AmqpLanes, AnycastMessages, Member
 from edge.broker.amqp.session import AmqpSession
@@ -95,7 +95,7 @@ class Client:
         here.setblocking(False)
         self.socket.setblocking(False)
         server = Engine(container_id="broker", server=True, now=asyncio.get_running_loop().time())
-        self.driver = Driver(server, lambda driver: world.session(driver, server), write_bytes_max=1 << 20)
+        self.driver = ConnectionDriver(server, lambda driver: world.session(driver, server), write_bytes_max=1 << 20)
         self.transport = TcpTransport(asyncio.get_running_loop(), here, "peer", self.driver)
         self.driver.connection_made(self.transport)
         self.out = b""
@@ -157,7 +157,7 @@ class Client:
                 self.received += event.messages
                 self.outstanding += event.deliveries
 
-    def settle(self, state: State) -> None:
+    def settle(self, state: DeliveryState) -> None:
         if self.receiver is not None:
             self.engine.settle(self.receiver, self.outstanding, state, Condition("amqp:not-found", "no"))
             self.outstanding.clear()
@@ -179,7 +179,7 @@ class World:
         self.former: list[Client] = []
         """Consumers that are gone."""
 
-    def session(self, driver: Driver, engine: Engine) -> AmqpSession:
+    def session(self, driver: ConnectionDriver, engine: Engine) -> AmqpSession:
         lane = self.arrivals.lane(driver, engine) if self.arrivals is not None else None
         self.owners.append(AmqpSession(driver, engine, self.router, clock_ns=lambda: 1, lane=lane))
         return self.owners[-1]
@@ -235,7 +235,7 @@ class World:
         await self.rest()
         self.consumer.grant(500)
         await self.rest()
-        self.consumer.settle(State.ACCEPTED)
+        self.consumer.settle(DeliveryState.ACCEPTED)
         await self.rest()
         unsettled = [
             len(link._unsettled)
@@ -319,7 +319,7 @@ def handed_on(steps: Sequence[Step], **consumer: int) -> tuple[int, ...]:
     return compared(steps, **consumer)[1]
 
 
-STATES = (State.ACCEPTED, State.REJECTED, State.RELEASED, State.MODIFIED_FAILED)
+STATES = (DeliveryState.ACCEPTED, DeliveryState.REJECTED, DeliveryState.RELEASED, DeliveryState.MODIFIED_FAILED)
 numbers = st.integers(0, CLIENTS - 1)
 some = st.lists(st.sampled_from((*PLAIN, *PLAIN, *OTHERS)), min_size=1, max_size=3)
 usual = st.tuples(
@@ -412,38 +412,43 @@ class TestAnycast:
     """What lanes took for the consumers of an address is handed on together."""
 
     @pytest.mark.parametrize("state", STATES)
-    def test_their_outcomes_go_to_who_sent_them(self, state: State) -> None:
+    def test_their_outcomes_go_to_who_sent_them(self, state: DeliveryState) -> None:
         steps = [*each("anycast/a"), ("settle", state), ("turn",), *each("anycast/a"), ("settle", state), ("turn",)]
         assert handed_on(steps)[-1] == CLIENTS
 
     def test_no_more_than_there_is_credit_for(self) -> None:
-        steps = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",), ("turn",)]
+        steps = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",), ("turn",)]
         steps += [("grant", 2), ("turn",), *each("anycast/a"), ("grant", 1), ("turn",)]
         assert max(handed_on(steps, credit=CLIENTS)) == 2
 
     def test_what_was_not_answered_goes_to_who_comes(self) -> None:
-        steps: list[Step] = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",), *each("anycast/a")]
+        steps: list[Step] = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",), *each("anycast/a")]
         assert CLIENTS in handed_on([*steps, ("replace",), ("turn",), *each("anycast/a")])
 
     def test_a_connection_that_is_lost_is_answered_no_more(self) -> None:
-        steps: list[Step] = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",), *each("anycast/a")]
-        assert CLIENTS in handed_on([*steps, ("lose", 1), ("turn",), ("settle", State.ACCEPTED), ("turn",)])
+        steps: list[Step] = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",), *each("anycast/a")]
+        assert CLIENTS in handed_on([*steps, ("lose", 1), ("turn",), ("settle", DeliveryState.ACCEPTED), ("turn",)])
 
     def test_a_link_that_is_detached_is_answered_no_more(self) -> None:
-        steps: list[Step] = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",), *each("anycast/a")]
-        handed_on([*steps, ("detach", 1, "anycast/a"), ("turn",), ("settle", State.ACCEPTED), ("turn",)])
+        steps: list[Step] = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",), *each("anycast/a")]
+        handed_on([*steps, ("detach", 1, "anycast/a"), ("turn",), ("settle", DeliveryState.ACCEPTED), ("turn",)])
 
     @pytest.mark.parametrize("consumer", [{"snd_settle_mode": 1}, {"max_message_size": 12}, {"max_message_size": 1000}])
     def test_of_a_consumer_that_wants_each_looked_at(self, consumer: dict[str, int]) -> None:
-        steps: list[Step] = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",), *each("anycast/a")]
-        handed_on([*steps, ("settle", State.ACCEPTED), ("turn",)], **consumer)
+        steps: list[Step] = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",), *each("anycast/a")]
+        handed_on([*steps, ("settle", DeliveryState.ACCEPTED), ("turn",)], **consumer)
 
     def test_a_header_with_a_time_to_live_goes_the_usual_way(self) -> None:
-        steps = [*each("anycast/a", WITH_TTL), ("settle", State.ACCEPTED), ("turn",), *each("anycast/a", WITH_TTL)]
-        assert handed_on([*steps, ("settle", State.ACCEPTED), ("turn",)]) == ()
+        steps = [
+            *each("anycast/a", WITH_TTL),
+            ("settle", DeliveryState.ACCEPTED),
+            ("turn",),
+            *each("anycast/a", WITH_TTL),
+        ]
+        assert handed_on([*steps, ("settle", DeliveryState.ACCEPTED), ("turn",)]) == ()
 
     def test_nobody_is_there(self) -> None:
-        steps: list[Step] = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",)]
+        steps: list[Step] = [*each("anycast/a"), ("settle", DeliveryState.ACCEPTED), ("turn",)]
         sent: Step = ("send", 0, "anycast/a", [PLAIN[0]], False)
         handed_on([*steps, sent, ("carry", 0, 1 << 30), ("replace",), ("turn",)])
 

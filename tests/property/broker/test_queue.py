@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bridge.amqp_values import Described, Ubyte, Ulong, encode
+from bridge.amqp_values import DescribedValue, Ubyte, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.interfaces import DeliveryOutcome, Subscription
@@ -91,12 +91,12 @@ class QueueMachine(RuleBasedStateMachine):
         bodies, grouped = list[bytes](), False
         for letter, group in kinds:
             marks = f"{letter}{group or '-'}".encode()
-            fields = b"" if group is None else encode(Described(Ulong(0x73), [None] * 10 + [group]))
+            fields = b"" if group is None else encode(DescribedValue(Ulong(0x73), [None] * 10 + [group]))
             grouped = grouped or group is not None
-            bodies.append(fields + encode(Described(Ulong(0x75), marks)))
+            bodies.append(fields + encode(DescribedValue(Ulong(0x75), marks)))
             self.waiting[self.sent] = bodies[-1]
             self.sent += 1
-        header = b"" if priority is None else encode(Described(Ulong(0x70), [True, Ubyte(priority)]))
+        header = b"" if priority is None else encode(DescribedValue(Ulong(0x70), [True, Ubyte(priority)]))
         flags = AMQP | 1 | (GROUPED if grouped else 0)
         self.site.router.publish(Publication(Origin(), Run("queue/a", "d", flags, header, bodies), ()))
         self.site.settle_down()

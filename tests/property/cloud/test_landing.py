@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.batch import decode, encode
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.message import CLOCK_GOOD, Run, Stored
 from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.registry import Registry
@@ -99,7 +99,7 @@ class Hub:
         return found
 
 
-def received(gateway: str, address: str, first: int, count: int, lane: Lane = Lane.LIVE) -> ReceivedBatch:
+def received(gateway: str, address: str, first: int, count: int, lane: BatchLane = BatchLane.LIVE) -> ReceivedBatch:
     bodies = [f"{gateway} {address} {sequence}".encode() for sequence in range(first, first + count)]
     properties = b"\x03\0\1x"  # what has some is looked at one by one
     run = Run(address, "device", 1 | CLOCK_GOOD, properties, bodies, NOW_US * 1_000)
@@ -110,7 +110,7 @@ def received(gateway: str, address: str, first: int, count: int, lane: Lane = La
 
 ranges = st.tuples(
     st.sampled_from(["g1", "g2"]), st.sampled_from(["a", "b"]), st.integers(0, 30), st.integers(1, 12),
-    st.sampled_from(Lane),
+    st.sampled_from(BatchLane),
 )  # fmt: skip
 steps = st.tuples(st.lists(ranges, min_size=1, max_size=3), st.sampled_from([None, *FAILPOINTS]))
 

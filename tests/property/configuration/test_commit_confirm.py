@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bridge.desired import Desired, Outcome
+from bridge.desired import ApplyOutcome, Desired
 from bridge.resources.parse import parse
 from edge.configuration.hub_versions import STARTS_MAX, NotTaken
 from edge.configuration.kinds import KINDS
@@ -115,7 +115,7 @@ class CommitConfirm(RuleBasedStateMachine):
         else:
             failure = self._repository.hub_versions().failure
             assert failure is not None
-            assert (failure.version, failure.outcome) == (number, Outcome.REFUSED)
+            assert (failure.version, failure.outcome) == (number, ApplyOutcome.REFUSED)
             assert "nowhere" in failure.why
 
     @precondition(lambda self: self.newest > 0)

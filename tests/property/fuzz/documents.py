@@ -10,18 +10,18 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from bridge.clock_offset import ClockDocument, Known, StampedRange, Stretch
+from bridge.clock_offset import ClockDocument, ClockSpan, OffsetState, StampedRange
 from bridge.enrolment import (
     Attestation,
+    EnrolmentRefusal,
     EnrolmentRequest,
-    Issued,
-    Refusal,
+    EnrolmentToken,
+    EnrolmentTokenError,
+    IssuedCertificate,
     RenewalRequest,
-    Token,
-    TokenError,
     secret_of,
 )
-from bridge.manifest import GENESIS, Statement
+from bridge.manifest import GENESIS, ManifestStatement
 from cloud.hub.documents import DocumentError, clock_offset_rows, manifest_rows
 from cloud.hub.enrolment.authority import OwnAuthority, RequestError, new_key, read_request
 from cloud.hub.groups import Session
@@ -39,20 +39,20 @@ AT_US: Final = 1_763_845_200_000_000
 
 def take_token_text(data: bytes) -> None:
     """What a person carries to a gateway: a token that is one is written as it is read."""
-    token = Token.parse(data.decode("utf-8", "replace"))
-    assert Token.parse(token.text) == token
+    token = EnrolmentToken.parse(data.decode("utf-8", "replace"))
+    assert EnrolmentToken.parse(token.text) == token
     assert token.secret.hex() not in repr(token)
 
 
 def take_enrolment(data: bytes) -> None:
     """A request at the hub, and the answer at the gateway."""
-    for kind in (EnrolmentRequest, RenewalRequest, Attestation, Issued, Refusal):
+    for kind in (EnrolmentRequest, RenewalRequest, Attestation, IssuedCertificate, EnrolmentRefusal):
         try:
             document = msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         if isinstance(document, EnrolmentRequest):
-            with contextlib.suppress(TokenError):
+            with contextlib.suppress(EnrolmentTokenError):
                 secret_of(document)
         if isinstance(document, EnrolmentRequest | RenewalRequest):
             with contextlib.suppress(RequestError):
@@ -76,7 +76,7 @@ def take_manifest(data: bytes) -> None:
     """A manifest as the hub takes it; what is taken can be landed, and read again by who proves."""
     document = msgspec.json.decode(data, type=dict[str, object])
     rows = records("manifests", manifest_rows(SESSION, document), AT_US)
-    keys, believed = Keys(), list[Statement]()
+    keys, believed = Keys(), list[ManifestStatement]()
     for row in rows.to_pylist():
         signed = read_statement(row)
         if isinstance(signed, str):
@@ -98,12 +98,14 @@ def take_clock(data: bytes) -> None:
 
 def _clock() -> bytes:
     ranges = [StampedRange("e", "plant/1", 0, 9, None, 5_000), StampedRange("e", "plant/2", 3, 3)]
-    told = Stretch("boot", 1, 0, Known.MEASURED, 7_000, 7_000, messages=ranges)
-    return msgspec.json.encode(ClockDocument(1, [told, Stretch("boot", 2, 0, Known.NEVER, reason="why", whole=True)]))
+    told = ClockSpan("boot", 1, 0, OffsetState.MEASURED, 7_000, 7_000, messages=ranges)
+    return msgspec.json.encode(
+        ClockDocument(1, [told, ClockSpan("boot", 2, 0, OffsetState.NEVER, reason="why", whole=True)])
+    )
 
 
 def _statement() -> bytes:
-    said = Statement("e" * 32, "plant/7", 0, 5_000, 0, 4, 5, {"expired": 1}, "good", "s" * 32, 1, 1, GENESIS)
+    said = ManifestStatement("e" * 32, "plant/7", 0, 5_000, 0, 4, 5, {"expired": 1}, "good", "s" * 32, 1, 1, GENESIS)
     document = {
         "public_key": "ed25519:AAAA",
         "statements": [{**msgspec.structs.asdict(said.sealed("gw")), "signature": "AAAA"}],
@@ -116,13 +118,15 @@ def _enrolment() -> list[bytes]:
     return [
         msgspec.json.encode(EnrolmentRequest("0a1b2c3d4e5f", "A" * 27, "hall", request)),
         msgspec.json.encode(RenewalRequest(request)),
-        msgspec.json.encode(Issued("default", "hall", "pem", "pem", 1.5)),
-        msgspec.json.encode(Refusal("no", "token-spent", 1.5)),
+        msgspec.json.encode(IssuedCertificate("default", "hall", "pem", "pem", 1.5)),
+        msgspec.json.encode(EnrolmentRefusal("no", "token-spent", 1.5)),
     ]
 
 
 DOCUMENTS: Final = {
-    "token-text": Parser(take_token_text, (TokenError,), [Token("0a1b2c3d4e5f", bytes(20), bytes(32)).text.encode()]),
+    "token-text": Parser(
+        take_token_text, (EnrolmentTokenError,), [EnrolmentToken("0a1b2c3d4e5f", bytes(20), bytes(32)).text.encode()]
+    ),
     "enrolment": Parser(take_enrolment, (), _enrolment()),
     "certificate": Parser(
         take_certificate,

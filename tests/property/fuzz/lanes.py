@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from bridge.engine import Engine
 from bridge.sasl import SaslClient
-from bridge.transport.driver import Diverted, Driver
+from bridge.transport.driver import ConnectionDriver, Diverted
 from bridge.transport.tcp import TcpTransport
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
@@ -58,7 +58,7 @@ def encoded(stream: Sequence[tuple[int, bytes]]) -> bytes:
 class Peer:
     """One client: its end of the socket, and what it says."""
 
-    def __init__(self, socket_: socket.socket, driver: Driver) -> None:
+    def __init__(self, socket_: socket.socket, driver: ConnectionDriver) -> None:
         self.socket = socket_
         self.driver = driver
 
@@ -114,7 +114,7 @@ class LaneTarget(Target):
             here.setblocking(False)
             there.setblocking(False)
             driver = self._broker.listeners.by_name[self.protocol]._accept()
-            assert isinstance(driver, Driver)
+            assert isinstance(driver, ConnectionDriver)
             driver.connection_made(TcpTransport(self._loop, here, ("127.0.0.1", 1), driver))
             return Peer(there, driver)
 
@@ -178,7 +178,7 @@ def amqp_conversation(count: int) -> list[bytes]:
 
 def _answer(server: Engine, event: Any) -> None:
     match type(event).__name__:
-        case "Opened":
+        case "PeerOpened":
             server.open()
         case "Attached":
             server.accept(event.link)

@@ -16,14 +16,14 @@ from bridge.batch import Batch
 from bridge.engine import Engine
 from bridge.flow import Outcomes
 from bridge.hub_links import HubLinks
-from bridge.intake import Intake, Unread
+from bridge.intake import Intake, UnreadDelivery
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
 from bridge.reports import Reports
 from bridge.sasl import ANONYMOUS, SaslClient, SaslServer
 from bridge.sasl.layer import CHALLENGE, INIT, MECHANISMS, OUTCOME, RESPONSE, SASL_HEADER
-from bridge.sasl.scram import Keys, Verifier, derive
-from bridge.sasl.server import Answer
+from bridge.sasl.scram import ScramKeys, ScramVerifier, derive
+from bridge.sasl.server import CredentialAnswer
 from bridge.transport.websocket import MQTT, WebSocketConnection
 from bridge.uplink import Uplink
 from edge.broker.http.limits import HTTP_HEAD_BYTES_MAX
@@ -36,7 +36,7 @@ from tests.support.shell import Shell
 
 TURNS_MAX: Final = 200
 """Turns of the loop an intake may ask for after one stream."""
-KEYS: Final[Keys] = derive("s3cret", bytes(16), 1)
+KEYS: Final[ScramKeys] = derive("s3cret", bytes(16), 1)
 
 
 # --- a hub's connection ---------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Service:
     def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         self._landed.append((intake, token))
 
-    def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
+    def unreadable_arrived(self, intake: Intake, token: int, unread: UnreadDelivery, gateway: str) -> None:
         self._landed.append((intake, token))
 
     def answer(self) -> None:
@@ -286,14 +286,14 @@ class Credentials:
 
     mechanisms = frozenset(("OAUTHBEARER", "SCRAM-SHA-256", "PLAIN"))
 
-    def plain(self, username: str, password: bytes, answer: Answer) -> None:
+    def plain(self, username: str, password: bytes, answer: CredentialAnswer) -> None:
         answer(username if password == b"s3cret" else None)
 
-    def bearer(self, message: bytes, answer: Answer) -> None:
+    def bearer(self, message: bytes, answer: CredentialAnswer) -> None:
         answer(None)
 
-    def scram(self, username: str) -> Verifier | None:
-        return Verifier(bytes(16), 1, [KEYS])
+    def scram(self, username: str) -> ScramVerifier | None:
+        return ScramVerifier(bytes(16), 1, [KEYS])
 
     def failed(self, username: str) -> None:
         """Nothing is counted."""

@@ -14,13 +14,13 @@ import jwt
 import msgspec
 
 from bridge import batch, plain
-from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Uint, Ulong, decode, decode_all, encode
+from bridge.amqp_values import DecodeError, DescribedValue, Symbol, Timestamp, Uint, Ulong, decode, decode_all, encode
 from bridge.message import AMQP, Run, Stored
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
 from bridge.sasl.bearer import BearerError
 from bridge.sasl.bearer import read as read_bearer
-from bridge.sasl.scram import Keys, ScramClient, ScramError, ScramServer, Verifier, derive
+from bridge.sasl.scram import ScramClient, ScramError, ScramKeys, ScramServer, ScramVerifier, derive
 from cloud.hub.configuration import parse as parse_hub
 from cloud.hub.documents import DocumentError, ledger_ranges, lineage, status_row
 from cloud.hub.groups import Session
@@ -58,7 +58,7 @@ GOLDEN: Final = Path(__file__).parents[2] / "contract" / "golden"
 FROM_SERVERS: Final = (packets.ConnAck, packets.SubAck, packets.UnsubAck, packets.PingResp)
 SESSION: Final = Session("default", "gw", "-")
 ISSUER: Final = TokenIssuer(issuer="https://issuer", audience="waypost")
-SECRET_KEYS: Final[Keys] = derive("s3cret", bytes(16), 1)
+SECRET_KEYS: Final[ScramKeys] = derive("s3cret", bytes(16), 1)
 
 
 def take_message(data: bytes) -> None:
@@ -123,7 +123,7 @@ def take_scram(data: bytes) -> None:
     first, _, final = data.partition(b"\0")
     server = ScramServer("server")
     server.first(first)
-    server.challenge(Verifier(bytes(16), 1, [SECRET_KEYS]))
+    server.challenge(ScramVerifier(bytes(16), 1, [SECRET_KEYS]))
     server.finish(final)
 
 
@@ -235,7 +235,7 @@ MESSAGE: Final = b"".join(
         (0x72, {Symbol("x-opt-mqtt-qos"): 2, Symbol("x-opt-waypost-hops"): ["a", "b"]}),
         (0x73, [Ulong(7), b"u", "to", "subject", "reply", "id", Symbol("text/plain"), None, Timestamp(9)]),
         (0x74, {"a": 1, "b": 2.5, "c": "text"}),
-        (0x77, [{"x": [1, None, True, Described(Symbol("d"), 5)]}, Uint(300), "ü", b"\xff"]),
+        (0x77, [{"x": [1, None, True, DescribedValue(Symbol("d"), 5)]}, Uint(300), "ü", b"\xff"]),
     )
 )
 CONFIGURATION: Final = b"""apiVersion: waypost/v1

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from bridge.resources.endpoint import Endpoint
-from bridge.transport.driver import Driver
+from bridge.resources.endpoint import ListenEndpoint
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.slow_lane import slow_lane_of
 from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Listener
 from edge.broker.configuration import Protocol as Spoken
@@ -97,7 +97,7 @@ class Target:
         self._streams = STREAMS_MAX
         self._round = 0
         self._broker: Broker
-        self._witness: Driver
+        self._witness: ConnectionDriver
         self._heard: Transport
 
     def feed(self, protocol: Protocol, pieces: Iterator[bytes]) -> bytes:
@@ -137,7 +137,7 @@ class Target:
         self._streams = 0
         rules = [AddressConfiguration(AddressRule(f"{kind.value}/#", kind)) for kind in AddressType]
         limits = Limits(packet_bytes_max=PACKET_BYTES_MAX, inflight_max=20, receive_maximum=20)
-        anywhere = Endpoint("127.0.0.1", 0)
+        anywhere = ListenEndpoint("127.0.0.1", 0)
         listeners = (Listener(Spoken.MQTT, anywhere), Listener(Spoken.AMQP, anywhere))
         configuration = BrokerConfiguration(addresses=tuple(rules), listeners=listeners, limits=limits)
 
@@ -151,10 +151,10 @@ class Target:
         self._turn()
         self._heard.written.clear()
 
-    def _connect(self, protocol: Protocol) -> tuple[Driver, Transport]:
-        async def make() -> tuple[Driver, Transport]:
+    def _connect(self, protocol: Protocol) -> tuple[ConnectionDriver, Transport]:
+        async def make() -> tuple[ConnectionDriver, Transport]:
             driver = self._broker.listeners.by_name[protocol]._accept()
-            assert isinstance(driver, Driver)
+            assert isinstance(driver, ConnectionDriver)
             transport = Transport()
             transport.set_protocol(driver)
             driver.connection_made(transport)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bridge.message import Run, Stored
 from bridge.native import functions as native
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.delivery.batches import LiveBatch
 from edge.broker.delivery.durable import Declaration
 from edge.broker.limits import Limits
@@ -184,14 +184,14 @@ class World:
     def _connect(self, name: str, version: int, *, rights: bool) -> None:
         connection = MqttConnection(Limits(packet_bytes_max=20_000, receive_maximum=12), self.clock())
 
-        def owner(driver: Driver) -> ConnectionHandler:
+        def owner(driver: ConnectionDriver) -> ConnectionHandler:
             handler = ConnectionHandler(
                 driver, connection, HandlerContext(self.router, self.sessions, self.clock, self.arrivals)
             )
             self.handlers.append(handler)
             return handler
 
-        driver = Driver(connection, owner, write_bytes_max=1 << 16, unread_bytes_max=1 << 20)
+        driver = ConnectionDriver(connection, owner, write_bytes_max=1 << 16, unread_bytes_max=1 << 20)
         transport = Transport(driver)
         self.transports.append(transport)
         driver.connection_made(transport)
@@ -206,7 +206,7 @@ class World:
         if not (transport.lost or self.driver(client)._paused_for):
             transport.receive(data)
 
-    def driver(self, client: int) -> Driver:
+    def driver(self, client: int) -> ConnectionDriver:
         return self.handlers[client]._driver
 
     def end_commit(self, failure: StoreError | None) -> None:

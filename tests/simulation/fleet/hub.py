@@ -15,9 +15,9 @@ from typing import Any, Final, cast
 import msgspec
 
 from bridge import plain
-from bridge.desired import DesiredReport, Signed, read
-from bridge.downlink import Line, Source
-from bridge.forwarders.outcome import Outcome
+from bridge.desired import DesiredReport, SignedDesired, read
+from bridge.downlink import DownlinkSource, GatewayLink
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import COMMANDS, DESIRED
 from cloud.hub.commands.service import HubCommands
 from cloud.hub.desired.service import DesiredConfigurations
@@ -179,9 +179,9 @@ class FleetHub:
         self._gone(key, wire)
         for word, line in lines.items():
             line.end()
-            self._source(word).ended(cast(Line, line))
+            self._source(word).ended(cast(GatewayLink, line))
 
-    def _source(self, word: str) -> Source:
+    def _source(self, word: str) -> DownlinkSource:
         return self._desired if word == DESIRED else self._commands.dispatch
 
     # --- what machines say ----------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class FleetHub:
     def flow(self, wire: Wire, line: SimulatedLine, limit: int) -> None:
         wire.to_hub(self._flowed, line, limit)
 
-    def settle(self, wire: Wire, line: SimulatedLine, tag: int, outcome: Outcome, why: str) -> None:
+    def settle(self, wire: Wire, line: SimulatedLine, tag: int, outcome: ForwardOutcome, why: str) -> None:
         wire.to_hub(self._settled, line, tag, outcome, why)
 
     def reported(self, wire: Wire, machine: Machine, number: int, report: DesiredReport) -> None:
@@ -201,12 +201,12 @@ class FleetHub:
     def _flowed(self, line: SimulatedLine, limit: int) -> None:
         line.flow(limit)
         if line.credit > 0:
-            self._word_of(line).ready(cast(Line, line))
+            self._word_of(line).ready(cast(GatewayLink, line))
 
-    def _settled(self, line: SimulatedLine, tag: int, outcome: Outcome, why: str) -> None:
-        self._word_of(line).settled(cast(Line, line), tag, outcome, why)
+    def _settled(self, line: SimulatedLine, tag: int, outcome: ForwardOutcome, why: str) -> None:
+        self._word_of(line).settled(cast(GatewayLink, line), tag, outcome, why)
 
-    def _word_of(self, line: SimulatedLine) -> Source:
+    def _word_of(self, line: SimulatedLine) -> DownlinkSource:
         return self._source(DESIRED if isinstance(line, _Offering) else COMMANDS)
 
 
@@ -221,7 +221,7 @@ class _Offering(SimulatedLine):
         self._machine = machine
 
     def send(self, tag: int, message: bytes) -> None:
-        signed = msgspec.json.decode(plain.body_of(message), type=Signed)
+        signed = msgspec.json.decode(plain.body_of(message), type=SignedDesired)
         mark = mark_in(read(signed.content).resources)
         self._history.record("offered", self._machine.id, self._machine.name, tag, mark)
         super().send(tag, message)

@@ -17,7 +17,7 @@ import msgspec
 from bridge.command import read as read_command
 from bridge.desired import DesiredReport
 from bridge.forwarders.inbox import Incoming
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import COMMANDS, DESIRED
 from bridge.message import Run
 from bridge.resources.resource import Resource
@@ -28,7 +28,7 @@ from edge.appliance.update.following import SystemFollower
 from edge.broker.router.connector_uplink import ConnectorUplink
 from edge.configuration.desired_inbox import DesiredInbox
 from edge.configuration.effective import effective
-from edge.configuration.following import Applied, Following
+from edge.configuration.following import AppliedConfiguration, ConfigurationFollower
 from edge.configuration.options import OptionsRefused, RunOptions
 from edge.configuration.trials import Trials, count_start
 from tests.simulation.desired import verified
@@ -145,10 +145,10 @@ class Machine:
 
     def _serve(self, loop: SimulatedLoop) -> None:
         count_start(self.options)
-        applied = Applied.read(self.options)
+        applied = AppliedConfiguration.read(self.options)
         self.in_force = self.judge(applied.resources)
         self._followed()
-        following = Following(self.options, applied)
+        following = ConfigurationFollower(self.options, applied)
         self._trials = Trials(
             self.options.data,
             following,
@@ -233,7 +233,7 @@ class Machine:
             self._history.record("got", self.id, command)
             self._scheduler.after(WORKS_S * self._random.random(), self._outside, self._do, command)
         if self._wire is not None:
-            self._hub.settle(self._wire, self._lines[COMMANDS], tag, Outcome.ACCEPTED, "")
+            self._hub.settle(self._wire, self._lines[COMMANDS], tag, ForwardOutcome.ACCEPTED, "")
         self._flow(COMMANDS)
 
     def told(self, number: int) -> None:
@@ -246,7 +246,7 @@ class Machine:
         if self._wire is not None:
             self._wire.to_hub(self._hub.reported, self._wire, self, number, document)
 
-    def _settle(self, tokens: Sequence[int], outcome: Outcome, why: str) -> None:
+    def _settle(self, tokens: Sequence[int], outcome: ForwardOutcome, why: str) -> None:
         for token in tokens:
             if self._wire is not None:
                 self._hub.settle(self._wire, self._lines[DESIRED], token, outcome, why)

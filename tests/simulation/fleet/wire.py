@@ -60,7 +60,7 @@ class Wire:
 
 
 class SimulatedLine:
-    """The hub's end of a link down (`bridge.downlink.Line`)."""
+    """The hub's end of a link down (`bridge.downlink.GatewayLink`)."""
 
     def __init__(self, gateway: Key, wire: Wire, receive: Callable[[int, bytes], None]) -> None:
         self.gateway = gateway

@@ -5,17 +5,17 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Final
 
-from bridge.batch_content import Content, Range
-from bridge.columns import BatchError, Reader
+from bridge.batch_content import BatchContent, BatchRange
+from bridge.columns import BatchError, ColumnReader
 
 SEQUENCE_MAX: Final = (1 << 63) - 1
 """Sequences are `bigint` in the lake."""
 
 
-def read(table: bytes, columns: bytes, ranges: int, messages: int) -> Content:
+def read(table: bytes, columns: bytes, ranges: int, messages: int) -> BatchContent:
     """Return the content of a batch. Raises BatchError."""
     found, address_max = _read_table(table, ranges, messages)
-    reader = Reader(columns, 0)
+    reader = ColumnReader(columns, 0)
     runs = reader.count()
     if not len(found) <= runs <= messages:
         raise BatchError(f"{runs} runs for {messages} messages in {len(found)} ranges")
@@ -37,7 +37,7 @@ def read(table: bytes, columns: bytes, ranges: int, messages: int) -> Content:
     flags = reader.take(runs)
     bodies = reader.slices(reader.column("I", messages))
     reader.finish()
-    return Content(
+    return BatchContent(
         found,
         list(run_lengths),
         [devices[index] for index in device_index],
@@ -49,9 +49,9 @@ def read(table: bytes, columns: bytes, ranges: int, messages: int) -> Content:
     )
 
 
-def _read_table(table: bytes, ranges: int, messages: int) -> tuple[list[Range], int]:
+def _read_table(table: bytes, ranges: int, messages: int) -> tuple[list[BatchRange], int]:
     """The ranges, and the bytes of the longest address."""
-    reader = Reader(table, 0)
+    reader = ColumnReader(table, 0)
     lengths = reader.column("I", ranges)
     bases, firsts = reader.column("Q", ranges), reader.column("Q", ranges)
     counts = reader.column("I", ranges)
@@ -59,13 +59,13 @@ def _read_table(table: bytes, ranges: int, messages: int) -> tuple[list[Range], 
     reader.finish()
     if 0 in counts or sum(counts) != messages:
         raise BatchError("the ranges do not add up to the messages")
-    result = list(map(Range, addresses, bases, firsts, counts))
+    result = list(map(BatchRange, addresses, bases, firsts, counts))
     if any(r.base > r.first or r.first + r.count > SEQUENCE_MAX for r in result):
         raise BatchError("a range begins before its base or ends beyond 63 bits")
     return result, max(lengths)
 
 
-def _entries(reader: Reader, runs: int) -> int:
+def _entries(reader: ColumnReader, runs: int) -> int:
     """Entries of a dictionary: every one is of some run."""
     entries = reader.count()
     if entries > runs:

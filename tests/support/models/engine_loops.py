@@ -21,13 +21,13 @@ from bridge.engine.loops import (
     look_for_transfer,
 )
 from bridge.engine.proton import SCRATCH_BYTES, address_of, read_remote_state, scratch, write_local_state
-from bridge.engine.states import Detail, State
-from bridge.engine.transport import Transport
+from bridge.engine.states import DeliveryState, Detail
+from bridge.engine.transport import ProtonTransport
 from tests.support.models.sections import malformed_at, usual_bodies
 
 _DELIVERY = lib.PN_DELIVERY
 _LINK_FLOW = lib.PN_LINK_FLOW
-_ACCEPTED = State.ACCEPTED
+_ACCEPTED = DeliveryState.ACCEPTED
 _SESSION_POINTER = ffi.typeof("pn_session_t *")
 
 
@@ -41,7 +41,7 @@ class EngineLoopsModel(EngineLoops):
         """Tags of a link's deliveries."""
         return self._tags_by_link.setdefault(link, {})
 
-    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
+    def read(self, transport: ProtonTransport, data: bytes, links: Mapping[int, Link]) -> Read:
         groups, event, left = Groups(), None, len(data)
         while event is None:
             start = len(data) - left
@@ -52,10 +52,10 @@ class EngineLoopsModel(EngineLoops):
                 break
         return transport.deaf, None, groups, event, left
 
-    def write(self, transport: Transport, output: list[bytes]) -> bool:
+    def write(self, transport: ProtonTransport, output: list[bytes]) -> bool:
         return transport.pull(output)
 
-    def has_output(self, transport: Transport) -> bool:
+    def has_output(self, transport: ProtonTransport) -> bool:
         return bool(lib.pn_transport_pending(transport.pointer) != 0)
 
     def held_bytes(self, sessions: Iterable[int]) -> int:
@@ -64,7 +64,7 @@ class EngineLoopsModel(EngineLoops):
             held += lib.pn_session_incoming_bytes(session) + lib.pn_session_outgoing_bytes(session)
         return held
 
-    def collect(self, transport: Transport, links: Mapping[int, Link], groups: Groups) -> Any:
+    def collect(self, transport: ProtonTransport, links: Mapping[int, Link], groups: Groups) -> Any:
         peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
         link_of, collector = lib.pn_event_link, transport.collector
         while event := peek(collector):
@@ -155,10 +155,10 @@ class EngineLoopsModel(EngineLoops):
     def credit(self, link: Link) -> tuple[int, bool]:
         return lib.pn_link_credit(link._pn), lib.pn_link_get_drain(link._pn)
 
-    def settle(self, link: Link, deliveries: Iterable[int], state: State, detail: Detail) -> None:
+    def settle(self, link: Link, deliveries: Iterable[int], state: DeliveryState, detail: Detail) -> None:
         take = link._unsettled.pop
         update, done = lib.pn_delivery_update, lib.pn_delivery_settle
-        plain = state in (State.ACCEPTED, State.RELEASED)
+        plain = state in (DeliveryState.ACCEPTED, DeliveryState.RELEASED)
         number = int(state)
         for delivery in deliveries:
             pn = take(delivery, None)

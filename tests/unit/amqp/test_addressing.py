@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.amqp_values import Described, Ulong, encode
+from bridge.amqp_values import DescribedValue, Ulong, encode
 from bridge.engine import Detached
 from bridge.engine.terminus import target
 from edge.broker.limits import ADDRESS_BYTES_MAX
@@ -22,7 +22,7 @@ class TestWholeUrls:
         client = site.client()
         send(client, client.sender(url), "to the queue")
         relayed = client.sender(target(None), name="relay")
-        to = encode(Described(Ulong(0x73), [None, None, url]))
+        to = encode(DescribedValue(Ulong(0x73), [None, None, url]))
         client.engine.send(relayed, 0, to + message(b"relayed"))
         site.settle_down()
         link = client.receiver(url)

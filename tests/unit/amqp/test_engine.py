@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.amqp_values import Described, Symbol, Uint, Ulong, decode, encode
+from bridge.amqp_values import DescribedValue, Symbol, Uint, Ulong, decode, encode
 from bridge.engine import (
     Attached,
     Closed,
     Condition,
+    DeliveryState,
     Detached,
     Dispositions,
     Engine,
-    Flow,
-    Opened,
+    LinkFlow,
+    PeerOpened,
     SessionEnded,
-    State,
     Terminus,
     TerminusKind,
     Transfers,
@@ -40,12 +40,12 @@ class TestOpen:
         )
         pipe.turn()
         assert pipe.at_server == [
-            Opened("client", "plant", ("a", "b"), ("one",), {"product": "test"}, "anonymous"),
+            PeerOpened("client", "plant", ("a", "b"), ("one",), {"product": "test"}, "anonymous"),
         ]
         pipe.server.open()
         pipe.turn()
         (opened,) = pipe.at_client
-        assert isinstance(opened, Opened)
+        assert isinstance(opened, PeerOpened)
         assert opened.container_id == "server"
 
     def test_bare_header_counts_as_anonymous(self) -> None:
@@ -53,7 +53,7 @@ class TestOpen:
         server = Engine(container_id="server", server=True)
         client.open()
         (opened,) = server.receive_data(client.data_to_send(), NOW)
-        assert isinstance(opened, Opened)
+        assert isinstance(opened, PeerOpened)
         assert opened.identity == "anonymous"
 
     def test_no_open_in_time(self) -> None:
@@ -189,7 +189,7 @@ class TestAttach:
             timeout_s=7,
             distribution_mode="copy",
             capabilities=("topic", "shared"),
-            filters={"f": Described(Symbol("apache.org:selector-filter:string"), "a > 1")},
+            filters={"f": DescribedValue(Symbol("apache.org:selector-filter:string"), "a > 1")},
         )
         link = pipe.client.attach_receiver("r", wanted, desired_capabilities=("x:1",), properties={"k": "v"})
         pipe.turn()
@@ -338,21 +338,21 @@ class TestTransfer:
             pipe.client.send(mine, tag, message(b"x"))
         pipe.turn()
         states = [
-            State.ACCEPTED,
-            State.REJECTED,
-            State.RELEASED,
-            State.MODIFIED_FAILED,
-            State.MODIFIED_UNDELIVERABLE,
-            State.MODIFIED,
+            DeliveryState.ACCEPTED,
+            DeliveryState.REJECTED,
+            DeliveryState.RELEASED,
+            DeliveryState.MODIFIED_FAILED,
+            DeliveryState.MODIFIED_UNDELIVERABLE,
+            DeliveryState.MODIFIED,
         ]
         why = Condition("amqp:not-found", "words")
         for delivery, state in enumerate(states):
-            pipe.server.settle(theirs, [delivery], state, why if state is State.REJECTED else None)
+            pipe.server.settle(theirs, [delivery], state, why if state is DeliveryState.REJECTED else None)
         pipe.turn()
         (dispositions,) = of_kind(pipe.at_client, Dispositions)
         told = {tag: (state, settled, condition) for tag, state, settled, condition in dispositions.items}
         assert told == {
-            tag: (state, True, why if state is State.REJECTED else None)
+            tag: (state, True, why if state is DeliveryState.REJECTED else None)
             for tag, state in zip(tags, states, strict=True)
         }
 
@@ -407,23 +407,23 @@ class TestFlow:
         pipe.client.send(mine, 1, message(b"x"))
         assert mine.credit == 2
         pipe.turn()
-        assert of_kind(pipe.at_client, Flow) == []
+        assert of_kind(pipe.at_client, LinkFlow) == []
         pipe.server.grant(theirs, 4)
         pipe.turn()
-        assert of_kind(pipe.at_client, Flow) == [Flow(mine, 6, False)]
+        assert of_kind(pipe.at_client, LinkFlow) == [LinkFlow(mine, 6, False)]
 
     def test_drain_gives_back_what_is_not_used(self) -> None:
         pipe = Pipe()
         mine, theirs = pipe.receiver(credit=5)
         pipe.client.grant(mine, 0, drain=True)
         pipe.turn()
-        assert of_kind(pipe.at_server, Flow) == [Flow(theirs, 5, True)]
+        assert of_kind(pipe.at_server, LinkFlow) == [LinkFlow(theirs, 5, True)]
         assert theirs.draining
         pipe.server.send(theirs, 1, message(b"x"))
         pipe.server.drained(theirs)
         pipe.turn()
         assert len(of_kind(pipe.at_client, Transfers)) == 1
-        assert of_kind(pipe.at_client, Flow) == [Flow(mine, 0, True)]
+        assert of_kind(pipe.at_client, LinkFlow) == [LinkFlow(mine, 0, True)]
         assert (mine.credit, theirs.credit, theirs.draining) == (0, 0, False)
         pipe.client.grant(mine, 2)
         pipe.turn()
@@ -447,7 +447,7 @@ class TestFlow:
         server.send_all(link, 1, [message(b"x")] * used)
         server.data_to_send()
         drain = frame(FLOW, *session, Uint(0), Uint(used), Uint(0), None, True)
-        assert server.receive_data(drain, NOW) == [Flow(link, 0, True)]
+        assert server.receive_data(drain, NOW) == [LinkFlow(link, 0, True)]
         server.drained(link)
         answer, _ = decode(server.data_to_send(), 8)
         assert answer.descriptor == FLOW
@@ -469,7 +469,7 @@ class TestSasl:
         pipe.turn()
         assert asked == [("PLAIN", "joe", b"s3cret")]
         (opened,) = pipe.at_server
-        assert isinstance(opened, Opened)
+        assert isinstance(opened, PeerOpened)
         assert opened.identity == "device-7"
 
     def test_plain_is_not_used_unless_allowed(self) -> None:
@@ -495,7 +495,7 @@ class TestSasl:
         pipe = Pipe(sasl=(SaslClient(external=True), SaslServer(external="gw1")), open_both=False)
         pipe.turn()
         (opened,) = pipe.at_server
-        assert isinstance(opened, Opened)
+        assert isinstance(opened, PeerOpened)
         assert opened.identity == "gw1"
 
     @pytest.mark.parametrize(
@@ -512,7 +512,7 @@ class TestSasl:
     def test_nobody_acts_for_another(self, mechanism: str, response: bytes, let_in: bool) -> None:
         """Who names an authorization identity is that one or refused (RFC 4422 section 3.6, RFC 4616 section 2)."""
         server = SaslServer(lambda _mechanism, user, _secret: user, external="gw1")
-        init = encode(Described(Ulong(0x41), [Symbol(mechanism), response]))
+        init = encode(DescribedValue(Ulong(0x41), [Symbol(mechanism), response]))
         server.receive(b"AMQP\x03\x01\x00\x00" + (len(init) + 8).to_bytes(4, "big") + b"\x02\x01\0\0" + init)
         assert (server.failure is None) is let_in
         assert server.identity == (("joe" if mechanism == "PLAIN" else "gw1") if let_in else None)

@@ -11,7 +11,7 @@ import pytest
 from cproton import ffi, lib
 
 from bridge.amqp_values import Uint
-from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State, Transfers
+from bridge.engine import Attached, Closed, Condition, DeliveryState, Detached, Dispositions, Engine, Link, Transfers
 from bridge.engine.loops import BEGUN_BYTES, ROWS_MAX
 from bridge.engine.proton import SCRATCH_BYTES
 from tests.support.frames import (
@@ -60,7 +60,7 @@ def test_an_outcome_and_an_attach_in_one_read() -> None:
     pipe.turn()
     (transfers,) = of_kind(pipe.at_client, Transfers)
     for name in ("second", "third"):
-        pipe.client.settle(mine, transfers.deliveries, State.RELEASED)
+        pipe.client.settle(mine, transfers.deliveries, DeliveryState.RELEASED)
         pipe.client.attach_sender(name, "queue/x")
     told = pipe.server.receive_data(pipe.client.data_to_send(), NOW)
     assert sorted(type(event).__name__ for event in told) == ["Attached", "Attached", "Dispositions"]
@@ -84,7 +84,7 @@ class TestBounds:
         pipe.server.settle(theirs, range(count))
         pipe.turn()
         told = [item for event in of_kind(pipe.at_client, Dispositions) for item in event.items]
-        assert told == ([] if settled else [(250 + i, State.ACCEPTED, True, None) for i in range(count)])
+        assert told == ([] if settled else [(250 + i, DeliveryState.ACCEPTED, True, None) for i in range(count)])
         assert len(of_kind(pipe.at_client, Dispositions)) == (not settled)
         assert not mine._sent
         assert not theirs._unsettled
@@ -297,21 +297,21 @@ class TestOutcomes:
         mine, theirs = pipe.sender()
         pipe.client.send_all(mine, 0, [b"a", b"b", b"c"])
         pipe.turn()
-        for number, state in enumerate((State.ACCEPTED, State.RECEIVED, State.RELEASED)):
+        for number, state in enumerate((DeliveryState.ACCEPTED, DeliveryState.RECEIVED, DeliveryState.RELEASED)):
             lib.pn_delivery_update(pointer(theirs._unsettled[number]), int(state))
         pipe.turn()
         (told,) = of_kind(pipe.at_client, Dispositions)
-        assert told.items == [(0, State.ACCEPTED, False, None), (2, State.RELEASED, False, None)]
+        assert told.items == [(0, DeliveryState.ACCEPTED, False, None), (2, DeliveryState.RELEASED, False, None)]
         pipe.client.settle_sent(mine, 0)
         pipe.client.settle_sent(mine, 0)
         assert sorted(mine._sent) == [1, 2]
         assert lib.pn_link_unsettled(mine._pn) == 2
         pipe.forget()
-        pipe.server.settle(theirs, [0, 1, 2], State.REJECTED, Condition("amqp:not-found", "gone"))
+        pipe.server.settle(theirs, [0, 1, 2], DeliveryState.REJECTED, Condition("amqp:not-found", "gone"))
         pipe.turn()
         (told,) = of_kind(pipe.at_client, Dispositions)
         why = Condition("amqp:not-found", "gone")
-        assert told.items == [(1, State.REJECTED, True, why), (2, State.REJECTED, True, why)]
+        assert told.items == [(1, DeliveryState.REJECTED, True, why), (2, DeliveryState.REJECTED, True, why)]
         assert not pipe.client.closed
 
     def test_settled_by_us_before_the_peer_answers(self) -> None:
@@ -336,7 +336,7 @@ class TestOutcomes:
         lib.pn_delivery_settle(pointer(theirs._unsettled.pop(0)))
         pipe.turn()
         (told,) = of_kind(pipe.at_client, Dispositions)
-        assert told.items == [(3, State.NONE, True, None)]
+        assert told.items == [(3, DeliveryState.NONE, True, None)]
 
     def test_outcomes_for_a_link_that_is_detached_meanwhile_are_nobodys(self) -> None:
         pipe = Pipe()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.engine import Detached, Engine, Flow, Link, State
+from bridge.engine import DeliveryState, Detached, Engine, Link, LinkFlow
 from bridge.engine.terminus import source
 from bridge.message import Run
 from bridge.sasl import SaslClient
@@ -56,7 +56,7 @@ class TestEndsWhileACommitRuns:
             client.engine.detach(link, closed=end == "detach")
         site.turn()
         site.settle_down()
-        state = State.REJECTED if fails else State.ACCEPTED
+        state = DeliveryState.REJECTED if fails else DeliveryState.ACCEPTED
         assert [answer for _, answer, _ in other.outcomes(theirs)] == [state]
         assert client.outcomes(link) == []
         assert site.router.queues["queue/a"].backlog == (0 if fails else 2)
@@ -79,7 +79,7 @@ class TestEndsWhileACommitRuns:
         site.turn()
         assert client.outcomes(second) == []
         site.settle_down()
-        assert client.outcomes(second) == [(0, State.ACCEPTED, None)]
+        assert client.outcomes(second) == [(0, DeliveryState.ACCEPTED, None)]
 
 
 class TestTypeChangesWhileMessagesAreUnderWay:
@@ -120,7 +120,7 @@ class TestTypeChangesWhileMessagesAreUnderWay:
         assert again.credit == 1000
         send(client, again, *["x"] * 900)
         site.settle_down()
-        assert [state for _, state, _ in client.outcomes(again)] == [State.ACCEPTED] * 900
+        assert [state for _, state, _ in client.outcomes(again)] == [DeliveryState.ACCEPTED] * 900
 
 
 class TestDrain:
@@ -133,7 +133,7 @@ class TestDrain:
         client.driver.congested = True
         client.engine.grant(link, 5, drain=True)
         site.settle_down()
-        assert of_kind(client.events, Flow) == []
+        assert of_kind(client.events, LinkFlow) == []
         client.driver.congested = False
         client.session.writable()
         site.settle_down()
@@ -155,8 +155,10 @@ class TestDrain:
 
 
 class TestSettlingLate:
-    @pytest.mark.parametrize("state", [State.ACCEPTED, State.REJECTED, State.MODIFIED_UNDELIVERABLE])
-    def test_after_the_link_was_stolen(self, state: State) -> None:
+    @pytest.mark.parametrize(
+        "state", [DeliveryState.ACCEPTED, DeliveryState.REJECTED, DeliveryState.MODIFIED_UNDELIVERABLE]
+    )
+    def test_after_the_link_was_stolen(self, state: DeliveryState) -> None:
         """What the older link had is delivered to the newer one: an outcome of the older one does not count."""
         site = Site()
         first, second = site.client(), site.client()

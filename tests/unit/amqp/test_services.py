@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from bridge import sections as s
-from bridge.amqp_values import Described, Symbol, Timestamp, Ubyte, Ulong, decode, encode
-from bridge.engine import Condition, Detached, Engine, Flow, Link, State, Transfers
+from bridge.amqp_values import DescribedValue, Symbol, Timestamp, Ubyte, Ulong, decode, encode
+from bridge.engine import Condition, DeliveryState, Detached, Engine, Link, LinkFlow, Transfers
 from bridge.engine.terminus import source, target
 from bridge.message import RETAIN, Run
 from bridge.sasl import SaslClient
@@ -48,7 +48,7 @@ def bodies(client: Client, link: Link) -> list[bytes]:
 
 
 def selecting(text: Any) -> dict[str, Any]:
-    return {"selector": Described(Symbol("apache.org:selector-filter:string"), text)}
+    return {"selector": DescribedValue(Symbol("apache.org:selector-filter:string"), text)}
 
 
 class TestDeliveryCount:
@@ -56,7 +56,9 @@ class TestDeliveryCount:
         client = Site().client()
         send(client, "queue/a", section(s.HEADER, [True]) + message("m"))
         link = client.receiver("queue/a")
-        for i, state in enumerate((State.RELEASED, State.MODIFIED_FAILED, State.MODIFIED_FAILED)):
+        for i, state in enumerate(
+            (DeliveryState.RELEASED, DeliveryState.MODIFIED_FAILED, DeliveryState.MODIFIED_FAILED)
+        ):
             client.engine.settle(link, [i], state)
             client.site.settle_down()
         headers = [decode(each, 3)[0] for each in client.received(link)]
@@ -71,7 +73,7 @@ class TestDeliveryCount:
         client = site.client()
         send(client, "queue/a", message("m", annotations={Symbol("x-opt-own"): 1}))
         link = client.receiver("queue/a")
-        client.engine.settle(link, [0], State.MODIFIED_FAILED)
+        client.engine.settle(link, [0], DeliveryState.MODIFIED_FAILED)
         site.settle_down()
         (dead,) = client.received(client.receiver("deadletter/d", name="dead"))
         assert outline(dead).annotations == {
@@ -136,7 +138,7 @@ class TestBrowsing:
         client.engine.grant(browser, 10, drain=True)
         site.settle_down()
         assert bodies(client, browser) == [b"0", b"1", b"2", b"3", b"4"]
-        assert of_kind(client.events, Flow)[-1] == Flow(browser, 0, True)
+        assert of_kind(client.events, LinkFlow)[-1] == LinkFlow(browser, 0, True)
 
     def test_selected(self) -> None:
         client = Site().client()
@@ -193,8 +195,8 @@ class TestSelectors:
             "JMSXGroupID = 'g' AND properties.correlation_id = 'c' AND JMSType = 's' AND properties.subject = 's'"
         )
         link = client.receiver(source("queue/a", filters=selecting(text)))
-        head = Described(Ulong(0x70), [True, Ubyte(7)])
-        fields = Described(Ulong(0x73), [None, None, None, "s", None, "c", *[None] * 4, "g"])
+        head = DescribedValue(Ulong(0x70), [True, Ubyte(7)])
+        fields = DescribedValue(Ulong(0x73), [None, None, None, "s", None, "c", *[None] * 4, "g"])
         wanted = encode(head) + encode(fields) + message("yes")
         other = encode(head) + message("no")
         send(client, "queue/a", other, wanted)
@@ -208,7 +210,7 @@ class TestSelectors:
         client = Site().client()
         selector = selecting(f"JMSMessageID = '{text}' AND JMSCorrelationID = '{text}'")
         link = client.receiver(source("queue/a", filters=selector))
-        fields = Described(Ulong(0x73), [identifier, *[None] * 4, identifier])
+        fields = DescribedValue(Ulong(0x73), [identifier, *[None] * 4, identifier])
         send(client, "queue/a", message("no"), encode(fields) + message("yes"))
         assert bodies(client, link) == [b"yes"]
 
@@ -392,7 +394,7 @@ def ask(client: Client, service: str, application: dict[str, Any], body: Any = N
     link = client.sender(service, name=f"ask {number}")
     client.engine.send(link, 0, request)
     client.site.settle_down()
-    assert client.outcomes(link) == [(0, State.ACCEPTED, None)]
+    assert client.outcomes(link) == [(0, DeliveryState.ACCEPTED, None)]
     (answer,) = client.received(answers)
     _, properties, payload = payload_of(answer[s.bare_message(answer)[1] :])
     assert properties["correlation-id"] == "id-1"
@@ -493,7 +495,7 @@ class TestManagement:
         client.site.settle_down()
         ((_, state, condition),) = client.outcomes(link)
         assert condition is not None
-        assert (state, condition.name) == (State.REJECTED, "amqp:invalid-field")
+        assert (state, condition.name) == (DeliveryState.REJECTED, "amqp:invalid-field")
 
     def test_put_token(self) -> None:
         application, _ = ask(Site().client(), "$cbs", {"operation": "put-token", "type": "jwt"}, "token")

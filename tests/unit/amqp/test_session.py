@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bridge.amqp_values import Described, Symbol, Timestamp, Ulong, decode, encode
-from bridge.engine import Closed, Condition, Detached, Flow, Opened, State, Terminus, TerminusKind
+from bridge.amqp_values import DescribedValue, Symbol, Timestamp, Ulong, decode, encode
+from bridge.engine import Closed, Condition, DeliveryState, Detached, LinkFlow, PeerOpened, Terminus, TerminusKind
 from bridge.engine.terminus import source, target
 from bridge.message import DURABLE, Run
 from bridge.sections import bare_message
@@ -51,7 +51,7 @@ class TestSendingToAQueue:
         assert client.outcomes(link) == []
         site.commit()
         site.turn()
-        assert client.outcomes(link) == [(0, State.ACCEPTED, None), (1, State.ACCEPTED, None)]
+        assert client.outcomes(link) == [(0, DeliveryState.ACCEPTED, None), (1, DeliveryState.ACCEPTED, None)]
 
     def test_credit_is_topped_up_after_the_commit(self) -> None:
         site = Site()
@@ -105,7 +105,7 @@ class TestSendingToAQueue:
         send(client, link, "one")
         site.settle_down()
         ((_, state, condition),) = client.outcomes(link)
-        assert state is State.REJECTED
+        assert state is DeliveryState.REJECTED
         assert condition is not None
         assert condition.name == "amqp:resource-limit-exceeded"
 
@@ -116,7 +116,7 @@ class TestSendingToAQueue:
         client.engine.send_all(link, 0, [message(b"good"), b"\xffgarbage", message(b"also good")])
         site.settle_down()
         states = [(tag, state) for tag, state, _ in client.outcomes(link)]
-        assert states == [(0, State.ACCEPTED), (1, State.REJECTED), (2, State.ACCEPTED)]
+        assert states == [(0, DeliveryState.ACCEPTED), (1, DeliveryState.REJECTED), (2, DeliveryState.ACCEPTED)]
         receiver = client.receiver("queue/a")
         assert payloads(client, receiver) == [b"good", b"also good"]
 
@@ -128,7 +128,7 @@ class TestSendingToAQueue:
         client.engine.send_all(link, 0, [message(b"good"), rest, message(b"also good")])
         site.settle_down()
         states = [(tag, state) for tag, state, _ in client.outcomes(link)]
-        assert states == [(0, State.ACCEPTED), (1, State.REJECTED), (2, State.ACCEPTED)]
+        assert states == [(0, DeliveryState.ACCEPTED), (1, DeliveryState.REJECTED), (2, DeliveryState.ACCEPTED)]
 
     def test_the_bare_message_is_not_touched(self) -> None:
         site = Site()
@@ -203,7 +203,12 @@ class TestAddresses:
         client.engine.send_all(relay, 0, [to_a, to_b, message(b"for nobody"), to_a])
         site.settle_down()
         states = [state for _, state, _ in client.outcomes(relay)]
-        assert states == [State.ACCEPTED, State.ACCEPTED, State.REJECTED, State.ACCEPTED]
+        assert states == [
+            DeliveryState.ACCEPTED,
+            DeliveryState.ACCEPTED,
+            DeliveryState.REJECTED,
+            DeliveryState.ACCEPTED,
+        ]
         assert payloads(client, client.receiver("queue/a", "ra")) == [b"for a", b"for a"]
         assert payloads(client, client.receiver("queue/b", "rb")) == [b"for b"]
 
@@ -227,8 +232,8 @@ class TestReceivingFromAQueue:
         link = client.receiver("queue/a", credit=3)
         assert payloads(client, link) == [b"one", b"two", b"three"]
         client.engine.settle(link, [0])
-        client.engine.settle(link, [1], State.RELEASED)
-        client.engine.settle(link, [2], State.REJECTED, Condition("amqp:not-allowed", "no"))
+        client.engine.settle(link, [1], DeliveryState.RELEASED)
+        client.engine.settle(link, [2], DeliveryState.REJECTED, Condition("amqp:not-allowed", "no"))
         client.events.clear()
         client.engine.grant(link, 3)
         site.settle_down()
@@ -268,7 +273,7 @@ class TestReceivingFromAQueue:
         client.engine.grant(link, 10, drain=True)
         site.settle_down()
         assert payloads(client, link) == [b"one", b"two"]
-        assert of_kind(client.events, Flow)[-1] == Flow(link, 0, True)
+        assert of_kind(client.events, LinkFlow)[-1] == LinkFlow(link, 0, True)
 
     def test_settled_receiver_is_served_at_most_once(self) -> None:
         site = Site()
@@ -336,11 +341,11 @@ class TestDeliveryTime:
 
     @staticmethod
     def annotated(annotations: dict[str, object], text: bytes = b"m") -> bytes:
-        section = Described(Ulong(0x72), {Symbol(name): value for name, value in annotations.items()})
+        section = DescribedValue(Ulong(0x72), {Symbol(name): value for name, value in annotations.items()})
         return encode(section) + message(text)
 
     @staticmethod
-    def outcome(site: Site, address: str, *messages: bytes) -> list[tuple[int, State, str]]:
+    def outcome(site: Site, address: str, *messages: bytes) -> list[tuple[int, DeliveryState, str]]:
         client = site.client("asker")
         link = client.sender(address)
         client.engine.send_all(link, 0, messages)
@@ -364,7 +369,7 @@ class TestDeliveryTime:
         later = self.annotated({"x-opt-other": 1, name: value})
         now = self.annotated({"x-opt-other": 1}, b"now")
         found = self.outcome(site, address, message(b"first"), later, now)
-        assert (1, State.REJECTED, "amqp:not-implemented") in found
+        assert (1, DeliveryState.REJECTED, "amqp:not-implemented") in found
         assert payloads(worker, receiver) == [b"first", b"now"]
 
     @pytest.mark.parametrize(
@@ -379,16 +384,16 @@ class TestDeliveryTime:
         ],
     )
     def test_a_time_that_has_come_is_fine(self, annotations: dict[str, object]) -> None:
-        assert self.outcome(Site(), "queue/a", self.annotated(annotations)) == [(0, State.ACCEPTED, "")]
+        assert self.outcome(Site(), "queue/a", self.annotated(annotations)) == [(0, DeliveryState.ACCEPTED, "")]
 
     def test_just_beyond_what_clocks_differ_by(self) -> None:
         late = CLOCK_NS // 1_000_000 + DELIVERY_TIME_AHEAD_MS_MAX + 1
         found = self.outcome(Site(), "queue/a", self.annotated({"x-opt-delivery-time": late}))
-        assert found == [(0, State.REJECTED, "amqp:not-implemented")]
+        assert found == [(0, DeliveryState.REJECTED, "amqp:not-implemented")]
 
     def test_a_value_that_is_no_number_is_refused(self) -> None:
         found = self.outcome(Site(), "queue/a", self.annotated({"x-opt-delivery-delay": "soon"}))
-        assert found == [(0, State.REJECTED, "amqp:decode-error")]
+        assert found == [(0, DeliveryState.REJECTED, "amqp:decode-error")]
 
 
 class TestLosingAReceiver:
@@ -443,7 +448,7 @@ class TestAnycast:
         send(asker, sender, "x" * 2000)
         site.settle_down()
         [(_, state, condition)] = asker.outcomes(sender)
-        assert (state, condition.name) == (State.REJECTED, "amqp:link:message-size-exceeded")
+        assert (state, condition.name) == (DeliveryState.REJECTED, "amqp:link:message-size-exceeded")
 
     def test_what_is_answered_counts(self) -> None:
         site = Site()
@@ -453,7 +458,7 @@ class TestAnycast:
         send(asker, sender, "one", "two", "three")
         site.settle_down()
         worker.engine.settle(link, worker.deliveries(link)[:2])
-        worker.engine.settle(link, worker.deliveries(link)[2:], State.REJECTED)
+        worker.engine.settle(link, worker.deliveries(link)[2:], DeliveryState.REJECTED)
         site.settle_down()
         assert (site.router.figures.acknowledged, site.router.figures.refused) == (2, 1)
 
@@ -468,9 +473,9 @@ class TestAnycast:
         site.settle_down()
         assert asker.outcomes(sender) == []
         worker.engine.settle(link, [0])
-        worker.engine.settle(link, [1], State.REJECTED)
+        worker.engine.settle(link, [1], DeliveryState.REJECTED)
         site.settle_down()
-        assert [state for _, state, _ in asker.outcomes(sender)] == [State.ACCEPTED, State.REJECTED]
+        assert [state for _, state, _ in asker.outcomes(sender)] == [DeliveryState.ACCEPTED, DeliveryState.REJECTED]
 
     def test_what_the_consumer_says_goes_to_the_sender(self) -> None:
         site = Site()
@@ -482,18 +487,18 @@ class TestAnycast:
         first, second, third, fourth = worker.deliveries(link)
         why = [Condition("example:torn", "no lid"), Condition("example:wet")]
         annotations = encode({Symbol("x-opt-part"): "gasket"})
-        worker.engine.settle(link, [first], State.REJECTED, why[0])
-        worker.engine.settle(link, [second], State.REJECTED, why[1])
-        worker.engine.settle(link, [third], State.REJECTED)
-        worker.engine.settle(link, [fourth], State.MODIFIED_UNDELIVERABLE, annotations)
+        worker.engine.settle(link, [first], DeliveryState.REJECTED, why[0])
+        worker.engine.settle(link, [second], DeliveryState.REJECTED, why[1])
+        worker.engine.settle(link, [third], DeliveryState.REJECTED)
+        worker.engine.settle(link, [fourth], DeliveryState.MODIFIED_UNDELIVERABLE, annotations)
         site.settle_down()
         *rejected, (_, state, said) = asker.outcomes(sender)
         assert rejected == [
-            (0, State.REJECTED, why[0]),
-            (1, State.REJECTED, why[1]),
-            (2, State.REJECTED, Condition("amqp:precondition-failed", "rejected by the consumer")),
+            (0, DeliveryState.REJECTED, why[0]),
+            (1, DeliveryState.REJECTED, why[1]),
+            (2, DeliveryState.REJECTED, Condition("amqp:precondition-failed", "rejected by the consumer")),
         ]
-        assert (state, decode(said)[0]) == (State.MODIFIED_UNDELIVERABLE, {"x-opt-part": "gasket"})
+        assert (state, decode(said)[0]) == (DeliveryState.MODIFIED_UNDELIVERABLE, {"x-opt-part": "gasket"})
         assert worker.deliveries(link) == [first, second, third, fourth]
 
     def test_what_one_consumer_cannot_take_is_for_another(self) -> None:
@@ -504,21 +509,30 @@ class TestAnycast:
         send(asker, sender, "one", "two")
         site.settle_down()
         there = other.receiver("anycast/a", credit=9)
-        worker.engine.settle(link, worker.deliveries(link), State.MODIFIED_UNDELIVERABLE)
+        worker.engine.settle(link, worker.deliveries(link), DeliveryState.MODIFIED_UNDELIVERABLE)
         site.settle_down()
         assert asker.outcomes(sender) == []
         one, two = other.deliveries(there)
         other.engine.settle(there, [one])
-        other.engine.settle(there, [two], State.REJECTED, Condition("example:torn"))
+        other.engine.settle(there, [two], DeliveryState.REJECTED, Condition("example:torn"))
         site.settle_down()
-        assert asker.outcomes(sender) == [(0, State.ACCEPTED, None), (1, State.REJECTED, Condition("example:torn"))]
+        assert asker.outcomes(sender) == [
+            (0, DeliveryState.ACCEPTED, None),
+            (1, DeliveryState.REJECTED, Condition("example:torn")),
+        ]
 
     @pytest.mark.parametrize("annotations", [None, {"x-opt-why": "busy"}])
     @pytest.mark.parametrize(
-        "state", [State.RELEASED, State.MODIFIED, State.MODIFIED_FAILED, State.MODIFIED_UNDELIVERABLE]
+        "state",
+        [
+            DeliveryState.RELEASED,
+            DeliveryState.MODIFIED,
+            DeliveryState.MODIFIED_FAILED,
+            DeliveryState.MODIFIED_UNDELIVERABLE,
+        ],
     )
     def test_the_only_consumer_gives_a_message_back_once_and_the_sender_hears_how(
-        self, state: State, annotations: dict[str, str] | None
+        self, state: DeliveryState, annotations: dict[str, str] | None
     ) -> None:
         site = Site()
         asker, worker = site.client("asker"), site.client("worker")
@@ -530,8 +544,8 @@ class TestAnycast:
         worker.engine.settle(link, worker.deliveries(link)[:1], state, said)
         site.settle_down()
         [(_, heard, detail)] = asker.outcomes(sender)
-        if state is State.RELEASED or (state is State.MODIFIED and said is None):
-            assert (heard, detail) == (State.RELEASED, None)
+        if state is DeliveryState.RELEASED or (state is DeliveryState.MODIFIED and said is None):
+            assert (heard, detail) == (DeliveryState.RELEASED, None)
         else:
             assert (heard, detail and decode(detail)[0]) == (state, annotations)
         worker.engine.settle(link, worker.deliveries(link)[1:])
@@ -541,13 +555,19 @@ class TestAnycast:
     @pytest.mark.parametrize(
         ("first", "second", "heard"),
         [
-            (State.RELEASED, State.RELEASED, State.RELEASED),
-            (State.RELEASED, State.MODIFIED_FAILED, State.MODIFIED_FAILED),
-            (State.MODIFIED_UNDELIVERABLE, State.RELEASED, State.MODIFIED_FAILED),
-            (State.MODIFIED_UNDELIVERABLE, State.MODIFIED_UNDELIVERABLE, State.MODIFIED_UNDELIVERABLE),
+            (DeliveryState.RELEASED, DeliveryState.RELEASED, DeliveryState.RELEASED),
+            (DeliveryState.RELEASED, DeliveryState.MODIFIED_FAILED, DeliveryState.MODIFIED_FAILED),
+            (DeliveryState.MODIFIED_UNDELIVERABLE, DeliveryState.RELEASED, DeliveryState.MODIFIED_FAILED),
+            (
+                DeliveryState.MODIFIED_UNDELIVERABLE,
+                DeliveryState.MODIFIED_UNDELIVERABLE,
+                DeliveryState.MODIFIED_UNDELIVERABLE,
+            ),
         ],
     )
-    def test_each_consumer_is_asked_once(self, first: State, second: State, heard: State) -> None:
+    def test_each_consumer_is_asked_once(
+        self, first: DeliveryState, second: DeliveryState, heard: DeliveryState
+    ) -> None:
         site = Site()
         asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
         link = worker.receiver("anycast/a", credit=9)
@@ -571,7 +591,7 @@ class TestAnycast:
         sender = asker.sender("anycast/a")
         send(asker, sender, "one", "two")
         site.settle_down()
-        worker.engine.settle(link, worker.deliveries(link)[:1], State.RELEASED)
+        worker.engine.settle(link, worker.deliveries(link)[:1], DeliveryState.RELEASED)
         send(asker, sender, "three")
         site.settle_down()
         assert payloads(worker, link) == [b"one", b"two", b"three"]
@@ -588,12 +608,12 @@ class TestAnycast:
         sender = asker.sender("anycast/a")
         send(asker, sender, "one")
         site.settle_down()
-        worker.engine.settle(link, worker.deliveries(link), State.RELEASED)
+        worker.engine.settle(link, worker.deliveries(link), DeliveryState.RELEASED)
         site.settle_down()
         assert asker.outcomes(sender) == []
         other.cut()
         site.settle_down()
-        assert asker.outcomes(sender) == [(0, State.RELEASED, None)]
+        assert asker.outcomes(sender) == [(0, DeliveryState.RELEASED, None)]
 
     def test_of_more_than_wait_for_another_the_sender_hears_at_once(self) -> None:
         site = Site()
@@ -609,20 +629,20 @@ class TestAnycast:
                 asker.engine.send(sender, tag, message(b"m"))
             sent += count
             site.settle_down()
-        worker.engine.settle(link, worker.deliveries(link), State.RELEASED)
+        worker.engine.settle(link, worker.deliveries(link), DeliveryState.RELEASED)
         site.settle_down()
-        assert [state for _, state, _ in asker.outcomes(sender)] == [State.RELEASED] * 2
+        assert [state for _, state, _ in asker.outcomes(sender)] == [DeliveryState.RELEASED] * 2
 
     @pytest.mark.parametrize(
         ("listed", "states"),
         [
-            ((), [State.REJECTED, State.MODIFIED_UNDELIVERABLE]),
-            (("amqp:accepted:list", "amqp:modified:list"), [State.NONE, State.MODIFIED_UNDELIVERABLE]),
-            (("amqp:accepted:list", "amqp:rejected:list"), [State.REJECTED, State.NONE]),
+            ((), [DeliveryState.REJECTED, DeliveryState.MODIFIED_UNDELIVERABLE]),
+            (("amqp:accepted:list", "amqp:modified:list"), [DeliveryState.NONE, DeliveryState.MODIFIED_UNDELIVERABLE]),
+            (("amqp:accepted:list", "amqp:rejected:list"), [DeliveryState.REJECTED, DeliveryState.NONE]),
         ],
     )
     def test_a_sender_hears_what_it_lists_and_else_takes_its_default(
-        self, listed: tuple[str, ...], states: list[State]
+        self, listed: tuple[str, ...], states: list[DeliveryState]
     ) -> None:
         """Section 3.5.3: it is settled without an outcome, and the source knows what that means."""
         site = Site()
@@ -632,8 +652,8 @@ class TestAnycast:
         send(asker, sender, "one", "two")
         site.settle_down()
         one, two = worker.deliveries(link)
-        worker.engine.settle(link, [one], State.REJECTED, Condition("example:torn"))
-        worker.engine.settle(link, [two], State.MODIFIED_UNDELIVERABLE)
+        worker.engine.settle(link, [one], DeliveryState.REJECTED, Condition("example:torn"))
+        worker.engine.settle(link, [two], DeliveryState.MODIFIED_UNDELIVERABLE)
         site.settle_down()
         assert [state for _, state, _ in asker.outcomes(sender)] == states
 
@@ -668,7 +688,7 @@ class TestAnycast:
         site.settle_down()
         worker.cut()
         site.settle_down()
-        assert asker.outcomes(sender) == [(0, State.RELEASED, None)]
+        assert asker.outcomes(sender) == [(0, DeliveryState.RELEASED, None)]
 
 
 class TestAcrossProtocols:
@@ -730,7 +750,7 @@ class TestLife:
         site = Site()
         first, second = site.client("same", SOLE_CONNECTION), site.client("same", SOLE_CONNECTION)
         assert not of_kind(first.events, Closed)
-        (opened,) = of_kind(second.events, Opened)
+        (opened,) = of_kind(second.events, PeerOpened)
         assert opened.properties == {"amqp:connection-establishment-failed": True}
         (closed,) = of_kind(second.events, Closed)
         assert closed.condition.name == "amqp:invalid-field"

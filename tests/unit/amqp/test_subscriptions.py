@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.amqp_values import Described, Symbol, Ulong, decode, encode
-from bridge.engine import Detached, Link, State, Terminus
+from bridge.amqp_values import DescribedValue, Symbol, Ulong, decode, encode
+from bridge.engine import DeliveryState, Detached, Link, Terminus
 from bridge.engine.terminus import source, target
 from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS
@@ -25,11 +25,11 @@ from tests.unit.amqp.wire import NOW, message, of_kind
 
 
 def application(properties: dict[str, Any]) -> bytes:
-    return encode(Described(Ulong(0x74), properties))
+    return encode(DescribedValue(Ulong(0x74), properties))
 
 
 def selecting(text: str) -> dict[str, Any]:
-    return {"jms": Described(Symbol("apache.org:selector-filter:string"), text)}
+    return {"jms": DescribedValue(Symbol("apache.org:selector-filter:string"), text)}
 
 
 class TestTopics:
@@ -41,7 +41,7 @@ class TestTopics:
         send(client, sender, "one")
         site.settle_down()
         assert [payloads(client, link) for link in links] == [[b"one"], [b"one"]]
-        assert client.outcomes(sender) == [(0, State.ACCEPTED, None)]
+        assert client.outcomes(sender) == [(0, DeliveryState.ACCEPTED, None)]
 
     @pytest.mark.parametrize("wanted", [source("topic/a", durability=2, expiry="never"), source("topic/a::mine")])
     def test_durable_subscription_outlives_the_connection_and_ends_with_close(self, wanted: Terminus) -> None:
@@ -53,7 +53,7 @@ class TestTopics:
         send(other, sender, "while away", settled=True)
         send(other, sender, "and this", first=1)
         site.settle_down()
-        assert other.outcomes(sender) == [(1, State.ACCEPTED, None)]
+        assert other.outcomes(sender) == [(1, DeliveryState.ACCEPTED, None)]
         back = site.client("subscriber")
         link = back.receiver(wanted)
         assert payloads(back, link) == [b"while away", b"and this"]
@@ -255,8 +255,8 @@ class TestTopics:
     def test_no_local(self) -> None:
         site = Site()
         client = site.client()
-        no_local = {"no-local": Described(Symbol("apache.org:no-local-filter:list"), [])}
-        other_filter = {"xpath": Described(Symbol("apache.org:xpath-filter:string"), "x = 1")}
+        no_local = {"no-local": DescribedValue(Symbol("apache.org:no-local-filter:list"), [])}
+        other_filter = {"xpath": DescribedValue(Symbol("apache.org:xpath-filter:string"), "x = 1")}
         link = client.receiver(source("topic/a", filters={**no_local, **other_filter}))
         assert set(link.source.filters) == {"no-local"}  # only what is in place is confirmed
         send(client, client.sender("topic/a"), "mine")
@@ -292,7 +292,12 @@ class TestSharedWithoutADisk:
         link = client.receiver(source("topic/a", capabilities=("shared",)), "sub")
         send(client, client.sender("topic/a"), "failed", "released", "rejected", "undeliverable")
         site.settle_down()
-        states = (State.MODIFIED_FAILED, State.RELEASED, State.REJECTED, State.MODIFIED_UNDELIVERABLE)
+        states = (
+            DeliveryState.MODIFIED_FAILED,
+            DeliveryState.RELEASED,
+            DeliveryState.REJECTED,
+            DeliveryState.MODIFIED_UNDELIVERABLE,
+        )
         for delivery, state in zip(client.deliveries(link), states, strict=True):
             client.engine.settle(link, [delivery], state)
         site.settle_down()
@@ -347,7 +352,7 @@ class TestTemporaryQueues:
         client.engine.send_all(made, 0, [application({"k": i % 4}) + message(b"%d" % i) for i in range(12)])
         site.settle_down()
         assert [payloads(client, link) for link in links] == [[b"1", b"5", b"9"], [b"2", b"6", b"10"]]
-        client.engine.settle(links[0], client.deliveries(links[0]), State.RELEASED)
+        client.engine.settle(links[0], client.deliveries(links[0]), DeliveryState.RELEASED)
         site.settle_down()
         assert payloads(client, links[0])[3:] == [b"1", b"5", b"9"]
         client.engine.detach(links[0])
@@ -365,10 +370,10 @@ class TestTemporaryQueues:
         site.settle_down()
         first, second = links
         client.engine.grant(first, 5)
-        client.engine.settle(first, client.deliveries(first), State.RELEASED)
+        client.engine.settle(first, client.deliveries(first), DeliveryState.RELEASED)
         site.settle_down()
         assert payloads(client, second) == [b"m"]
-        client.engine.settle(second, client.deliveries(second), State.RELEASED)
+        client.engine.settle(second, client.deliveries(second), DeliveryState.RELEASED)
         site.settle_down()
         assert payloads(client, first) == [b"m"], "it waits for the third one"
         client.engine.detach(other)
@@ -398,7 +403,7 @@ class TestTemporaryQueues:
         assert payloads(client, link) == [b"unsettled"]
         client.engine.detach(node)
         site.settle_down()
-        client.engine.settle(link, client.deliveries(link), State.RELEASED)
+        client.engine.settle(link, client.deliveries(link), DeliveryState.RELEASED)
         site.settle_down()
         assert payloads(client, link) == [b"unsettled"]
         assert site.router.pool.waiting_bytes == 0

@@ -11,7 +11,18 @@ from uuid import UUID
 import pytest
 
 from bridge import sections as s
-from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, Timestamp, Ubyte, Uint, Ulong, decode, encode
+from bridge.amqp_values import (
+    DecodeError,
+    DescribedValue,
+    Symbol,
+    Symbols,
+    Timestamp,
+    Ubyte,
+    Uint,
+    Ulong,
+    decode,
+    encode,
+)
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from bridge.sections import bare_message, section_at, sections
 from edge.broker.delivery.dead_letters import LossReason, dead_runs
@@ -39,7 +50,7 @@ from tests.conftest import ROOT
 
 
 def section(code: int, value: object) -> bytes:
-    return encode(Described(Ulong(code), value))
+    return encode(DescribedValue(Ulong(code), value))
 
 
 DATA = section(s.DATA, b"payload")
@@ -70,7 +81,7 @@ class TestValues:
             ({"a": 1}, "c10602a101615501"),
             (Symbols(("a", "b")), "e00602a301610162"),
             (Symbols(("a",)), "a30161"),
-            (Described(Ulong(0x70), [True]), "005370c0020141"),
+            (DescribedValue(Ulong(0x70), [True]), "005370c0020141"),
         ],
     )
     def test_encodings_of_the_standard(self, value: object, raw: str) -> None:
@@ -87,7 +98,7 @@ class TestValues:
             ("73 00000041", "A"),
             ("d0 00000005 00000001 40", [None]),
             ("f0 00000007 00000002 50 01 02", [1, 2]),
-            ("e0 07 02 00 a3 01 64 50 07 08", [Described("d", 7), Described("d", 8)]),
+            ("e0 07 02 00 a3 01 64 50 07 08", [DescribedValue("d", 7), DescribedValue("d", 8)]),
             ("b1 00000001 41", "A"),
         ],
     )
@@ -265,16 +276,16 @@ class TestToAmqp:
         assert read_header(late[: bare_message(late)[0]]) == Header(durable=True, ttl_ms=0, priority=7)
 
     def test_a_header_of_any_size_is_read_and_only_usual_ones_are_remembered(self) -> None:
-        usual = encode(Described(Ulong(0x70), [True, Ubyte(7), Uint(9)]))
+        usual = encode(DescribedValue(Ulong(0x70), [True, Ubyte(7), Uint(9)]))
         assert len(usual) <= HEADER_USUAL_BYTES_MAX
-        long = encode(Described(Ulong(0x70), [True, Ubyte(7), Uint(9), False, Uint(0), "x" * 40]))
+        long = encode(DescribedValue(Ulong(0x70), [True, Ubyte(7), Uint(9), False, Uint(0), "x" * 40]))
         assert len(long) > HEADER_USUAL_BYTES_MAX
         _read_usual_header.cache_clear()
         for _ in range(2):
             assert read_header(usual) == read_header(long) == Header(durable=True, ttl_ms=9, priority=7)
         assert _read_usual_header.cache_info().currsize == 1
         for ttl in range(HEADERS_USUAL_MAX + 5):
-            assert read_header(encode(Described(Ulong(0x70), [False, None, Uint(ttl)]))).ttl_ms == ttl
+            assert read_header(encode(DescribedValue(Ulong(0x70), [False, None, Uint(ttl)]))).ttl_ms == ttl
         assert _read_usual_header.cache_info().currsize == HEADERS_USUAL_MAX
 
     def test_mqtt_properties_find_their_places(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.engine import Attached, Engine, Event, Link, Opened
+from bridge.engine import Attached, Engine, Event, Link, PeerOpened
 from bridge.sasl import SaslClient, SaslServer
 from tests.support.machines import take_all
 
@@ -43,7 +43,7 @@ class Pipe:
             self.turn()
             self.server.open()
             self.turn()
-            assert of_kind(self.at_client, Opened)
+            assert of_kind(self.at_client, PeerOpened)
             self.forget()
 
     def turn(self, now: float = NOW, chunk: int = 1 << 20) -> None:

@@ -14,7 +14,7 @@ from edge.appliance.health import SHARED_LATELY_S, GatewayHealth
 from edge.broker.configuration import ConnectorType
 from edge.broker.listeners.admission import AdmissionFigures
 from edge.broker.model.budget import Budget
-from edge.health.problems import Problem, Severity
+from edge.health.problems import HealthProblem, Severity
 from edge.health.standing import STANDS_S
 
 
@@ -71,10 +71,10 @@ class Gateway:
             renewal=lambda: self.renewal, monotonic_s=lambda: self.now,
         )  # fmt: skip
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[HealthProblem]:
         return self.health.problems()
 
-    def only(self) -> Problem:
+    def only(self) -> HealthProblem:
         [problem] = self.problems()
         return problem
 

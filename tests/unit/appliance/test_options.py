@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.parse import parse
 from edge.broker.model.addresses import AddressTable, AddressType
 from edge.configuration.kinds import KINDS
@@ -36,15 +36,15 @@ spec:
 def test_dev_preset(tmp_path: Path, address: str, kind: AddressType) -> None:
     configuration = configuration_of(RunOptions(data=tmp_path, dev=True))
     assert AddressTable(configuration.rules, configuration.default_rule).rule(address).type is kind
-    assert {configuration.endpoint(name) for name in ("mqtt", "amqp", "http")} == {Endpoint("127.0.0.1", 0)}
+    assert {configuration.endpoint(name) for name in ("mqtt", "amqp", "http")} == {ListenEndpoint("127.0.0.1", 0)}
 
 
 def test_websocket_listeners(tmp_path: Path) -> None:
     options = RunOptions(data=tmp_path, dev=True, mqtt_ws="127.0.0.1:0", amqp_ws="[::1]:15673")
     configuration = configuration_of(options)
     assert (configuration.endpoint("mqtt-ws"), configuration.endpoint("amqp-ws")) == (
-        Endpoint("127.0.0.1", 0),
-        Endpoint("::1", 15673),
+        ListenEndpoint("127.0.0.1", 0),
+        ListenEndpoint("::1", 15673),
     )
     with pytest.raises(OptionsRefused, match=r"listens on loopback only, and 0.0.0.0"):
         configuration_of(RunOptions(data=tmp_path, dev=True, mqtt_ws="0.0.0.0:0"))
@@ -57,10 +57,10 @@ def test_hub_short_form(tmp_path: Path) -> None:
         data=tmp_path, dev=True, mqtt="127.0.0.1:1999", hub="amqp://127.0.0.1:5673", gateway="gw1", forward=("load/#",)
     )
     configuration = configuration_of(options)
-    assert configuration.endpoint("mqtt") == Endpoint("127.0.0.1", 1999)
+    assert configuration.endpoint("mqtt") == ListenEndpoint("127.0.0.1", 1999)
     assert configuration.gateway == "gw1"
     (connector,), (forwarder,) = configuration.connectors, configuration.forwarders
-    assert connector.endpoints == (Endpoint("127.0.0.1", 5673),)
+    assert connector.endpoints == (ListenEndpoint("127.0.0.1", 5673),)
     assert (connector.container, forwarder.filter, forwarder.connector) == ("gw1", "load/#", connector.name)
 
 
@@ -89,6 +89,8 @@ def test_applied_resources_are_served(tmp_path: Path) -> None:
     configuration = configuration_of(RunOptions(data=tmp_path))
     assert configuration.gateway == "north"
     assert [str(listener.endpoint) for listener in configuration.listeners] == ["0.0.0.0:1883"]
-    assert configuration_of(RunOptions(data=tmp_path, mqtt="127.0.0.1:0")).endpoint("mqtt") == Endpoint("127.0.0.1", 0)
+    assert configuration_of(RunOptions(data=tmp_path, mqtt="127.0.0.1:0")).endpoint("mqtt") == ListenEndpoint(
+        "127.0.0.1", 0
+    )
     with pytest.raises(OptionsRefused, match="loopback"):
         configuration_of(RunOptions(data=tmp_path, dev=True))

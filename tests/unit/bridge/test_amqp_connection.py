@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bridge.amqp_connection import AmqpConnection, LinkDown, LinkUp
-from bridge.engine import Attached, Condition, Detached, Dispositions, Engine, Link, Opened, Transfers
-from bridge.uplink import Shell
+from bridge.engine import Attached, Condition, Detached, Dispositions, Engine, Link, PeerOpened, Transfers
+from bridge.uplink import UplinkShell
 from tests.support.machines import take_all
 from tests.unit.amqp.wire import message
 
@@ -31,7 +31,7 @@ class RecordedLinks:
     def deadline(self) -> float | None:
         return 7.0
 
-    def driven_by(self, driver: Shell) -> None:
+    def driven_by(self, driver: UplinkShell) -> None:
         self.calls.append("driven by")
 
     def carried(self, size: int) -> None:
@@ -91,7 +91,7 @@ class Peers:
             out, back = self.connection.data_to_send(), self.peer.data_to_send()
             busy = bool(out or back)
             for event in take_all(self.peer, out, 0.0) if out else ():
-                if isinstance(event, Opened):
+                if isinstance(event, PeerOpened):
                     self.peer.open()
                 elif isinstance(event, Attached):
                     self.peer.accept(event.link)

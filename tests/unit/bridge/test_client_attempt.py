@@ -11,13 +11,13 @@ import pytest
 from bridge import client_attempt
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.client_attempt import Carriage, ClientAttempt, ConnectorError
-from bridge.dialer import Attempt, Dialer, Endpoint
+from bridge.dialer import Attempt, Dialer, PeerEndpoint
 from bridge.forwarders.inbox import Incoming, Settle
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.message import Run
 from tests.support.feeding import Bench, running, until
 
-HERE = Endpoint("127.0.0.1", 1)
+HERE = PeerEndpoint("127.0.0.1", 1)
 
 
 class Inbox:
@@ -47,7 +47,7 @@ class Inbox:
     def receive(self, messages: Sequence[Incoming]) -> None:
         self.open += [message.token for message in messages if message.token is not None]
 
-    def commit(self, outcome: Outcome = Outcome.ACCEPTED) -> None:
+    def commit(self, outcome: ForwardOutcome = ForwardOutcome.ACCEPTED) -> None:
         """What it has is on disk, or is not."""
         tokens, self.open = self.open, []
         if self._settle is not None:
@@ -63,7 +63,7 @@ class Client:
         self.events = events
         self.answered: list[int] = []
 
-    async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
+    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
         carriage.up("somebody")
         (inbox,) = carriage.inboxes
         try:
@@ -75,9 +75,9 @@ class Client:
         finally:
             self.events.append(f"good-bye, {len(self.answered)} answered")
 
-    def _answered(self, token: int) -> Callable[[Outcome], None]:
-        def answered(outcome: Outcome) -> None:
-            if outcome is Outcome.ACCEPTED:
+    def _answered(self, token: int) -> Callable[[ForwardOutcome], None]:
+        def answered(outcome: ForwardOutcome) -> None:
+            if outcome is ForwardOutcome.ACCEPTED:
                 self.answered.append(token)
 
         return answered
@@ -94,7 +94,7 @@ class Site:
         backoff = Backoff(BackoffPolicy(first_s=60.0, limit_s=60.0, stable_s=60.0), lambda: 0.5)
         self.dialer = Dialer([HERE], self._attempt, backoff=backoff)
 
-    def _attempt(self, dialer: Dialer, endpoint: Endpoint) -> Attempt:
+    def _attempt(self, dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
         return ClientAttempt(dialer, endpoint, Client(self.events), self.bench.outbox, self.bench.inboxes)
 
     async def take(self) -> None:
@@ -195,7 +195,7 @@ async def test_of_three_of_a_name_the_last_has_the_connection() -> None:
 @running
 async def test_a_good_bye_without_end_keeps_no_dialer() -> None:
     class Stubborn(Client):
-        async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
+        async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
             carriage.up("somebody")
             try:
                 await over.wait()
@@ -206,7 +206,7 @@ async def test_a_good_bye_without_end_keeps_no_dialer() -> None:
     bench = Bench()
     backoff = Backoff(BackoffPolicy(first_s=60.0, limit_s=60.0, stable_s=60.0), lambda: 0.5)
 
-    def attempt(dialer: Dialer, endpoint: Endpoint) -> Attempt:
+    def attempt(dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
         return ClientAttempt(dialer, endpoint, Stubborn([]), bench.outbox, [], close_timeout_s=0.05)
 
     dialer = Dialer([HERE], attempt, backoff=backoff)
@@ -223,7 +223,7 @@ async def test_a_good_bye_without_end_keeps_no_dialer() -> None:
 @running
 async def test_an_attempt_that_is_ended_before_it_is_up() -> None:
     class Silent(Client):
-        async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
+        async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
             self.events.append("asked")
             await asyncio.get_running_loop().create_future()
 
@@ -240,7 +240,7 @@ async def test_an_attempt_that_is_ended_before_it_is_up() -> None:
 @running
 async def test_one_that_fails_says_so_at_once() -> None:
     class Failing(Client):
-        async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
+        async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
             carriage.up("somebody")
             raise ConnectorError("it is over")
 

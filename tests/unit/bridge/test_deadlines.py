@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bridge.transport.deadlines import COARSE_S, FINE_S, HORIZON_S, Deadlines, Slot, deadlines_of
+from bridge.transport.deadlines import COARSE_S, FINE_S, HORIZON_S, Deadlines, DeadlineSlot, deadlines_of
 
 LOADED_S = 5.0
 """What a machine that runs other tests may add."""
@@ -34,7 +34,7 @@ class Faulty:
         raise ValueError("a fault of one")
 
 
-def slot_after(deadlines: Deadlines, seconds: float) -> tuple[Slot, float]:
+def slot_after(deadlines: Deadlines, seconds: float) -> tuple[DeadlineSlot, float]:
     deadline = asyncio.get_running_loop().time() + seconds
     return deadlines.watch(Faulty(), deadline), deadline
 

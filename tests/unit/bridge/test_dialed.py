@@ -19,7 +19,7 @@ import pytest
 from bridge.transport import tls
 from bridge.transport.borrowed import socket_of
 from bridge.transport.dialed import NoTlsError, transport_over
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.served import ServedTransport
 from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls import OWED_BYTES_MAX, TlsTransport
@@ -479,20 +479,20 @@ class TestTurns:
 
 
 class Metered:
-    """`bridge.transport.driver.Meter`."""
+    """`bridge.transport.driver.MemoryMeter`."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
 
-    def begun(self, driver: Driver) -> None: ...
+    def begun(self, driver: ConnectionDriver) -> None: ...
 
-    def identified(self, driver: Driver, user: str) -> bool:
+    def identified(self, driver: ConnectionDriver, user: str) -> bool:
         return True
 
-    def held(self, driver: Driver, held_bytes: int) -> None:
+    def held(self, driver: ConnectionDriver, held_bytes: int) -> None:
         self.seen.append(held_bytes)
 
-    def ended(self, driver: Driver) -> None: ...
+    def ended(self, driver: ConnectionDriver) -> None: ...
 
 
 def test_what_is_not_decrypted_is_in_the_meter(place: Place) -> None:
@@ -502,7 +502,7 @@ def test_what_is_not_decrypted_is_in_the_meter(place: Place) -> None:
             end = await made.up(place.server())
             told = made.heard.told
             connection = Later()
-            driver = Driver(
+            driver = ConnectionDriver(
                 connection, lambda _: Nobody(), write_bytes_max=1, meter=meter, gone=lambda _: told.append("lost")
             )
             made.heard.transport.set_protocol(driver)

@@ -8,27 +8,27 @@ from collections.abc import Callable
 import pytest
 
 from bridge.backoff import Backoff, BackoffPolicy
-from bridge.dialer import AttemptError, Dialer, Endpoint
+from bridge.dialer import AttemptError, Dialer, PeerEndpoint
 
 
 @pytest.mark.parametrize(
     ("url", "endpoint", "text"),
     [
-        ("amqp://hub:5700", Endpoint("hub", 5700), "amqp://hub:5700"),
-        ("amqp://hub", Endpoint("hub", 5672), "amqp://hub:5672"),
-        ("amqps://hub/", Endpoint("hub", 5671, tls=True), "amqps://hub:5671"),
-        ("amqp://[::1]:1", Endpoint("::1", 1), "amqp://[::1]:1"),
+        ("amqp://hub:5700", PeerEndpoint("hub", 5700), "amqp://hub:5700"),
+        ("amqp://hub", PeerEndpoint("hub", 5672), "amqp://hub:5672"),
+        ("amqps://hub/", PeerEndpoint("hub", 5671, tls=True), "amqps://hub:5671"),
+        ("amqp://[::1]:1", PeerEndpoint("::1", 1), "amqp://[::1]:1"),
     ],
 )
-def test_endpoint(url: str, endpoint: Endpoint, text: str) -> None:
-    assert Endpoint.parse(url) == endpoint
+def test_endpoint(url: str, endpoint: PeerEndpoint, text: str) -> None:
+    assert PeerEndpoint.parse(url) == endpoint
     assert str(endpoint) == text
 
 
 @pytest.mark.parametrize("url", ["hub:5672", "http://hub", "amqp://", "amqp://hub/queue", "amqp://hub:99999", ""])
 def test_what_is_no_endpoint(url: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        Endpoint.parse(url)
+        PeerEndpoint.parse(url)
 
 
 class _Refusing:
@@ -50,7 +50,7 @@ class _Refusing:
 def test_a_peer_that_asks_to_be_left_alone_is(caplog: pytest.LogCaptureFixture) -> None:
     async def dial() -> None:
         backoff = Backoff(BackoffPolicy(first_s=0.01, limit_s=0.02), lambda: 0.5)
-        dialer = Dialer([Endpoint("h", 1, scheme="http")], lambda _dialer, _endpoint: _Refusing(), backoff=backoff)
+        dialer = Dialer([PeerEndpoint("h", 1, scheme="http")], lambda _dialer, _endpoint: _Refusing(), backoff=backoff)
         dialer.start()
         async with asyncio.timeout(10):
             while "next attempt" not in caplog.text:
@@ -70,7 +70,7 @@ class _Peers:
         self.enough = asyncio.Event()
         self._dials, self._answering = dials, answering
 
-    def attempt(self, dialer: Dialer, endpoint: Endpoint) -> _Answering:
+    def attempt(self, dialer: Dialer, endpoint: PeerEndpoint) -> _Answering:
         self.dialled.append(endpoint.port)
         if len(self.dialled) >= self._dials:
             self.enough.set()
@@ -104,7 +104,7 @@ def dialled(dials: int, *, answering: set[int], resumed: bool = False) -> list[i
         peers = _Peers(dials, answering)
         wait_s = 60.0 if resumed else 0.001  # who resumes does not wait
         backoff = Backoff(BackoffPolicy(first_s=wait_s, limit_s=wait_s), lambda: 0.5)
-        dialer = Dialer([Endpoint("h", port) for port in (1, 2, 3)], peers.attempt, backoff=backoff)
+        dialer = Dialer([PeerEndpoint("h", port) for port in (1, 2, 3)], peers.attempt, backoff=backoff)
         dialer.start()
         async with asyncio.timeout(10):
             await peers.enough.wait()
@@ -137,7 +137,7 @@ class _Peer:
         self.attempts = 0
         self.standing: asyncio.Future[None] | None = None
 
-    def attempt(self, dialer: Dialer, _endpoint: Endpoint) -> _Standing:
+    def attempt(self, dialer: Dialer, _endpoint: PeerEndpoint) -> _Standing:
         self.attempts += 1
         return _Standing(self, dialer)
 
@@ -175,7 +175,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 def _waits_long(peer: _Peer, shown: Callable[[], object]) -> Dialer:
     backoff = Backoff(BackoffPolicy(first_s=3_600.0, limit_s=3_600.0), lambda: 0.5)
-    return Dialer([Endpoint("h", 1)], peer.attempt, backoff=backoff, shown=shown)
+    return Dialer([PeerEndpoint("h", 1)], peer.attempt, backoff=backoff, shown=shown)
 
 
 def test_a_replaced_certificate_ends_the_wait() -> None:

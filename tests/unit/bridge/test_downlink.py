@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from bridge.command import Command, fault, message, read
-from bridge.downlink import Downlink, Line
+from bridge.command import HubCommand, fault, message, read
+from bridge.downlink import Downlink, GatewayLink
 from bridge.engine import Closed, Condition, Detached, Engine
 from bridge.engine.terminus import source
 from bridge.forwarders.inbox import Incoming, Settle
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.forwarders.receivers import Receivers
 from bridge.intake import Intake
 from bridge.limits import (
@@ -31,17 +31,17 @@ class Given:
     """A source that notes what it is told."""
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
-        self.settlements: list[tuple[int, Outcome, str]] = []
-        self.over: list[Line] = []
+        self.lines: list[GatewayLink] = []
+        self.settlements: list[tuple[int, ForwardOutcome, str]] = []
+        self.over: list[GatewayLink] = []
 
-    def ready(self, line: Line) -> None:
+    def ready(self, line: GatewayLink) -> None:
         self.lines.append(line)
 
-    def settled(self, line: Line, tag: int, outcome: Outcome, why: str) -> None:
+    def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
         self.settlements.append((tag, outcome, why))
 
-    def ended(self, line: Line) -> None:
+    def ended(self, line: GatewayLink) -> None:
         self.over.append(line)
 
 
@@ -106,7 +106,7 @@ class Pair:
                 elif hasattr(event, "link") and not hasattr(event, "items"):
                     self.receivers.attached(event.link)
 
-    def answer(self, outcome: Outcome, why: str = "") -> None:
+    def answer(self, outcome: ForwardOutcome, why: str = "") -> None:
         assert self.taker.settle is not None
         message = self.taker.messages.pop(0)
         assert message.token is not None
@@ -123,9 +123,9 @@ def test_a_gateway_gets_as_much_as_it_takes() -> None:
     assert line.credit == 0
     pair.settle()
     assert [each.run.bodies[0][-3:] for each in pair.taker.messages] == [b"one", b"two"]
-    pair.answer(Outcome.ACCEPTED)
-    pair.answer(Outcome.REJECTED, "no such device")
-    assert pair.source.settlements == [(7, Outcome.ACCEPTED, ""), (8, Outcome.REJECTED, "no such device")]
+    pair.answer(ForwardOutcome.ACCEPTED)
+    pair.answer(ForwardOutcome.REJECTED, "no such device")
+    assert pair.source.settlements == [(7, ForwardOutcome.ACCEPTED, ""), (8, ForwardOutcome.REJECTED, "no such device")]
     assert pair.source.lines[-1] is line, "there is room again"
 
 
@@ -133,8 +133,8 @@ def test_what_is_given_back_is_nobody_s() -> None:
     pair = Pair()
     pair.source.lines[0].send(1, data_section(b"one"))
     pair.settle()
-    pair.answer(Outcome.RELEASED)
-    assert pair.source.settlements == [(1, Outcome.RELEASED, "")]
+    pair.answer(ForwardOutcome.RELEASED)
+    assert pair.source.settlements == [(1, ForwardOutcome.RELEASED, "")]
 
 
 def test_a_hub_that_knows_no_such_word_refuses_and_the_link_stays() -> None:
@@ -172,9 +172,9 @@ def test_who_leaves_gives_back_what_comes_now_and_answers_what_came() -> None:
     pair.receivers.leave(lambda: left.append(True))
     line.send(2, data_section(b"two"))
     pair.settle()
-    assert pair.source.settlements == [(2, Outcome.RELEASED, "")]
-    pair.answer(Outcome.ACCEPTED)
-    assert pair.source.settlements[1:] == [(1, Outcome.ACCEPTED, "")]
+    assert pair.source.settlements == [(2, ForwardOutcome.RELEASED, "")]
+    pair.answer(ForwardOutcome.ACCEPTED)
+    assert pair.source.settlements[1:] == [(1, ForwardOutcome.ACCEPTED, "")]
     assert not left
     assert pair.taker.left is not None
     pair.taker.left()
@@ -210,7 +210,7 @@ def test_anybody_else_s_links_are_still_refused() -> None:
     assert detached[-1].condition == Condition("amqp:not-found", "nothing is here under 'plant/1'")
 
 
-COMMAND = Command(
+COMMAND = HubCommand(
     id="a1", device="pump7", name="on", payload=b"{}", content_type="application/json", ttl_ms=5_000, response=True
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from bridge.transport.dialed import transport_over
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.served import UnreadError
 from tests.support.serving import close
 
@@ -103,13 +103,13 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> Non
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         connection = Chatty()
-        made: list[Driver] = []
+        made: list[ConnectionDriver] = []
         gone = asyncio.Event()
 
-        def accept() -> Driver:
+        def accept() -> ConnectionDriver:
             limit = UNREAD_BYTES_MAX if bounded else None
             made.append(
-                Driver(
+                ConnectionDriver(
                     connection,
                     lambda _: Nobody(),
                     write_bytes_max=1 << 16,
@@ -151,12 +151,12 @@ def test_a_peer_we_dialed_that_does_not_read_is_left() -> None:
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        connection, made = Chatty(), list[Driver]()
+        connection, made = Chatty(), list[ConnectionDriver]()
         gone = asyncio.Event()
 
-        def make() -> Driver:
+        def make() -> ConnectionDriver:
             made.append(
-                Driver(
+                ConnectionDriver(
                     connection,
                     lambda _: Nobody(),
                     write_bytes_max=1 << 16,
@@ -196,7 +196,9 @@ def test_a_read_without_an_answer_is_not_written_and_deadlines_are_watched_on() 
         connection.deadline = loop.time()
         gone = asyncio.Event()
         server = await loop.create_server(
-            lambda: Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16, gone=lambda _: gone.set()),
+            lambda: ConnectionDriver(
+                connection, lambda _: Nobody(), write_bytes_max=1 << 16, gone=lambda _: gone.set()
+            ),
             "127.0.0.1",
             0,
         )
@@ -228,7 +230,9 @@ def test_without_a_deadline_nothing_is_watched_until_there_is_one() -> None:
         loop = asyncio.get_running_loop()
         connection, gone = Later(), asyncio.Event()
         server = await loop.create_server(
-            lambda: Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16, gone=lambda _: gone.set()),
+            lambda: ConnectionDriver(
+                connection, lambda _: Nobody(), write_bytes_max=1 << 16, gone=lambda _: gone.set()
+            ),
             "127.0.0.1",
             0,
         )

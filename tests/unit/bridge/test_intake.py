@@ -10,8 +10,8 @@ import pytest
 
 from bridge import plain
 from bridge.batch import CAPABILITY, Batch, cost, encode
-from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State
-from bridge.intake import Intake, IntakeLimits, Unread
+from bridge.engine import Attached, Closed, Condition, DeliveryState, Detached, Dispositions, Engine, Link
+from bridge.intake import Intake, IntakeLimits, UnreadDelivery
 from bridge.limits import LEDGER_BYTES_MAX, STATUS_BYTES_MAX
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
@@ -62,7 +62,7 @@ class Service:
     def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None:
         self.calls.append(("status", gateway, document))
 
-    def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
+    def unreadable_arrived(self, intake: Intake, token: int, unread: UnreadDelivery, gateway: str) -> None:
         self.tokens.append(token)
         self.calls.append(("unread", unread))
 
@@ -115,7 +115,7 @@ class Pair:
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
-    def outcomes(self) -> list[tuple[int, State]]:
+    def outcomes(self) -> list[tuple[int, DeliveryState]]:
         return [(tag, state) for event in self.told(Dispositions) for tag, state, _, _ in event.items]
 
 
@@ -179,7 +179,7 @@ class TestSettlement:
         assert pair.intake.unsettled[0] == 2
         pair.intake.accept(reversed(pair.service.tokens))
         pair.settle()
-        assert sorted(pair.outcomes) == [(0, State.ACCEPTED), (1, State.ACCEPTED)]
+        assert sorted(pair.outcomes) == [(0, DeliveryState.ACCEPTED), (1, DeliveryState.ACCEPTED)]
         assert pair.intake.unsettled == (0, 0)
 
     def test_a_batch_says_how_far_the_store_went(self) -> None:
@@ -195,7 +195,7 @@ class TestSettlement:
         pair.send(pair.attach("telemetry", batching=True), batch_message())
         pair.intake.accept([*pair.service.tokens, *pair.service.tokens, 99])
         pair.settle()
-        assert pair.outcomes == [(0, State.ACCEPTED)]
+        assert pair.outcomes == [(0, DeliveryState.ACCEPTED)]
         pair.intake.handle(pair.server.receive_eof(0.0))
         pair.intake.accept(pair.service.tokens)
         pair.intake.release(pair.service.tokens)
@@ -206,7 +206,7 @@ class TestSettlement:
         pair.intake.reject(pair.service.tokens[0], "amqp:not-allowed", "wrong space")
         pair.settle()
         [event] = pair.told(Dispositions)
-        assert event.items[0][1] is State.REJECTED
+        assert event.items[0][1] is DeliveryState.REJECTED
         assert event.items[0][3] == Condition("amqp:not-allowed", "wrong space")
 
     def test_release_takes_everything_after_it_along_and_ends_the_connection(self) -> None:
@@ -215,7 +215,7 @@ class TestSettlement:
         pair.intake.release([pair.service.tokens[1]])
         pair.intake.accept(pair.service.tokens)
         pair.settle()
-        assert [state for _, state in sorted(pair.outcomes)[1:]] == [State.RELEASED] * 3
+        assert [state for _, state in sorted(pair.outcomes)[1:]] == [DeliveryState.RELEASED] * 3
         assert [event.condition.name for event in pair.told(Closed)] == ["amqp:resource-limit-exceeded"]
 
     def test_what_comes_settled_has_a_token_that_settles_nothing(self) -> None:
@@ -245,7 +245,7 @@ class TestMalformed:
         assert pair.outcomes == [], "not answered before it is durable"
         pair.intake.accept(pair.service.tokens)
         pair.settle()
-        assert pair.outcomes == [(0, State.ACCEPTED)]
+        assert pair.outcomes == [(0, DeliveryState.ACCEPTED)]
         assert pair.intake.malformed == 1
         assert pair.told(Closed) == []
         if batching:
@@ -256,14 +256,14 @@ class TestMalformed:
     def test_a_status_is_refused(self, message: bytes) -> None:
         pair = Pair()
         pair.send(pair.attach("status"), message)
-        assert pair.outcomes == [(0, State.REJECTED)]
+        assert pair.outcomes == [(0, DeliveryState.REJECTED)]
         assert pair.told(Closed) == []
 
     @pytest.mark.parametrize("body", [b"", b"[1]", b'{"a":', b'"\xff"', b"\xff", b'{"a":' + b"[" * 50_000])
     def test_documents_are_json_objects(self, body: bytes) -> None:
         pair = Pair()
         pair.send(pair.attach("status"), plain.data_section(body))
-        assert pair.outcomes == [(0, State.REJECTED)]
+        assert pair.outcomes == [(0, DeliveryState.REJECTED)]
 
 
 class TestDocuments:
@@ -280,7 +280,7 @@ class TestDocuments:
         pair = Pair()
         pair.send(pair.attach("status"), plain.data_section(b'{"state": "up"}'))
         assert pair.service.calls[-1] == ("status", "gw1", {"state": "up"})
-        assert pair.outcomes == [(0, State.ACCEPTED)]
+        assert pair.outcomes == [(0, DeliveryState.ACCEPTED)]
 
     def test_ledger_waits_for_the_service(self) -> None:
         pair = Pair()
@@ -289,7 +289,7 @@ class TestDocuments:
         assert pair.outcomes == []
         pair.intake.accept(pair.service.tokens)
         pair.settle()
-        assert pair.outcomes == [(0, State.ACCEPTED)]
+        assert pair.outcomes == [(0, DeliveryState.ACCEPTED)]
 
 
 class TestPlain:

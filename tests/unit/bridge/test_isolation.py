@@ -11,7 +11,7 @@ import pytest
 
 from bridge.engine import Link, Transfers
 from bridge.transport.deadlines import deadlines_of
-from bridge.transport.driver import Driver, Owner
+from bridge.transport.driver import ConnectionDriver, ConnectionOwner
 
 PAYLOAD = b"the pressure of vessel 7"
 
@@ -27,7 +27,7 @@ class StubTransport(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.aborted = 0
-        self.driver: Driver | None = None
+        self.driver: ConnectionDriver | None = None
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -117,10 +117,10 @@ class Session:
 class Side:
     """One driver with its machine and its owner."""
 
-    def __init__(self, make: Callable[[Driver], Owner] | None = None) -> None:
+    def __init__(self, make: Callable[[ConnectionDriver], ConnectionOwner] | None = None) -> None:
         self.machine, self.session, self.transport = Echo(), Session(), StubTransport()
-        self.gone: list[Driver] = []
-        self.driver = Driver(
+        self.gone: list[ConnectionDriver] = []
+        self.driver = ConnectionDriver(
             self.machine, make or (lambda _: self.session), write_bytes_max=1 << 16, gone=self.gone.append
         )
         self.transport.driver = self.driver
@@ -136,7 +136,7 @@ async def turns(count: int = 4) -> None:
         await asyncio.sleep(0)
 
 
-def raising_maker(_: Driver) -> Owner:
+def raising_maker(_: ConnectionDriver) -> ConnectionOwner:
     raise Fault("owner")
 
 

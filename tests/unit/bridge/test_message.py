@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bridge.batch import decode, encode
 from bridge.engine import Link, Transfers
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.message import Run, Stored
 
 SECRET = b"the pressure of vessel 7"
@@ -29,7 +29,9 @@ class TestRepresentation:
 
     def test_transfers_and_batches_show_none(self) -> None:
         link = Link(None, None, "sender", is_sender=False, ours=False)
-        batch = decode(encode([Stored(7, 9, Run("a", "d", 1, b"", [SECRET]))], space="s", epoch="e", lane=Lane.LIVE))
+        batch = decode(
+            encode([Stored(7, 9, Run("a", "d", 1, b"", [SECRET]))], space="s", epoch="e", lane=BatchLane.LIVE)
+        )
 
         assert "vessel" not in repr(Transfers(link, range(1), [SECRET], settled=False))
         assert "vessel" not in repr(batch)

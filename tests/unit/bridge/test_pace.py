@@ -6,11 +6,11 @@ import datetime
 
 import pytest
 
-from bridge.lane import Lane
-from bridge.pace import LOOK_S_MAX, Pace, Pacer, Spent
+from bridge.lane import BatchLane
+from bridge.pace import LOOK_S_MAX, Pacer, PaceSettings, Spent
 from tests.unit.bridge.test_uplink_lanes import Bench
 
-LIVE, BACKLOG = Lane.LIVE, Lane.BACKLOG
+LIVE, BACKLOG = BatchLane.LIVE, BatchLane.BACKLOG
 
 
 def at(text: str) -> float:
@@ -28,7 +28,7 @@ class Clock:
 NOVEMBER = "2026-11-22T12:00"
 
 
-def pacer(pace: Pace, clock: Clock | None = None, *, gateway: str = "gw1", spent: Spent | None = None) -> Pacer:
+def pacer(pace: PaceSettings, clock: Clock | None = None, *, gateway: str = "gw1", spent: Spent | None = None) -> Pacer:
     made = Pacer(pace, gateway, utc_s=clock or Clock(NOVEMBER), spent=spent)
     made.begin(100.0)
     return made
@@ -36,7 +36,7 @@ def pacer(pace: Pace, clock: Clock | None = None, *, gateway: str = "gw1", spent
 
 class TestRate:
     def test_a_backlog_spends_what_is_there_and_the_live_lane_may_go_into_debt(self) -> None:
-        paced = pacer(Pace(rate=1_000))
+        paced = pacer(PaceSettings(rate=1_000))
         assert paced.waits_until(BACKLOG, 600, 100.0) is None
         paced.sent(600, 100.0)
         assert paced.waits_until(BACKLOG, 600, 100.0) == pytest.approx(100.2)
@@ -46,7 +46,7 @@ class TestRate:
         assert paced.waits_until(LIVE, 600, 100.2) is None
 
     def test_over_a_while_it_is_kept_to(self) -> None:
-        paced, now, sent = pacer(Pace(rate=1_000)), 100.0, 0
+        paced, now, sent = pacer(PaceSettings(rate=1_000)), 100.0, 0
         while now < 200.0:
             until = paced.waits_until(BACKLOG, 300, now)
             if until is None:
@@ -57,7 +57,7 @@ class TestRate:
         assert sent == pytest.approx(100_000, rel=0.02)
 
     def test_a_batch_larger_than_a_second_of_it_leaves_once_the_second_is_full(self) -> None:
-        paced = pacer(Pace(rate=1_000))
+        paced = pacer(PaceSettings(rate=1_000))
         assert paced.waits_until(BACKLOG, 50_000, 100.0) is None
         paced.sent(50_000, 100.0)
         assert paced.waits_until(BACKLOG, 50_000, 100.0) == pytest.approx(150.0)
@@ -66,7 +66,7 @@ class TestRate:
 class TestBudget:
     def test_it_ends_with_the_month(self) -> None:
         clock = Clock(NOVEMBER)
-        paced = pacer(Pace(monthly_budget=1_000), clock)
+        paced = pacer(PaceSettings(monthly_budget=1_000), clock)
         paced.carried(800)
         assert paced.used == 0.8
         assert paced.waits_until(LIVE, 1, 100.0) is None
@@ -78,12 +78,12 @@ class TestBudget:
         assert (paced.spent.month, paced.spent.bytes, paced.is_used_up) == ("2026-12", 0, False)
 
     def test_it_counts_on_over_a_restart(self) -> None:
-        assert pacer(Pace(monthly_budget=1_000), spent=Spent("2026-11", 900)).used == 0.9
-        assert pacer(Pace(monthly_budget=1_000), spent=Spent("2026-10", 900)).used == 0.0
+        assert pacer(PaceSettings(monthly_budget=1_000), spent=Spent("2026-11", 900)).used == 0.9
+        assert pacer(PaceSettings(monthly_budget=1_000), spent=Spent("2026-10", 900)).used == 0.0
 
     def test_a_clock_that_may_be_wrong_takes_no_month_back(self) -> None:
         clock = Clock("1970-01-01T00:00")
-        paced = pacer(Pace(monthly_budget=1_000), clock, spent=Spent("2026-11", 900))
+        paced = pacer(PaceSettings(monthly_budget=1_000), clock, spent=Spent("2026-11", 900))
         assert paced.used == 0.9
         clock.utc_s = at("2035-01-01T00:00")
         paced.look(clock_good=False)
@@ -101,19 +101,19 @@ class TestQuietHours:
         [("21:59", False), ("22:00", True), ("23:59", True), ("00:00", True), ("05:59", True), ("06:00", False)],
     )
     def test_over_midnight(self, time: str, quiet: bool) -> None:
-        paced = pacer(Pace(quiet_hours="22:00-06:00"), Clock(f"2026-11-22T{time}"))
+        paced = pacer(PaceSettings(quiet_hours="22:00-06:00"), Clock(f"2026-11-22T{time}"))
         assert paced.is_quiet(BACKLOG) is quiet
         assert not paced.is_quiet(LIVE)
         assert (paced.waits_until(BACKLOG, 1, 100.0) is not None) is quiet
 
     def test_within_a_day_and_for_the_live_lane_too(self) -> None:
-        pace = Pace(quiet_hours="08:00-18:00", quiet_live=True)
+        pace = PaceSettings(quiet_hours="08:00-18:00", quiet_live=True)
         assert pacer(pace).is_quiet(LIVE)
         assert not pacer(pace, Clock("2026-11-22T18:00")).is_quiet(LIVE)
 
 
 def test_each_gateway_begins_with_its_backlog_at_a_time_of_its_own() -> None:
-    pace = Pace(start_jitter_s=60.0)
+    pace = PaceSettings(start_jitter_s=60.0)
     starts = [pacer(pace, gateway=f"gw{number}").waits_until(BACKLOG, 1, 100.0) for number in range(1_000)]
     assert all(start is not None and 100.0 <= start < 160.0 for start in starts)
     tenths = [sum(100 + 6 * i <= (start or 0) < 106 + 6 * i for start in starts) for i in range(10)]
@@ -124,7 +124,7 @@ def test_each_gateway_begins_with_its_backlog_at_a_time_of_its_own() -> None:
 
 class TestUplink:
     def test_it_keeps_to_the_pace_and_says_when_it_goes_on(self) -> None:
-        bench = Bench(pacer=pacer(Pace(rate=1_000)))
+        bench = Bench(pacer=pacer(PaceSettings(rate=1_000)))
         bench.left(b"1")
         assert bench.flush() == [("BACKLOG", [b"1"])]
         bench.left(b"2", position=1)
@@ -135,7 +135,7 @@ class TestUplink:
         assert bench.flush() == [("BACKLOG", [b"2"])]
 
     def test_what_is_used_up_stays_in_the_store(self) -> None:
-        paced = pacer(Pace(monthly_budget=10_000))
+        paced = pacer(PaceSettings(monthly_budget=10_000))
         bench = Bench(pacer=paced)
         bench.uplink.carried(10_000)
         bench.come(b"1")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from bridge import plain
-from bridge.engine import Condition, Link, State
+from bridge.engine import Condition, DeliveryState, Link
 from bridge.reports import OLDER_COPY, Reports
 
 
@@ -49,7 +49,7 @@ class Bench:
     def loss(self) -> None:
         self.reports.ledger({"ranges": []}, self.told.append)
 
-    def answer(self, state: State, condition: Condition | None = None) -> None:
+    def answer(self, state: DeliveryState, condition: Condition | None = None) -> None:
         self.reports.flush()
         self.reports.settled(self.link, [(self.wire.sent[-1][0], state, True, condition)])
 
@@ -65,21 +65,21 @@ def test_the_ledger_waits_for_the_hub_s_word() -> None:
     bench.reports.announce()
     assert bench.sent() == [{"lineage": {"epoch": "e0", "openings": ["o"]}}]
     assert bench.reports.held
-    bench.answer(State.ACCEPTED)
+    bench.answer(DeliveryState.ACCEPTED)
     assert not bench.reports.held
     assert bench.sent()[1:] == [{"ranges": []}]
-    bench.answer(State.ACCEPTED)
+    bench.answer(DeliveryState.ACCEPTED)
     assert bench.told == [True]
 
 
 def test_an_older_copy_forks_and_tells_its_new_lineage() -> None:
     bench = Bench()
     bench.reports.announce()
-    bench.answer(State.REJECTED, Condition(OLDER_COPY, "o7"))
+    bench.answer(DeliveryState.REJECTED, Condition(OLDER_COPY, "o7"))
     assert bench.shared == ["o7"]
     assert bench.reports.held
     assert bench.sent()[-1] == {"lineage": {"epoch": "e1", "openings": ["o"]}}
-    bench.answer(State.ACCEPTED)
+    bench.answer(DeliveryState.ACCEPTED)
     assert not bench.reports.held
     assert not bench.reports.stuck
 
@@ -87,7 +87,7 @@ def test_an_older_copy_forks_and_tells_its_new_lineage() -> None:
 def test_a_store_that_cannot_fork() -> None:
     bench = Bench(forks=False)
     bench.reports.announce()
-    bench.answer(State.REJECTED, Condition(OLDER_COPY))
+    bench.answer(DeliveryState.REJECTED, Condition(OLDER_COPY))
     assert (bench.reports.stuck, bench.reports.held, len(bench.sent())) == (True, True, 1)
     bench.reports.detached()
     bench.connect()
@@ -98,7 +98,7 @@ def test_a_hub_that_compares_no_lineages() -> None:
     bench = Bench()
     bench.loss()
     bench.reports.announce()
-    bench.answer(State.REJECTED, Condition("amqp:decode-error"))
+    bench.answer(DeliveryState.REJECTED, Condition("amqp:decode-error"))
     assert bench.shared == []
     assert bench.sent()[1:] == [{"ranges": []}]
 
@@ -119,7 +119,7 @@ def test_a_connection_that_breaks_before_the_answer() -> None:
     bench.connect()
     assert bench.reports.held
     bench.reports.announce()
-    bench.answer(State.ACCEPTED)
+    bench.answer(DeliveryState.ACCEPTED)
     assert not bench.reports.held
 
 
@@ -128,5 +128,5 @@ def test_what_has_not_left_is_made_anew() -> None:
     bench.loss()
     bench.reports.clear()
     bench.reports.announce()
-    bench.answer(State.ACCEPTED)
+    bench.answer(DeliveryState.ACCEPTED)
     assert len(bench.sent()) == 1

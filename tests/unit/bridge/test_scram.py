@@ -12,7 +12,7 @@ from bridge.sasl.scram import (
     ScramClient,
     ScramError,
     ScramServer,
-    Verifier,
+    ScramVerifier,
     derive,
     prepare,
 )
@@ -26,7 +26,7 @@ CLIENT_FINAL = (
 )
 SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-PENCIL = Verifier(SALT, 4096, [derive("pencil", SALT, 4096)])
+PENCIL = ScramVerifier(SALT, 4096, [derive("pencil", SALT, 4096)])
 
 
 def server() -> ScramServer:
@@ -97,7 +97,7 @@ def test_proofs_that_prove_nothing(message: bytes) -> None:
 def test_a_user_without_secrets_proves_nothing() -> None:
     peer = server()
     peer.first(CLIENT_FIRST)
-    peer.challenge(Verifier(SALT, 4096, []))
+    peer.challenge(ScramVerifier(SALT, 4096, []))
     with pytest.raises(ScramError):
         peer.finish(CLIENT_FINAL)
 

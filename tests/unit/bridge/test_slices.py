@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver
+from bridge.transport.connection import ConnectionMachine
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, TURN_S, slow_lane_of
 from tests.support.serving import close
 from tests.unit.bridge.test_driver import Chatty, Nobody
@@ -66,13 +66,13 @@ class Served:
     """Connections over sockets, each of one machine."""
 
     def __init__(self) -> None:
-        self.drivers: list[Driver] = []
+        self.drivers: list[ConnectionDriver] = []
         self._servers: list[asyncio.Server] = []
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def connect(self, connection: Connection) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        def accept() -> Driver:
-            self.drivers.append(Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16))
+    async def connect(self, connection: ConnectionMachine) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        def accept() -> ConnectionDriver:
+            self.drivers.append(ConnectionDriver(connection, lambda _: Nobody(), write_bytes_max=1 << 16))
             return self.drivers[-1]
 
         server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
@@ -188,21 +188,21 @@ def test_large_reads_beyond_the_turns_share_wait_and_keep_their_order() -> None:
 class Doorkeeper:
     """A meter that lets everybody in."""
 
-    def begun(self, driver: Driver) -> None: ...
+    def begun(self, driver: ConnectionDriver) -> None: ...
 
-    def identified(self, driver: Driver, user: str) -> bool:
+    def identified(self, driver: ConnectionDriver, user: str) -> bool:
         return True
 
-    def held(self, driver: Driver, held_bytes: int) -> None: ...
+    def held(self, driver: ConnectionDriver, held_bytes: int) -> None: ...
 
-    def ended(self, driver: Driver) -> None: ...
+    def ended(self, driver: ConnectionDriver) -> None: ...
 
 
 def test_reads_of_peers_that_have_not_said_who_they_are_wait_however_small() -> None:
     async def scenario() -> None:
         lane = slow_lane_of(asyncio.get_running_loop())
         connection = Quick([])
-        driver = Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16, meter=Doorkeeper())
+        driver = ConnectionDriver(connection, lambda _: Nobody(), write_bytes_max=1 << 16, meter=Doorkeeper())
         driver.connection_made(Ended())
         lane.spend(TURN_S)
         driver.data_received(b"x")
@@ -253,11 +253,11 @@ class Leaving(Chatty):
 def test_connections_that_end_together_are_told_in_turns_each_once() -> None:
     async def scenario() -> None:
         told: list[int] = []
-        gone: list[Driver] = []
+        gone: list[ConnectionDriver] = []
         drivers = []
         for number in range(20):
             connection = Leaving(told, number)
-            drivers.append(Driver(connection, lambda _: Nobody(), write_bytes_max=1, gone=gone.append))
+            drivers.append(ConnectionDriver(connection, lambda _: Nobody(), write_bytes_max=1, gone=gone.append))
             drivers[-1].connection_made(Ended())
         for driver in drivers:
             driver.connection_lost(None)

@@ -22,7 +22,7 @@ from bridge.transport.listening import Listening, listen
 from bridge.transport.slow_lane import slow_lane_of
 from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls import OWED_BYTES_MAX, RECORD_BYTES, TlsTransport
-from bridge.transport.tls_records import PIECE_BYTES_MAX, RECORDS_AT_ONCE, Records
+from bridge.transport.tls_records import PIECE_BYTES_MAX, RECORDS_AT_ONCE, TlsRecords
 from tests.support.certificates import Authority
 from tests.support.objects import count_of
 from tests.support.tls_peer import TrafficKeys
@@ -208,7 +208,7 @@ class TestRecords:
     @pytest.mark.parametrize("read", [1, 3, 7, 1_000, 20_000, 1 << 20])
     def test_the_stream_stays_as_it_is(self, read: int) -> None:
         stream = b"".join(record(size) for size in (0, 1, 20, 16_401, 5, 65_535, 300, 17)) + b"\x17\x03"
-        records, given = Records(), bytearray()
+        records, given = TlsRecords(), bytearray()
         for start in range(0, len(stream), read):
             records.add(stream[start : start + read])
             while records:
@@ -221,7 +221,7 @@ class TestRecords:
         assert not records
 
     def test_so_many_at_once(self) -> None:
-        records = Records()
+        records = TlsRecords()
         records.add(record(1) * (RECORDS_AT_ONCE + 1))
         assert len(records.next()) == 6 * RECORDS_AT_ONCE
         assert len(records.next()) == 6

@@ -10,7 +10,7 @@ import pytest
 
 from bridge import plain
 from bridge.batch import CAPABILITY, decode
-from bridge.engine import Condition, Link, State
+from bridge.engine import Condition, DeliveryState, Link
 from bridge.flow import Outcomes
 from bridge.message import Run, Stored
 from bridge.plain import Hop
@@ -73,7 +73,7 @@ class Bench:
         stored = Stored(position, position if sequence is None else sequence, run)
         self.uplink.live.deliver(self.subscription, [stored])
 
-    def answer(self, state: State, *, settled: bool = True, tag: int | None = None) -> None:
+    def answer(self, state: DeliveryState, *, settled: bool = True, tag: int | None = None) -> None:
         tag = self.wire.sent[-1][0] if tag is None else tag
         self.uplink.settled([(tag, state, settled, Condition("amqp:decode-error"))], 12.5)
 
@@ -100,13 +100,13 @@ class TestOutcomes:
         bench.deliver(7, b"4")
         bench.uplink.flush()
         assert bench.subscription.outcomes == []
-        bench.answer(State.ACCEPTED)
+        bench.answer(DeliveryState.ACCEPTED)
         assert bench.subscription.outcomes == [(0, 2, "accepted"), (7, 7, "accepted")]
         assert bench.uplink.figures.last_accepted_at == 12.5
         assert bench.uplink.held_bytes == 0
 
-    @pytest.mark.parametrize("state", [State.REJECTED, State.MODIFIED_UNDELIVERABLE])
-    def test_rejected_is_never_accepted(self, state: State) -> None:
+    @pytest.mark.parametrize("state", [DeliveryState.REJECTED, DeliveryState.MODIFIED_UNDELIVERABLE])
+    def test_rejected_is_never_accepted(self, state: DeliveryState) -> None:
         bench = Bench()
         bench.deliver(0, b"1", b"2")
         bench.uplink.flush()
@@ -116,9 +116,11 @@ class TestOutcomes:
         assert bench.uplink.figures.messages_accepted == 0
         assert bench.cuts == []
 
-    @pytest.mark.parametrize("state", [State.RELEASED, State.MODIFIED, State.MODIFIED_FAILED, State.NONE])
+    @pytest.mark.parametrize(
+        "state", [DeliveryState.RELEASED, DeliveryState.MODIFIED, DeliveryState.MODIFIED_FAILED, DeliveryState.NONE]
+    )
     @pytest.mark.parametrize("batching", [True, False])
-    def test_what_is_given_back_is_sent_again_over_a_new_connection(self, state: State, batching: bool) -> None:
+    def test_what_is_given_back_is_sent_again_over_a_new_connection(self, state: DeliveryState, batching: bool) -> None:
         bench = Bench(batching=batching)
         bench.deliver(0, b"1")
         bench.uplink.flush()
@@ -139,14 +141,14 @@ class TestOutcomes:
         bench = Bench()
         bench.deliver(0, b"1")
         bench.uplink.flush()
-        bench.answer(State.ACCEPTED, settled=False)
+        bench.answer(DeliveryState.ACCEPTED, settled=False)
         assert bench.wire.settled == [bench.wire.sent[0][0]]
 
     def test_settled_already_has_no_outcome(self) -> None:
         bench = Bench()
         bench.deliver(-1, b"1", b"2", sequence=5)
         bench.uplink.flush()
-        bench.answer(State.ACCEPTED)
+        bench.answer(DeliveryState.ACCEPTED)
         assert bench.subscription.outcomes == []
         assert bench.uplink.figures.messages_accepted == 2
 
@@ -159,8 +161,8 @@ class TestOutcomes:
 
     def test_unknown_tags_are_nothing(self) -> None:
         bench = Bench()
-        bench.answer(State.ACCEPTED, tag=77)
-        bench.answer(State.RELEASED, tag=78)
+        bench.answer(DeliveryState.ACCEPTED, tag=77)
+        bench.answer(DeliveryState.RELEASED, tag=78)
         assert bench.cuts == []
 
 
@@ -171,7 +173,7 @@ class TestCutting:
         bench.uplink.flush()
         bench.uplink.flush()
         assert [len(batch) for batch in bench.batches()] == [10, 10], "the rest waits: it is not full"
-        bench.answer(State.ACCEPTED, tag=bench.wire.sent[0][0])
+        bench.answer(DeliveryState.ACCEPTED, tag=bench.wire.sent[0][0])
         bench.uplink.flush()
         assert [len(batch) for batch in bench.batches()] == [10, 10, 5]
         assert bench.subscription.outcomes == [(0, 9, "accepted")]
@@ -201,7 +203,7 @@ class TestCutting:
         bench.uplink.flush()
         while bench.uplink.in_flight[0]:
             for tag, _ in list(bench.wire.sent):
-                bench.answer(State.ACCEPTED, tag=tag)
+                bench.answer(DeliveryState.ACCEPTED, tag=tag)
             bench.uplink.flush()
         positions = {p: outcome for first, last, outcome in bench.subscription.outcomes for p in range(first, last + 1)}
         if batching:
@@ -215,10 +217,10 @@ class TestCutting:
         bench.deliver(0, b"1", Random(1).randbytes(700), b"2")
         bench.uplink.flush()
         for tag, _ in list(bench.wire.sent):
-            bench.answer(State.ACCEPTED, tag=tag)
+            bench.answer(DeliveryState.ACCEPTED, tag=tag)
         bench.uplink.flush()
         for tag, _ in list(bench.wire.sent):
-            bench.answer(State.ACCEPTED, tag=tag)
+            bench.answer(DeliveryState.ACCEPTED, tag=tag)
         assert sorted(bench.subscription.outcomes) == [(0, 0, "accepted"), (1, 1, "rejected"), (2, 2, "accepted")]
 
 
@@ -249,7 +251,7 @@ class TestCredit:
         bench.deliver(0, b"1")
         bench.uplink.flush()
         before = (bench.subscription.pumps, other.pumps)
-        bench.answer(State.ACCEPTED)
+        bench.answer(DeliveryState.ACCEPTED)
         assert (bench.subscription.pumps, other.pumps) == (before[0] + 1, before[1] + 1)
 
     def test_drain_is_answered_when_there_is_nothing(self) -> None:

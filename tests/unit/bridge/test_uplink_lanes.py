@@ -9,7 +9,7 @@ import pytest
 
 from bridge import plain
 from bridge.batch import CAPABILITY, decode
-from bridge.engine import Link, State
+from bridge.engine import DeliveryState, Link
 from bridge.flow import Outcomes
 from bridge.limits import (
     BACKLOG_LOOK_S,
@@ -23,7 +23,7 @@ from bridge.message import Run, Stored
 from bridge.pace import Pacer
 from bridge.plain import Hop
 from bridge.socket_room import SocketRoom
-from bridge.transport.tcp_path import Path
+from bridge.transport.tcp_path import TcpPath
 from bridge.uplink import Uplink, UplinkLimits
 from tests.unit.bridge.test_uplink import Subscription, Wire
 
@@ -34,7 +34,7 @@ class Shell:
     """A driver, as far as an uplink knows one."""
 
     def __init__(self) -> None:
-        self.path = Path()
+        self.path = TcpPath()
         self.flushes = 0
 
     def flush_soon(self) -> None:
@@ -80,7 +80,7 @@ class Bench:
         return [(batch.lane.name, batch.bodies) for batch in batches]
 
     def accept(self, index: int = -1) -> None:
-        self.uplink.settled([(self.wire.sent[index][0], State.ACCEPTED, True, None)], self.now)
+        self.uplink.settled([(self.wire.sent[index][0], DeliveryState.ACCEPTED, True, None)], self.now)
 
 
 def test_a_batch_says_its_lane_and_the_live_one_goes_first() -> None:
@@ -158,14 +158,14 @@ def test_a_full_batch_does_not_gather() -> None:
 
 def test_a_backlog_waits_while_much_has_not_left_the_socket() -> None:
     bench = Bench()
-    bench.shell.path = Path(BACKLOG_UNSENT_BYTES_MIN)
+    bench.shell.path = TcpPath(BACKLOG_UNSENT_BYTES_MIN)
     bench.left(b"1")
     bench.come(b"2")
     assert bench.flush() == [("LIVE", [b"2"])]
     bench.now += 1.0
     assert bench.flush() == []
     assert bench.uplink.due_at == bench.now + BACKLOG_LOOK_S
-    bench.shell.path = Path(BACKLOG_UNSENT_BYTES_MIN - 1)
+    bench.shell.path = TcpPath(BACKLOG_UNSENT_BYTES_MIN - 1)
     assert bench.flush() == [("BACKLOG", [b"1"])]
 
 
@@ -238,7 +238,7 @@ def test_interleaved_lanes_share_the_link(share: float) -> None:
         while bench.uplink.backlog.pending_bytes < 3_000:
             bench.left(noise.randbytes(900), position=turn)
         bench.link.credit = 1
-        bench.shell.path = Path(0)
+        bench.shell.path = TcpPath(0)
         for lane, bodies in bench.flush():
             sent[lane] += len(bodies)
         for index in range(len(bench.wire.sent)):
@@ -290,31 +290,31 @@ class TestSocketRoom:
         for turn in range(30):
             room.handed(100_000, turn * 0.01)
             assert room.is_full == (room.bytes <= 100_000)
-            room.look(Path(0), turn * 0.01 + 0.005)
+            room.look(TcpPath(0), turn * 0.01 + 0.005)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MAX
 
     def test_it_shrinks_by_as_much_as_that_takes_too_long(self) -> None:
         room = SocketRoom()
         room.handed(1, 0.0)
         for _ in range(4):
-            room.look(Path(0), 0.0)
+            room.look(TcpPath(0), 0.0)
             room.handed(1, 0.0)
         assert room.bytes == 16 * BACKLOG_UNSENT_BYTES_MIN
-        room.look(Path(1), 0.3)
+        room.look(TcpPath(1), 0.3)
         assert room.bytes == 16 * BACKLOG_UNSENT_BYTES_MIN, "it has not left"
-        room.look(Path(0), 4 * BACKLOG_QUEUE_S)
+        room.look(TcpPath(0), 4 * BACKLOG_QUEUE_S)
         assert room.bytes == 4 * BACKLOG_UNSENT_BYTES_MIN
         room.handed(1, 1.0)
-        room.look(Path(0), 100.0)
+        room.look(TcpPath(0), 100.0)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MIN
 
     def test_a_long_way_is_no_queue(self) -> None:
         room = SocketRoom()
         room.handed(1, 0.0)
-        room.look(Path(0, round_trip_s=0.6), 0.69)
+        room.look(TcpPath(0, round_trip_s=0.6), 0.69)
         assert room.bytes == BACKLOG_UNSENT_BYTES_MIN
         room.handed(1, 1.0)
-        room.look(Path(0, round_trip_s=0.6), 1.3)
+        room.look(TcpPath(0, round_trip_s=0.6), 1.3)
         assert room.bytes == 2 * BACKLOG_UNSENT_BYTES_MIN
 
     def test_only_what_waited_before_is_timed(self) -> None:
@@ -322,7 +322,7 @@ class TestSocketRoom:
         room.handed(1_000, 0.0)
         room.handed(9_000, 0.0)
         assert room.is_full
-        room.look(Path(9_000), 0.01)
+        room.look(TcpPath(9_000), 0.01)
         assert not room.is_full, "the first has left, and soon: there is more room"
 
 

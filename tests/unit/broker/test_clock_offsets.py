@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 
 from bridge import plain
-from bridge.clock_offset import BOOT_ENDED, CAPABILITY, SET_TOO_OFTEN, ClockDocument, Known, Stretch
-from bridge.engine import Link, State
+from bridge.clock_offset import BOOT_ENDED, CAPABILITY, SET_TOO_OFTEN, ClockDocument, ClockSpan, OffsetState
+from bridge.engine import DeliveryState, Link
 from bridge.message import CLOCK_GOOD, Run
 from bridge.reports import Reports
 from edge.broker.limits import CLOCK_STEP_S_MAX
@@ -82,7 +82,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder, self.lives = folder, 0
         self.rig, self.machine = self._opened(), Machine()
-        self.told: list[Stretch] = []
+        self.told: list[ClockSpan] = []
         self.true: dict[tuple[str, int], int] = {}
         """By name of a message."""
         self.stamps: dict[tuple[str, int], tuple[int, bool]] = {}
@@ -186,10 +186,10 @@ class Bench:
             for tag, document in fresh:
                 self.answered += 1
                 self.told += document.stretches
-                self.reports.settled(self.link, [(tag, State.ACCEPTED, True, None)])
+                self.reports.settled(self.link, [(tag, DeliveryState.ACCEPTED, True, None)])
         self.commit_names()
 
-    def of(self, address: str, sequence: int) -> list[Stretch]:
+    def of(self, address: str, sequence: int) -> list[ClockSpan]:
         """What is told of one message."""
         stamp = self.stamps[address, sequence][0]
         return [
@@ -211,12 +211,12 @@ class Bench:
                 continue
             assert len(found) == 1, (address, sequence, found)
             ((_, known, low, high),) = found
-            if known is Known.MEASURED:
+            if known is OffsetState.MEASURED:
                 assert low == high
                 assert low is not None
                 assert abs(stamp + low - true) <= CLOCK_STEP_S_MAX * S, (address, sequence)
             else:
-                assert known is Known.NEVER
+                assert known is OffsetState.NEVER
                 assert low is None or stamp + low <= true, (address, sequence)
                 assert high is None or true <= stamp + high, (address, sequence)
 
@@ -237,7 +237,7 @@ def bench() -> Iterator[Bench]:
         yield bench
 
 
-def outcomes(bench: Bench) -> list[tuple[int, Known, bool]]:
+def outcomes(bench: Bench) -> list[tuple[int, OffsetState, bool]]:
     return [(one.number, one.known, one.whole) for one in bench.told]
 
 
@@ -250,8 +250,8 @@ def test_what_came_before_the_time_was_known_gets_it(bench: Bench) -> None:
     bench.receive(count=2)
     bench.takes_all()
     bench.check()
-    assert outcomes(bench)[0] == (1, Known.MEASURED, False)
-    assert outcomes(bench)[-1] == (1, Known.MEASURED, True)
+    assert outcomes(bench)[0] == (1, OffsetState.MEASURED, False)
+    assert outcomes(bench)[-1] == (1, OffsetState.MEASURED, True)
     assert {one.low for one in bench.told} == {START}
     assert {name for name, (_, good) in bench.stamps.items() if good} == {("plant/1", 3), ("plant/1", 4)}
     assert bench.offsets.waiting == 0
@@ -262,7 +262,7 @@ def test_a_wrong_clock_is_announced_with_what_it_shows(bench: Bench) -> None:
     bench.takes_all()
     assert bench.wire is not None
     ((_, document),) = bench.wire.sent
-    assert outcomes(bench) == [(1, Known.NOT_YET, False)]
+    assert outcomes(bench) == [(1, OffsetState.NOT_YET, False)]
     assert document.told_at == bench.machine.wall
 
 
@@ -298,7 +298,7 @@ def test_a_clock_set_twice_within_one_commit_leaves_what_waits_without_a_time(be
     bench.takes_all()
     bench.check()
     known = [bench.of("plant/1", number)[0].known for number in range(4)]
-    assert known == [Known.MEASURED, Known.NEVER, Known.NEVER, Known.MEASURED]
+    assert known == [OffsetState.MEASURED, OffsetState.NEVER, OffsetState.NEVER, OffsetState.MEASURED]
 
 
 def test_a_boot_that_ended_before_is_between_what_is_known(bench: Bench) -> None:
@@ -315,11 +315,11 @@ def test_a_boot_that_ended_before_is_between_what_is_known(bench: Bench) -> None
     bench.takes_all()
     bench.check()
     lost = [one for one in bench.told if one.number == 2]
-    assert {(one.known, one.reason) for one in lost} == {(Known.NEVER, BOOT_ENDED)}
+    assert {(one.known, one.reason) for one in lost} == {(OffsetState.NEVER, BOOT_ENDED)}
     assert lost[0].low is not None
     assert lost[0].high is not None
     assert lost[0].high - lost[0].low <= 300 * S
-    assert {one.known for one in bench.told if one.number == 3} == {Known.MEASURED}
+    assert {one.known for one in bench.told if one.number == 3} == {OffsetState.MEASURED}
 
 
 def test_a_process_that_starts_anew_goes_on_with_the_stretch(bench: Bench) -> None:
@@ -409,7 +409,7 @@ def test_beyond_what_is_kept_it_is_said_that_nothing_is_known(bench: Bench, monk
     bench.machine.found_right()
     bench.takes_all()
     bench.check()
-    assert outcomes(bench)[-1][1] is Known.MEASURED
+    assert outcomes(bench)[-1][1] is OffsetState.MEASURED
     assert bench.offsets.waiting == 0
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from bridge.command import Command, Receipt, ReceiptDocument, message, receipt_body
+from bridge.command import HubCommand, Receipt, ReceiptDocument, message, receipt_body
 from bridge.forwarders.inbox import Incoming
-from bridge.forwarders.outcome import Outcome as Answer
+from bridge.forwarders.outcome import ForwardOutcome as Answer
 from bridge.message import Run
 from bridge.plain import parse
 from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Connector, EndpointHost
@@ -51,7 +51,7 @@ class Gateway(Site):
         self.answers += [(token, outcome, why) for token in tokens]
 
     def command(self, identifier: str = "a1", device: str = "pump7", ttl_ms: int = 60_000) -> None:
-        made = Command(
+        made = HubCommand(
             id=identifier, device=device, name="on", payload=b"x", content_type=None, ttl_ms=ttl_ms, response=False
         )
         self.arrive(message(made))

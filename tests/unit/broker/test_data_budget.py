@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.pace import Pace
+from bridge.pace import PaceSettings
 from bridge.plain import Hop
 from edge.appliance.health import budget_problems
 from edge.broker.configuration import Connector, EndpointHost
@@ -15,7 +15,7 @@ from tests.unit.broker.test_manifests import Key
 from tests.unit.broker.test_promises import S, Site
 
 
-def _uplink(site: Site, pace: Pace) -> ConnectorUplink:
+def _uplink(site: Site, pace: PaceSettings) -> ConnectorUplink:
     endpoint = EndpointHost(host="127.0.0.1", port=1)
     connector = Connector(name="hub", hosts=(endpoint,), pace=pace)
     hop = Hop("gw1", site.store.lineage.epoch)
@@ -28,7 +28,7 @@ def _uplink(site: Site, pace: Pace) -> ConnectorUplink:
 def test_what_is_spent_of_a_budget_is_kept_over_a_restart_and_shown() -> None:
     site = Site()
     site.now = 1_763_845_200.0
-    made = _uplink(site, Pace(monthly_budget=1_000_000))
+    made = _uplink(site, PaceSettings(monthly_budget=1_000_000))
     made.uplink.carried(9_000)
     made.look(int(site.now * S), clock_good=True)
     site.settle_down()
@@ -38,7 +38,7 @@ def test_what_is_spent_of_a_budget_is_kept_over_a_restart_and_shown() -> None:
     site.settle_down()
     assert [problem.severity for problem in budget_problems("hub", made)] == [Severity.WARNING]
     site.boot()
-    again = _uplink(site, Pace(monthly_budget=1_000_000))
+    again = _uplink(site, PaceSettings(monthly_budget=1_000_000))
     assert (again.progress().spent_bytes, again.progress().budget_bytes) == (800_000, 1_000_000)
     again.uplink.carried(200_000)
     assert [problem.severity for problem in budget_problems("hub", again)] == [Severity.ERROR]

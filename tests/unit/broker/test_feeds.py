@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.amqp_values import Described, Ubyte, Ulong, encode
+from bridge.amqp_values import DescribedValue, Ubyte, Ulong, encode
 from bridge.message import AMQP, Run, Stored
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.queue import QueueOrder
@@ -205,7 +205,7 @@ class TestIsolation:
 
     def test_of_a_queue_with_priorities_too(self) -> None:
         site = Site()
-        header = encode(Described(Ulong(0x70), [True, Ubyte(9)]))
+        header = encode(DescribedValue(Ulong(0x70), [True, Ubyte(9)]))
         site.send("queue/a", b"\x00\x53\x75\xa0\x01a", properties=header, flags=AMQP | 1)
         first = site.consumer("queue/a", "first", credit=0)
         joined(site, Failing(), "queue/a", SubscribeOptions())
@@ -268,7 +268,7 @@ class TestIsolation:
 
     def test_one_of_a_queue_with_priorities_too(self) -> None:
         site = Site()
-        header = encode(Described(Ulong(0x70), [True, Ubyte(9)]))
+        header = encode(DescribedValue(Ulong(0x70), [True, Ubyte(9)]))
         other = site.consumer("queue/a", "other")
         unknowing = Unknowing()
         unknowing.joined = site.router.subscriptions.subscribe(unknowing, "queue/a", SubscribeOptions())
@@ -429,7 +429,7 @@ class TestWatermark:
     def test_a_priority_noted_once_and_taken_is_not_waited_for(self) -> None:
         """A message that was read before its feed told of it leaves nothing behind."""
         site = Site(queue=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))
-        header = encode(Described(Ulong(0x70), [True, Ubyte(9)]))
+        header = encode(DescribedValue(Ulong(0x70), [True, Ubyte(9)]))
         consumer = site.consumer("queue/a", credit=0)
         site.send("queue/a", b"\x00\x53\x75\xa0\x01a", properties=header, flags=AMQP | 1)
         consumer.credit = 10

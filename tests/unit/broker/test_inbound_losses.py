@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bridge.forwarders.inbox import Incoming
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import INBOX_WINDOW
 from bridge.message import Run
 from bridge.reports import Reports
@@ -33,7 +33,7 @@ class Rig:
         self.store = MemoryStore(post=self.posted.append)
         table = AddressTable([AddressRule("a/#", AddressType.QUEUE)])
         self.router = Router(self.store, table, clock_ns=lambda: 1, flush_soon=lambda: None)
-        self.answers: list[tuple[Sequence[int], Outcome]] = []
+        self.answers: list[tuple[Sequence[int], ForwardOutcome]] = []
         self.start()
 
     def start(self) -> None:
@@ -63,7 +63,7 @@ def test_the_peer_is_acknowledged_after_the_commit_of_the_entry() -> None:
     rig.inbound.receive([unreadable(1), unreadable(2)])
     assert (rig.answers, rig.inbound.credit) == ([], INBOX_WINDOW - 2)
     rig.commit()
-    assert rig.answers == [([1], Outcome.REJECTED), ([2], Outcome.REJECTED)]
+    assert rig.answers == [([1], ForwardOutcome.REJECTED), ([2], ForwardOutcome.REJECTED)]
     assert rig.entries() == [("inbound/c/f", "$inbound/c/f", 0, 1, 2, 200, "inbound-too-large")]
     assert rig.inbound.credit == INBOX_WINDOW
 
@@ -78,7 +78,7 @@ def test_a_commit_that_fails_answers_nobody_and_loses_no_entry() -> None:
     rig.store.medium.failure = None
     rig.inbound.receive([unreadable(2)])
     rig.commit()
-    assert rig.answers == [([1], Outcome.REJECTED), ([2], Outcome.REJECTED)]
+    assert rig.answers == [([1], ForwardOutcome.REJECTED), ([2], ForwardOutcome.REJECTED)]
     assert [entry[2:5] for entry in rig.entries()] == [(0, 1, 2)]
 
 
@@ -99,7 +99,7 @@ def test_a_connection_that_leaves_waits_for_the_entry() -> None:
     rig.inbound.leave(lambda: left.append("left"))
     assert not left
     rig.commit()
-    assert (left, rig.answers) == (["left"], [([1], Outcome.REJECTED)])
+    assert (left, rig.answers) == (["left"], [([1], ForwardOutcome.REJECTED)])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_every_rejection_has_its_reason(message: Incoming, reason: str) -> None:
     rig.inbound.receive([message])
     rig.commit()
     assert [entry[6] for entry in rig.entries()] == [reason]
-    assert [outcome for _, outcome in rig.answers] == [Outcome.REJECTED]
+    assert [outcome for _, outcome in rig.answers] == [ForwardOutcome.REJECTED]
 
 
 def test_what_the_router_refuses_for_good_is_in_the_ledger() -> None:
@@ -125,7 +125,7 @@ def test_what_the_router_refuses_for_good_is_in_the_ledger() -> None:
     assert rig.answers == []
     rig.commit()
     assert [entry[4:7] for entry in rig.entries()] == [(1, 3, "inbound-not-authorized")]
-    assert rig.answers == [([1], Outcome.REJECTED)]
+    assert rig.answers == [([1], ForwardOutcome.REJECTED)]
 
 
 def test_numbers_go_on_after_a_start_and_reasons_have_their_own() -> None:

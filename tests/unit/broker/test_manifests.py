@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from bridge import plain
-from bridge.engine import Link, State
-from bridge.manifest import GENESIS, HOUR_NS, Statement, digest_of
+from bridge.engine import DeliveryState, Link
+from bridge.manifest import GENESIS, HOUR_NS, ManifestStatement, digest_of
 from bridge.message import Run
 from bridge.reports import Reports
 from edge.broker.limits import STATEMENTS_A_DOCUMENT
@@ -95,7 +95,7 @@ class Bench:
         self.hours += hours
         self.look()
 
-    def taken(self) -> list[Statement]:
+    def taken(self) -> list[ManifestStatement]:
         """What the hub has got, in order; it takes all that comes of it."""
         done = 0
         while True:
@@ -105,14 +105,14 @@ class Bench:
                 break
             for tag, _ in self.wire.sent[done:]:
                 done += 1
-                self.reports.settled(self.link, [(tag, State.ACCEPTED, True, None)])
+                self.reports.settled(self.link, [(tag, DeliveryState.ACCEPTED, True, None)])
             self.rig.settle()
         return [statement for _, document in self.wire.sent for statement in read(document)]
 
 
-def read(document: Any) -> list[Statement]:
+def read(document: Any) -> list[ManifestStatement]:
     assert all(one["signature"] == one["digest"][:8] for one in document["statements"])
-    return msgspec.convert(document["statements"], list[Statement])
+    return msgspec.convert(document["statements"], list[ManifestStatement])
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -158,7 +158,7 @@ def test_who_asks_while_some_are_stated_hears_of_all(bench: Any, monkeypatch: py
     assert [len(spans(statements, f"plant/{number}")) for number in range(1, 4)] == [1, 1, 1]
 
 
-def spans(statements: list[Statement], address: str) -> list[tuple[int, int, int]]:
+def spans(statements: list[ManifestStatement], address: str) -> list[tuple[int, int, int]]:
     """(hour, first, last) of an address; the chain holds, or this fails."""
     mine = [one for one in statements if one.address == address]
     previous = GENESIS
@@ -243,7 +243,7 @@ def test_manifests_made_anew_in_the_midst_of_a_commit_go_on_from_it(bench: Any) 
     bench.manifests.feed()
     bench.reports.flush()
     ((tag, _),) = bench.wire.sent[1:]
-    bench.reports.settled(bench.link, [(tag, State.ACCEPTED, True, None)])
+    bench.reports.settled(bench.link, [(tag, DeliveryState.ACCEPTED, True, None)])
     bench.begin()  # nothing of that is committed yet
     assert spans(bench.taken(), "plant/1") == []
     assert bench.manifests.waiting == 0

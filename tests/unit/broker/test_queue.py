@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bridge.amqp_values import Described, Ubyte, Uint, Ulong, encode
+from bridge.amqp_values import DescribedValue, Ubyte, Uint, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery import priorities, queue, view
 from edge.broker.delivery.message_groups import bucket_of
@@ -28,12 +28,12 @@ from tests.unit.broker.test_promises import Consumer, Origin, S, Site
 
 def header(priority: int | None = None, ttl_ms: int | None = None) -> bytes:
     fields = [True, None if priority is None else Ubyte(priority), None if ttl_ms is None else Uint(ttl_ms)]
-    return encode(Described(Ulong(0x70), fields))
+    return encode(DescribedValue(Ulong(0x70), fields))
 
 
 def body(text: str, group: str | None = None) -> bytes:
-    properties = b"" if group is None else encode(Described(Ulong(0x73), [None] * 10 + [group]))
-    return properties + encode(Described(Ulong(0x77), text))
+    properties = b"" if group is None else encode(DescribedValue(Ulong(0x73), [None] * 10 + [group]))
+    return properties + encode(DescribedValue(Ulong(0x77), text))
 
 
 class Picky(Consumer):

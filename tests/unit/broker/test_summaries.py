@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.amqp_values import Described, Symbol, Timestamp, Uint, Ulong, decode, encode
+from bridge.amqp_values import DescribedValue, Symbol, Timestamp, Uint, Ulong, decode, encode
 from bridge.message import AMQP, Run
 from bridge.sections import section_at, sections
 from edge.broker.message.mqtt_properties import decode_run
@@ -127,12 +127,12 @@ class TestAmqp:
     """Messages that came in over AMQP, as the store has them: without their header."""
 
     FLAGS = 1 | AMQP
-    PROPERTIES = encode(Described(Ulong(0x73), ["id-7", None, "plant/7", "temperature"]))
-    APPLICATION = encode(Described(Ulong(0x74), {"site": "north"}))
-    ANNOTATIONS = encode(Described(Ulong(0x72), {Symbol("x-opt-mine"): "kept"}))
+    PROPERTIES = encode(DescribedValue(Ulong(0x73), ["id-7", None, "plant/7", "temperature"]))
+    APPLICATION = encode(DescribedValue(Ulong(0x74), {"site": "north"}))
+    ANNOTATIONS = encode(DescribedValue(Ulong(0x72), {Symbol("x-opt-mine"): "kept"}))
 
     def message(self, code: int, value: object, *before: bytes) -> tuple[Run, bytes]:
-        return run(b"".join(before) + encode(Described(Ulong(code), value)), S, self.FLAGS)
+        return run(b"".join(before) + encode(DescribedValue(Ulong(code), value)), S, self.FLAGS)
 
     def summed(self, *messages: tuple[Run, bytes]) -> bytes:
         assert len({summaries.kind(*message) for message in messages}) == 1
@@ -202,20 +202,22 @@ class TestAmqp:
     @pytest.mark.parametrize(
         "body",
         [
-            encode(Described(Ulong(0x77), True)),
-            encode(Described(Ulong(0x77), float("nan"))),
-            encode(Described(Ulong(0x77), float("inf"))),
-            encode(Described(Ulong(0x77), {1: 2})),
-            encode(Described(Ulong(0x77), {Symbol("t"): 2})),
-            encode(Described(Ulong(0x77), "warm")),
-            encode(Described(Ulong(0x77), [1, 2])),
-            encode(Described(Ulong(0x75), b"\xff")),
-            encode(Described(Ulong(0x75), b"1")) * 2,
-            encode(Described(Ulong(0x75), b"1")) + encode(Described(Ulong(0x78), {Symbol("signature"): b"s"})),
-            encode(Described(Ulong(0x73), [None, None, None, None, "reply"])) + encode(Described(Ulong(0x75), b"1")),
-            encode(Described(Ulong(0x73), [None] * 5 + ["c-1"])) + encode(Described(Ulong(0x75), b"1")),
-            encode(Described(Ulong(0x73), [None] * 10 + ["group"])) + encode(Described(Ulong(0x75), b"1")),
-            encode(Described(Ulong(0x73), [None])),
+            encode(DescribedValue(Ulong(0x77), True)),
+            encode(DescribedValue(Ulong(0x77), float("nan"))),
+            encode(DescribedValue(Ulong(0x77), float("inf"))),
+            encode(DescribedValue(Ulong(0x77), {1: 2})),
+            encode(DescribedValue(Ulong(0x77), {Symbol("t"): 2})),
+            encode(DescribedValue(Ulong(0x77), "warm")),
+            encode(DescribedValue(Ulong(0x77), [1, 2])),
+            encode(DescribedValue(Ulong(0x75), b"\xff")),
+            encode(DescribedValue(Ulong(0x75), b"1")) * 2,
+            encode(DescribedValue(Ulong(0x75), b"1"))
+            + encode(DescribedValue(Ulong(0x78), {Symbol("signature"): b"s"})),
+            encode(DescribedValue(Ulong(0x73), [None, None, None, None, "reply"]))
+            + encode(DescribedValue(Ulong(0x75), b"1")),
+            encode(DescribedValue(Ulong(0x73), [None] * 5 + ["c-1"])) + encode(DescribedValue(Ulong(0x75), b"1")),
+            encode(DescribedValue(Ulong(0x73), [None] * 10 + ["group"])) + encode(DescribedValue(Ulong(0x75), b"1")),
+            encode(DescribedValue(Ulong(0x73), [None])),
             b"\x00\x53\x75\xa0\x09",
             b"no message",
         ],
@@ -228,12 +230,12 @@ class TestAmqp:
             (),
             (self.PROPERTIES,),
             (self.APPLICATION,),
-            (encode(Described(Ulong(0x73), ["id-8", None, "plant/7", "pressure"])),),
-            (encode(Described(Ulong(0x74), {"site": "south"})),),
+            (encode(DescribedValue(Ulong(0x73), ["id-8", None, "plant/7", "pressure"])),),
+            (encode(DescribedValue(Ulong(0x74), {"site": "south"})),),
         ]
         kinds = {summaries.kind(*self.message(0x77, 1, *before)) for before in others}
         assert len(kinds) == len(others)
-        same = encode(Described(Ulong(0x73), ["id-8", None, "plant/7", "temperature"]))
+        same = encode(DescribedValue(Ulong(0x73), ["id-8", None, "plant/7", "temperature"]))
         assert summaries.kind(*self.message(0x77, 1, same)) in kinds
 
     @given(st.binary(max_size=200))

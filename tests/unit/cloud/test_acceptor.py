@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.engine import Attached, Closed, Engine, Opened
+from bridge.engine import Attached, Closed, Engine, PeerOpened
 from bridge.sasl import SaslClient
-from bridge.transport.driver import Driver, Owner
+from bridge.transport.driver import ConnectionDriver, ConnectionOwner
 from cloud.hub.acceptor import Acceptor, Authority, Visitor
 from cloud.hub.peers import Certified, Kind, Peer, gateway_uri
 from cloud.hub.tenants import Quota, Tenants
@@ -38,7 +38,7 @@ class Served:
 
     def handle(self, events: Sequence[Any]) -> None:
         self.events += events
-        if any(isinstance(event, Opened) for event in events):
+        if any(isinstance(event, PeerOpened) for event in events):
             self.engine.open()
 
     def writable(self) -> None:
@@ -56,7 +56,9 @@ class Hub:
         self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority, tenants=tenants)
         self.has_place = True
 
-    def _serve(self, peer: Peer, engine: Engine, _driver: Driver, _credentials: SaslCredentials | None) -> Owner:
+    def _serve(
+        self, peer: Peer, engine: Engine, _driver: ConnectionDriver, _credentials: SaslCredentials | None
+    ) -> ConnectionOwner:
         self.served[peer] = Served(engine)
         return self.served[peer]
 
@@ -75,12 +77,12 @@ class Connection:
         self.visitor: Visitor = hub.acceptor.visitor()
         self.client = Engine(container_id=container_id, server=False, sasl=sasl)
         self.server = Engine(container_id="hub", server=True, sasl=self.visitor.sasl)
-        self.owner: Owner = self.visitor.arrive(self.server, cast(Driver, self))
+        self.owner: ConnectionOwner = self.visitor.arrive(self.server, cast(ConnectionDriver, self))
         self.events: list[Any] = []
         self.client.open()
         self.settle()
 
-    def hand_over(self, owner: Owner) -> None:
+    def hand_over(self, owner: ConnectionOwner) -> None:
         self.owner = owner
 
     def identified(self, _user: str) -> bool:
@@ -128,13 +130,13 @@ class TestDevelopment:
         hub = Hub(dev=True)
         for sasl in (None, SaslClient(), SaslClient("anybody", "anything", plain=True)):
             connection = Connection(hub, "gw1", sasl)
-            assert any(isinstance(event, Opened) for event in connection.events), "some attach only then"
+            assert any(isinstance(event, PeerOpened) for event in connection.events), "some attach only then"
             assert not hub.served
             connection.send_to("telemetry")
             assert connection.refusal is None
             peer, served = hub.served.popitem()
             assert peer == Peer("default", "gw1", Kind.GATEWAY)
-            assert [type(event) for event in served.events] == [Opened, Attached]
+            assert [type(event) for event in served.events] == [PeerOpened, Attached]
 
     def test_whose_first_link_is_for_something_else_is_an_application(self) -> None:
         hub = Hub(dev=True)
@@ -164,7 +166,7 @@ class TestGateways:
         assert connection.refusal is None
         assert list(hub.served) == [Peer("acme", "gw1", Kind.GATEWAY)]
         assert [visitor.peer for visitor in hub.acceptor.admitted.values()] == list(hub.served)
-        hub.acceptor.gone(cast(Driver, connection))
+        hub.acceptor.gone(cast(ConnectionDriver, connection))
         assert not hub.acceptor.admitted
 
     def test_the_container_id_is_no_way_to_be_another(self) -> None:
@@ -180,7 +182,7 @@ class TestGateways:
         hub = Hub()
         connection = Connection(hub, "gw1", sasl)
         assert not hub.served
-        assert [event for event in connection.events if isinstance(event, Opened)] == []
+        assert [event for event in connection.events if isinstance(event, PeerOpened)] == []
 
     def test_a_certificate_of_no_gateway(self, caplog: pytest.LogCaptureFixture) -> None:
         hub = Hub()
@@ -238,7 +240,7 @@ class TestAuthority:
         other.settle()
         assert first.refusal == ("amqp:unauthorized-access", "the certificate 7 was revoked")
         assert other.refusal is None
-        assert [type(event) for event in served.events] == [Opened, Closed], "what comes behind is not taken"
+        assert [type(event) for event in served.events] == [PeerOpened, Closed], "what comes behind is not taken"
 
 
 class TestApplications:
@@ -267,7 +269,7 @@ class TestProbe:
     def test_it_would(self) -> None:
         hub = Hub()
         looking = Connection(hub, "gw1-doctor", external(), certificate())
-        assert any(isinstance(event, Opened) for event in looking.events)
+        assert any(isinstance(event, PeerOpened) for event in looking.events)
         assert any(isinstance(event, Closed) and event.condition is None for event in looking.events)
         assert not hub.served
         assert not hub.acceptor.admitted
@@ -296,7 +298,7 @@ class TestQuota:
         again = Connection(hub, "gw1", external(), certificate())
         assert again.refusal is None, "it takes the place it has"
         for connection in (first, again):
-            hub.acceptor.gone(cast(Driver, connection))
+            hub.acceptor.gone(cast(ConnectionDriver, connection))
         assert Connection(hub, "gw2", external(), certificate(name="gw2")).refusal is None
 
     def test_its_applications_leave_places_for_gateways(self) -> None:
@@ -309,5 +311,5 @@ class TestQuota:
         assert words.startswith("tenant acme is at its quota `applications`; who runs the hub can raise it")
         assert Connection(hub, "gw1", external(), certificate()).refusal is None
         assert tenants.reached == {("acme", "applications"): 1}
-        hub.acceptor.gone(cast(Driver, reader))
+        hub.acceptor.gone(cast(ConnectionDriver, reader))
         assert Connection(hub, "more", SaslClient("reader@acme", "opensesame")).refusal is None

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.command import read
 from bridge.downlink import Key
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.commands.dispatch import Dispatch
 from cloud.hub.commands.limits import UNDER_WAY_MAX
 from cloud.hub.commands.service import Draft
@@ -85,12 +85,14 @@ class FakeLine:
         self.credit -= 1
         self.sent[tag] = read(message).id
 
-    def answer(self, dispatch: Dispatch, outcome: Outcome = Outcome.ACCEPTED, *, told: bool = True) -> None:
+    def answer(
+        self, dispatch: Dispatch, outcome: ForwardOutcome = ForwardOutcome.ACCEPTED, *, told: bool = True
+    ) -> None:
         """The oldest: kept by the gateway, and the hub is told, or not any more."""
         tag = next(iter(self.sent))
         identifier = self.sent.pop(tag)
         self.credit += 1
-        if outcome is Outcome.ACCEPTED and identifier not in self.kept:
+        if outcome is ForwardOutcome.ACCEPTED and identifier not in self.kept:
             self.kept[identifier] = len(self.kept)
         if told:
             dispatch.settled(self, tag, outcome, "no")  # type: ignore[arg-type]
@@ -130,7 +132,7 @@ def test_what_waits_goes_down_when_the_gateway_comes(registry: Commands) -> None
     hub.dispatch.look(GATEWAY)
     hub.store.run()
     assert list(line.sent.values()) == [second.id]
-    line.answer(hub.dispatch, Outcome.REJECTED)
+    line.answer(hub.dispatch, ForwardOutcome.REJECTED)
     hub.store.run()
     assert states(registry) == ["queued", "rejected"]
 
@@ -142,7 +144,7 @@ def test_what_is_given_back_is_sent_again_at_the_next_look(registry: Commands) -
     line.credit = 0
     tag = next(iter(line.sent))
     del line.sent[tag]
-    hub.dispatch.settled(line, tag, Outcome.RELEASED, "")  # type: ignore[arg-type]
+    hub.dispatch.settled(line, tag, ForwardOutcome.RELEASED, "")  # type: ignore[arg-type]
     hub.store.run()
     assert not line.sent
     line.credit = 1

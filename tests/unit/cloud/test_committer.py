@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from bridge.batch import decode, encode
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.message import Run, Stored
 from cloud.hub.committer import Committer
 from cloud.hub.documents import presence_row
@@ -99,7 +99,7 @@ class Bench:
         address: str = "a",
         properties: bytes = b"",
         body: bytes = b"x",
-        lane: Lane = Lane.LIVE,
+        lane: BatchLane = BatchLane.LIVE,
     ) -> None:
         run = Run(address, "d", 0, properties, [body] * count, 1_000)
         batch = decode(encode([Stored(-1, first, run)], space="s", epoch="e", lane=lane))
@@ -189,7 +189,7 @@ def test_a_trickle_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
 def test_the_end_of_a_backlog_does_not_wait_for_company(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         session = bench.session()
-        bench.send(session, "bulk", body=b"x" * QUIET_BYTES_MIN, lane=Lane.BACKLOG)
+        bench.send(session, "bulk", body=b"x" * QUIET_BYTES_MIN, lane=BatchLane.BACKLOG)
         await bench.answered(1)
         bench.send(session, "its end", first=3)
         await bench.answered(2)

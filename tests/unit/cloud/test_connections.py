@@ -9,7 +9,7 @@ from typing import Any
 
 from bridge.engine import Engine
 from bridge.sasl import ANONYMOUS, SaslServer
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.lingering import lingering_of
 from cloud.hub.connections import LIMITS, Connections
 from cloud.hub.limits import CONNECTIONS_MAX, HELD_HALF_SENT_BYTES_MAX, MEMORY_BYTES_MAX, MESSAGE_BYTES_MAX
@@ -26,7 +26,7 @@ class Visitor:
     def __init__(self) -> None:
         self.sasl = SaslServer(anonymous=ANONYMOUS)
 
-    def arrive(self, engine: Engine, driver: Driver) -> Visitor:
+    def arrive(self, engine: Engine, driver: ConnectionDriver) -> Visitor:
         return self
 
     def handle(self, events: Sequence[Any]) -> None:
@@ -43,7 +43,7 @@ class Acceptor:
     def visitor(self) -> Visitor:
         return Visitor()
 
-    def gone(self, driver: Driver) -> None:
+    def gone(self, driver: ConnectionDriver) -> None:
         """Nobody wants to know."""
 
 
@@ -53,7 +53,7 @@ class Rig:
         self.port = port
         self.sockets: list[asyncio.StreamWriter] = []
 
-    async def connect(self) -> Driver:
+    async def connect(self) -> ConnectionDriver:
         before = set(self.connections.listener.drivers)
         _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         self.sockets.append(writer)

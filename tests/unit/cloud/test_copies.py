@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from bridge.batch import Batch, decode, encode
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.message import Run, Stored
 from cloud.hub.copies import RUN_BYTES, Copies
 from cloud.hub.limits import COPIED_AT_ONCE, COPIES_REST, COPIES_SLICE_S, LIVE_WAITING_BYTES_MAX, SPACES_MAX
@@ -21,7 +21,7 @@ CHUNK_S = COPIES_SLICE_S / 2
 """What the test's clock says the making of a chunk takes."""
 
 
-def batch(address: str = "plant/1", messages: int = 1, *, lane: Lane = Lane.LIVE) -> Batch:
+def batch(address: str = "plant/1", messages: int = 1, *, lane: BatchLane = BatchLane.LIVE) -> Batch:
     run = Run(address, "device", 1, b"", [b"x" * 100] * messages, 5)
     return decode(encode([Stored(0, 7, run)], space="default", epoch="e", lane=lane))
 
@@ -72,7 +72,7 @@ class SpacesStub(dict[str, Any]):
 
 def test_nothing_is_made_where_nobody_receives() -> None:
     rig = Rig()
-    rig.copies.take("acme", "gw1", cast(Batch, SimpleNamespace(lane=Lane.LIVE)))
+    rig.copies.take("acme", "gw1", cast(Batch, SimpleNamespace(lane=BatchLane.LIVE)))
     rig.copies.take("nobody", "gw1", cast(Batch, None))
     assert not rig.calls
 
@@ -81,7 +81,7 @@ def test_what_is_wanted_is_copied() -> None:
     rig = Rig("plant/1")
     rig.copies.take("acme", "gw1", batch())
     rig.copies.take("acme", "gw1", batch("plant/2"))
-    rig.copies.take("acme", "gw1", batch(lane=Lane.BACKLOG))
+    rig.copies.take("acme", "gw1", batch(lane=BatchLane.BACKLOG))
     assert rig.turn() == 0.0
     [(tenant, run)] = rig.delivered
     assert (tenant, run.address, run.device, len(run), run.qos) == ("acme", "plant/1", "device", 1, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.errors import ConfigurationRejected
 from cloud.hub.configuration import Settings, load
 from cloud.hub.documents import DocumentError, clock_offset_rows, ledger_ranges, status_row
@@ -137,7 +137,7 @@ def test_a_clock_document_has_a_bound() -> None:
 def test_a_configuration_is_read(tmp_path: Path) -> None:
     file = tmp_path / "hub.yaml"
     file.write_text("apiVersion: waypost/v1\nkind: Hub\nspec:\n  amqp: 127.0.0.1:0\n  gatherMilliseconds: 50\n")
-    assert load(file) == Settings(amqp=Endpoint("127.0.0.1", 0), gather_milliseconds=50)
+    assert load(file) == Settings(amqp=ListenEndpoint("127.0.0.1", 0), gather_milliseconds=50)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.batch import decode, encode
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.message import Run, Stored
 from bridge.plain import Hop, messages, parse
 from cloud.hub.desired.loops import Documents, FleetLoop, require_no_ring
@@ -89,7 +89,7 @@ def test_what_comes_round_over_hubs_says_where_it_has_been() -> None:
     """Gateway, hub, gateway, hub: copies of a hub carry on the list of hops, by which a gateway knows its own."""
     run = Run("plant/1", "pump", 1, b"", [b"x"], 5)
     for gateway, hops in (("g1", ("g1",)), ("g2", ("g1", "g2")), ("g1", ("g1", "g2", "g1"))):
-        batch = decode(encode([Stored(0, 7, run)], space="default", epoch="e", lane=Lane.LIVE))
+        batch = decode(encode([Stored(0, 7, run)], space="default", epoch="e", lane=BatchLane.LIVE))
         [stored] = batch.stored()
         [copy] = messages(Hop(gateway, "e"), stored.sequence, stored.run)
         arrival = parse(copy)

@@ -17,7 +17,7 @@ from cloud.hub.groups import Session
 from cloud.hub.health import HubHealth
 from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
 from cloud.hub.takeovers import Machine, Takeovers
-from edge.health.problems import Problem, Severity
+from edge.health.problems import HealthProblem, Severity
 
 
 class Hub:
@@ -54,7 +54,7 @@ class Hub:
             data=folder,
         )
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[HealthProblem]:
         return self.health.problems()
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bridge.batch import Batch, Range
-from bridge.lane import Lane
+from bridge.batch import Batch, BatchRange
+from bridge.lane import BatchLane
 from cloud.lake.isolation import isolate
 from cloud.lake.landing import Landed
 from cloud.lake.rows import ReceivedBatch
@@ -19,8 +19,8 @@ def batch(*ranges: tuple[str, int]) -> ReceivedBatch:
         Batch(
             space="default",
             epoch="e",
-            lane=Lane.LIVE,
-            ranges=[Range(address, 0, first, 1) for address, first in ranges],
+            lane=BatchLane.LIVE,
+            ranges=[BatchRange(address, 0, first, 1) for address, first in ranges],
             run_lengths=[1] * len(ranges),
             devices=["d"] * len(ranges),
             received_at=[1] * len(ranges),

@@ -8,7 +8,7 @@ import json
 from bridge.amqp_values import Symbol, Timestamp, encode
 from bridge.batch import decode
 from bridge.batch import encode as encode_batch
-from bridge.lane import Lane
+from bridge.lane import BatchLane
 from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
 from bridge.publisher import publisher_name
 from cloud.lake.landing import Known, plan
@@ -21,7 +21,7 @@ RECEIVED_NS = 1_795_250_000_123_456_789
 EPOCH = "e" * 32
 
 
-def received(*stored: Stored, lane: Lane = Lane.LIVE, gateway: str = "gw1") -> ReceivedBatch:
+def received(*stored: Stored, lane: BatchLane = BatchLane.LIVE, gateway: str = "gw1") -> ReceivedBatch:
     return ReceivedBatch("default", gateway, decode(encode_batch(stored, space="default", epoch=EPOCH, lane=lane)))
 
 
@@ -36,7 +36,7 @@ def at(microseconds: int) -> datetime.datetime:
 
 def test_a_run_becomes_rows() -> None:
     run = Run("plant/1/temp", "device-1", 1 | CLOCK_GOOD, b"", [b"20.5", b""], RECEIVED_NS)
-    first, second = rows(received(Stored(-1, 7, run), lane=Lane.BACKLOG))
+    first, second = rows(received(Stored(-1, 7, run), lane=BatchLane.BACKLOG))
     assert first == {
         "tenant": "default",
         "gateway": "gw1",

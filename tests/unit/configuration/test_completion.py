@@ -16,7 +16,7 @@ from jsonschema import Draft7Validator
 from bridge.resources.completion import json_schema
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
-from bridge.resources.resource import Kinds
+from bridge.resources.resource import ResourceKinds
 from cloud.hub.cli import hub
 from cloud.hub.configuration import KINDS as HUB_KINDS
 from edge.appliance.resource_commands import schema
@@ -42,7 +42,7 @@ def gateway() -> Draft7Validator:
     return validator(KINDS)
 
 
-def validator(kinds: Kinds) -> Draft7Validator:
+def validator(kinds: ResourceKinds) -> Draft7Validator:
     made = json_schema(kinds)
     Draft7Validator.check_schema(made)
     return Draft7Validator(made)
@@ -109,7 +109,7 @@ def test_what_both_refuse(gateway: Draft7Validator, text: str) -> None:
 
 
 @pytest.mark.parametrize("kinds", [KINDS, HUB_KINDS])
-def test_each_field_says_what_it_is_for(kinds: Kinds) -> None:
+def test_each_field_says_what_it_is_for(kinds: ResourceKinds) -> None:
     silent = [place for place, said in _described(json_schema(kinds)["definitions"]) if not said]
     assert silent == []
 
@@ -129,5 +129,5 @@ def _fields(place: str, part: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("command", "kinds"), [(schema, KINDS), (hub.commands["schema"], HUB_KINDS)])
-def test_the_commands_print_it(command: Any, kinds: Kinds) -> None:
+def test_the_commands_print_it(command: Any, kinds: ResourceKinds) -> None:
     assert json.loads(CliRunner().invoke(command, []).output) == json_schema(kinds)

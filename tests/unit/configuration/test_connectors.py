@@ -15,7 +15,7 @@ from bridge.connectors.settings import (
     TokenKind,
 )
 from bridge.resources import parse
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.sasl import SaslServer
 from edge.broker.configuration import Connector, ConnectorType
 from edge.broker.router.connector_types import credentials_of
@@ -60,7 +60,7 @@ def test_a_password_is_shown_without_tls_only_where_that_was_asked_for(host: str
 def test_azure() -> None:
     rest = "token: sharedAccess, tokenLifetime: 20m, partitionKey: device"
     found = made(f"type: amqp, tls: {{}}, credentials: {{username: Send, password: k}}, amqp: {{{rest}}}")
-    assert found.endpoints == (Endpoint("h", 5671),)
+    assert found.endpoints == (ListenEndpoint("h", 5671),)
     assert found.amqp == AmqpSettings(
         token=TokenKind.SHARED_ACCESS, token_lifetime_s=1200.0, partition_key=PartitionKey.DEVICE
     )
@@ -68,15 +68,15 @@ def test_azure() -> None:
 
 def test_mqtt() -> None:
     found = made("type: mqtt, mqtt: {keepAlive: 10s, maxInFlight: 100}")
-    assert (found.type, found.endpoints) == (ConnectorType.MQTT, (Endpoint("h", 1883),))
+    assert (found.type, found.endpoints) == (ConnectorType.MQTT, (ListenEndpoint("h", 1883),))
     assert found.mqtt == MqttSettings(keep_alive_s=10.0, in_flight_max=100)
-    assert made("type: mqtt, tls: {}").endpoints == (Endpoint("h", 8883),)
+    assert made("type: mqtt, tls: {}").endpoints == (ListenEndpoint("h", 8883),)
 
 
 def test_http() -> None:
     rest = f"path: '/in?a=1', format: cloudevents, signingSecret: {SECRET}, maxMessages: 10, maxBytes: 1Ki, maxAge: 1s"
     found = made(f"type: http, tls: {{}}, http: {{{rest}}}")
-    assert found.endpoints == (Endpoint("h", 443),)
+    assert found.endpoints == (ListenEndpoint("h", 443),)
     assert found.http == HttpSettings(
         path="/in?a=1", format=Format.CLOUDEVENTS, signing_secret=SECRET,
         batch_messages=10, batch_bytes=1024, batch_age_s=1.0,
@@ -88,7 +88,7 @@ def test_kafka() -> None:
     found = made(
         "type: kafka, tls: {}, kafka: {key: address, mechanism: SCRAM-SHA-512, maxMessageBytes: 64Ki, group: g}"
     )
-    assert found.endpoints == (Endpoint("h", 9093),)
+    assert found.endpoints == (ListenEndpoint("h", 9093),)
     assert found.kafka == KafkaSettings(
         key=PartitionKey.ADDRESS, mechanism=Mechanism.SCRAM_SHA_512, message_bytes_max=65_536, group="g"
     )

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bridge.resources import parse
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from edge.broker.configuration import (
     AuthenticationMode,
     BrokerConfiguration,
@@ -76,8 +76,8 @@ def test_everything_arrives() -> None:
     assert (configuration.space, configuration.gateway) == ("plant", "north")
     assert configuration.authentication is AuthenticationMode.STANDARD
     assert configuration.default_type is AddressType.MULTICAST
-    assert configuration.endpoint("mqtt") == Endpoint("0.0.0.0", 1883)
-    assert configuration.endpoint("amqp") == Endpoint("::", 5672)
+    assert configuration.endpoint("mqtt") == ListenEndpoint("0.0.0.0", 1883)
+    assert configuration.endpoint("amqp") == ListenEndpoint("::", 5672)
     assert configuration.endpoint("http") is None
     assert configuration.legacy_dollar_topics
     assert configuration.endurance_bytes == 500e9

@@ -27,10 +27,10 @@ from bridge.resources import schema
 from bridge.resources.declaration import Field, alternative, fields_of, marked, part_in, reader_of
 from bridge.resources.diff import HIDDEN, masked
 from bridge.resources.effects import in_force, restarts
-from bridge.resources.endpoint import Endpoint, valid_host, valid_port
-from bridge.resources.errors import Origin
-from bridge.resources.fields import Effect, Part
-from bridge.resources.resource import OWN_VERSION, Kinds, Metadata, Resource
+from bridge.resources.endpoint import ListenEndpoint, valid_host, valid_port
+from bridge.resources.errors import ResourceOrigin
+from bridge.resources.fields import Effect, ResourcePart
+from bridge.resources.resource import OWN_VERSION, Metadata, Resource, ResourceKinds
 from bridge.resources.values import duration, size
 from bridge.sasl.scram import derive
 from cloud.hub.configuration import KINDS as HUB_KINDS
@@ -43,7 +43,7 @@ from edge.broker.retention.quotas import QuotaUsage
 from edge.broker.router.uplinks import AnyConnector
 from edge.broker.security.issuer import Issuer
 from edge.broker.security.proof import VerifiedIdentity
-from edge.configuration.following import Applied, Following
+from edge.configuration.following import AppliedConfiguration, ConfigurationFollower
 from edge.configuration.kinds import KINDS
 from edge.configuration.options import RunOptions, configuration_of, resources_of
 from edge.configuration.repository import Repository
@@ -67,12 +67,12 @@ class Place(NamedTuple):
         return f"{self.kind} {'.'.join(step for step in self.steps if isinstance(step, str))}"
 
 
-def places(kinds: Kinds) -> list[Place]:
+def places(kinds: ResourceKinds) -> list[Place]:
     """Every field of every kind, parts before what is in them."""
     return [place for kind in kinds for place in _places(kind.name, kind.spec, ())]
 
 
-def _places(kind: str, part: type[Part], steps: Steps) -> Iterator[Place]:
+def _places(kind: str, part: type[ResourcePart], steps: Steps) -> Iterator[Place]:
     for field in fields_of(part):
         way = (*steps, *field.path)
         yield Place(kind, way, field)
@@ -98,14 +98,14 @@ EVERY: Final = [place for place in places(KINDS) if _has_another(place.field)]
 
 
 @pytest.mark.parametrize("kinds", [KINDS, HUB_KINDS])
-def test_every_field_says_when_a_change_counts(kinds: Kinds) -> None:
+def test_every_field_says_when_a_change_counts(kinds: ResourceKinds) -> None:
     silent = [place.text for place in places(kinds) if not isinstance(place.field.effect, Effect)]
     silent += [f"metadata {field.attribute}" for field in fields_of(Metadata) if field.effect is None]
     assert silent == []
 
 
 @pytest.mark.parametrize("kinds", [KINDS, HUB_KINDS])
-def test_only_kinds_there_is_one_of_need_restarts(kinds: Kinds) -> None:
+def test_only_kinds_there_is_one_of_need_restarts(kinds: ResourceKinds) -> None:
     """What is kept as it was is found by its kind: of many addresses nobody could say which was which. A hub keeps
     nothing as it was: it reads its file when it starts."""
     single = {kind.name for kind in kinds if kind.single}
@@ -370,7 +370,7 @@ def another(field: Field, now: Any) -> Any:
 _WRITTEN: Final[dict[Any, Any]] = {
     duration: "77s",
     size: "2Ki",
-    Endpoint.parse: "127.0.0.2:0",
+    ListenEndpoint.parse: "127.0.0.2:0",
     valid_host: "localhost",
     valid_port: 9,
     Durability.parse: "batch:7",
@@ -403,7 +403,7 @@ def _at(value: Any, steps: Steps) -> Any:
 
 def resources_in(documents: Documents) -> list[Resource]:
     """What these specs mean; nothing is wrong with them."""
-    built = [schema.build(KINDS, document, Origin("test")) for document in documents_of(documents)]
+    built = [schema.build(KINDS, document, ResourceOrigin("test")) for document in documents_of(documents)]
     resources = [resource for resource in built if isinstance(resource, Resource)]
     assert resources == built
     assert KINDS.validate(resources) == []
@@ -433,13 +433,13 @@ def of_leaves(chosen: list[Place], documents: Documents) -> Documents:
 
 
 @contextlib.asynccontextmanager
-async def started(data: Path, resources: Sequence[Resource]) -> AsyncIterator[tuple[Gateway, Following]]:
+async def started(data: Path, resources: Sequence[Resource]) -> AsyncIterator[tuple[Gateway, ConfigurationFollower]]:
     """A gateway that was started with these."""
     options = RunOptions(data=data)
     gateway = Gateway(configuration_of(options, resources), data)
     await gateway.start()
     try:
-        yield gateway, Following(options, Applied(resources, Repository(data).mark))
+        yield gateway, ConfigurationFollower(options, AppliedConfiguration(resources, Repository(data).mark))
     finally:
         await gateway.stop()
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from edge.appliance.resource_commands import apply
 from edge.broker.configuration import BrokerConfiguration
-from edge.configuration.following import Applied, Following
+from edge.configuration.following import AppliedConfiguration, ConfigurationFollower
 from edge.configuration.options import RunOptions, configuration_of
 
 GATEWAY = """
@@ -58,11 +58,11 @@ def test_what_is_applied_between_the_reading_and_the_watch_is_taken_over(tmp_pat
     async def scenario() -> BrokerConfiguration | None:
         options = RunOptions(data=tmp_path)
         applied(tmp_path, GATEWAY)
-        started = Applied.read(options)
+        started = AppliedConfiguration.read(options)
         assert "late" not in repr(configuration_of(options, started.resources).addresses)
         applied(tmp_path, ADDRESS)
         gateway, taken_over = Reconfigured(), asyncio.Event()
-        following = Following(options, started)
+        following = ConfigurationFollower(options, started)
         watching = asyncio.create_task(following.watch(gateway, taken_over.set))
         async with asyncio.timeout(20):
             await taken_over.wait()
@@ -82,7 +82,7 @@ def test_what_raises_is_said_and_what_is_applied_next_is_followed(
         options = RunOptions(data=tmp_path)
         applied(tmp_path, GATEWAY)
         gateway, taken_over = FirstRefused(), asyncio.Event()
-        following = Following(options, Applied.read(options))
+        following = ConfigurationFollower(options, AppliedConfiguration.read(options))
         watching = asyncio.create_task(following.watch(gateway, taken_over.set))
         applied(tmp_path, ADDRESS)
         async with asyncio.timeout(20):

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.resources import parse
 from bridge.resources.document import Document, documents
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.errors import ConfigurationRejected
 from edge.broker.model.address_policy import Durability, DurabilityMode, Redelivery, WhenFull
 from edge.broker.model.addresses import AddressType
@@ -111,7 +111,7 @@ spec:
     ]
     gateway, space = resources[1].spec, resources[2].spec
     assert isinstance(gateway, GatewaySpec)
-    assert gateway.listeners.mqtt == Endpoint("0.0.0.0", 1883)
+    assert gateway.listeners.mqtt == ListenEndpoint("0.0.0.0", 1883)
     assert str(gateway.listeners.amqp) == "[::1]:5672"
     assert gateway.listeners.http is None
     assert resources[1].metadata.labels == {"site": "oslo"}

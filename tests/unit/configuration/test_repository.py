@@ -54,7 +54,10 @@ def test_applying_the_same_again_writes_nothing(tmp_path: Path) -> None:
     store = Repository(tmp_path)
     store.apply(address("a"))
     before = store.path.stat()
-    assert store.apply(address("a")) == (1, [repository.Change("Address", "a", *(address("a")[0].document,) * 2)])
+    assert store.apply(address("a")) == (
+        1,
+        [repository.ResourceChange("Address", "a", *(address("a")[0].document,) * 2)],
+    )
     assert store.path.stat().st_mtime_ns == before.st_mtime_ns
     assert store.path.stat().st_ino == before.st_ino
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.resources import values
-from bridge.resources.endpoint import Endpoint, valid_port
+from bridge.resources.endpoint import ListenEndpoint, valid_port
 from edge.broker.model.address_policy import Durability, DurabilityMode
 
 
@@ -30,15 +30,15 @@ def test_sizes(value: str | int, bytes_: int) -> None:
 @pytest.mark.parametrize(
     ("value", "expected", "loopback"),
     [
-        ("127.0.0.1:0", Endpoint("127.0.0.1", 0), True),
-        ("localhost:1", Endpoint("localhost", 1), True),
-        ("0.0.0.0:1", Endpoint("0.0.0.0", 1), False),
-        ("gateway.local:1883", Endpoint("gateway.local", 1883), False),
-        ("[::1]:5672", Endpoint("::1", 5672), True),
+        ("127.0.0.1:0", ListenEndpoint("127.0.0.1", 0), True),
+        ("localhost:1", ListenEndpoint("localhost", 1), True),
+        ("0.0.0.0:1", ListenEndpoint("0.0.0.0", 1), False),
+        ("gateway.local:1883", ListenEndpoint("gateway.local", 1883), False),
+        ("[::1]:5672", ListenEndpoint("::1", 5672), True),
     ],
 )
-def test_endpoints_read_and_print_alike(value: str, expected: Endpoint, loopback: bool) -> None:
-    assert Endpoint.parse(value) == expected
+def test_endpoints_read_and_print_alike(value: str, expected: ListenEndpoint, loopback: bool) -> None:
+    assert ListenEndpoint.parse(value) == expected
     assert expected.loopback is loopback
     assert str(expected) == value
 
@@ -46,17 +46,17 @@ def test_endpoints_read_and_print_alike(value: str, expected: Endpoint, loopback
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("amqp://hub", (False, Endpoint("hub", 5672), None)),
-        ("amqps://hub/", (True, Endpoint("hub", 5671), None)),
-        ("amqp://hub:7000", (False, Endpoint("hub", 7000), None)),
-        ("amqps://[2001:db8::1]", (True, Endpoint("2001:db8::1", 5671), None)),
-        ("amqp://[::1]:1", (False, Endpoint("::1", 1), None)),
-        ("wss://hub", (True, Endpoint("hub", 443), "/")),
-        ("wss://hub:8443/a/b?c", (True, Endpoint("hub", 8443), "/a/b?c")),
-        ("ws://[::1]/", (False, Endpoint("::1", 80), "/")),
+        ("amqp://hub", (False, ListenEndpoint("hub", 5672), None)),
+        ("amqps://hub/", (True, ListenEndpoint("hub", 5671), None)),
+        ("amqp://hub:7000", (False, ListenEndpoint("hub", 7000), None)),
+        ("amqps://[2001:db8::1]", (True, ListenEndpoint("2001:db8::1", 5671), None)),
+        ("amqp://[::1]:1", (False, ListenEndpoint("::1", 1), None)),
+        ("wss://hub", (True, ListenEndpoint("hub", 443), "/")),
+        ("wss://hub:8443/a/b?c", (True, ListenEndpoint("hub", 8443), "/a/b?c")),
+        ("ws://[::1]/", (False, ListenEndpoint("::1", 80), "/")),
     ],
 )
-def test_urls_of_hubs(url: str, expected: tuple[bool, Endpoint, str | None]) -> None:
+def test_urls_of_hubs(url: str, expected: tuple[bool, ListenEndpoint, str | None]) -> None:
     assert values.HubUrl.parse(url) == expected
 
 
@@ -78,15 +78,15 @@ def test_durabilities() -> None:
         (values.size, "1kb"),
         (values.size, -1),
         (values.size, "99999999999T"),
-        (Endpoint.parse, ""),
-        (Endpoint.parse, "1883"),
-        (Endpoint.parse, ":1883"),
-        (Endpoint.parse, "::1:1883"),
-        (Endpoint.parse, "host:65536"),
-        (Endpoint.parse, "host:-1"),
-        (Endpoint.parse, "host:\uff11"),
-        (Endpoint.parse, "[]:1"),
-        (Endpoint.parse, "a b:1"),
+        (ListenEndpoint.parse, ""),
+        (ListenEndpoint.parse, "1883"),
+        (ListenEndpoint.parse, ":1883"),
+        (ListenEndpoint.parse, "::1:1883"),
+        (ListenEndpoint.parse, "host:65536"),
+        (ListenEndpoint.parse, "host:-1"),
+        (ListenEndpoint.parse, "host:\uff11"),
+        (ListenEndpoint.parse, "[]:1"),
+        (ListenEndpoint.parse, "a b:1"),
         (valid_port, 70000),
         (Durability.parse, "batch:0"),
         (Durability.parse, "batch:60001"),

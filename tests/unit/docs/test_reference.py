@@ -53,7 +53,7 @@ class TestCommands:
 
 class TestResources:
     @pytest.mark.parametrize(("kinds", "prefix"), [(KINDS, "gateway"), (HUB_KINDS, "hub")], ids=["gateway", "hub"])
-    def test_every_field_is_there_with_its_meaning(self, kinds: resources.Kinds, prefix: str) -> None:
+    def test_every_field_is_there_with_its_meaning(self, kinds: resources.ResourceKinds, prefix: str) -> None:
         shown = {part.__name__: list(resources.rows_of(part, prefix)) for part in resources.parts_of(kinds)}
         schema = json_schema(kinds)["definitions"]
         assert set(shown) == set(schema)

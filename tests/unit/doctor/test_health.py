@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.resources.endpoint import Endpoint
+from bridge.resources.endpoint import ListenEndpoint
 from edge.appliance.doctor.check import CheckResult, Level
 from edge.appliance.doctor.health import health
 from edge.broker.configuration import BrokerConfiguration, Listener, Protocol
@@ -47,7 +47,7 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def results(folder: Path, port: int, *, running: bool = True) -> list[CheckResult]:
-    configuration = BrokerConfiguration(listeners=(Listener(Protocol.HTTP, Endpoint("0.0.0.0", port)),))
+    configuration = BrokerConfiguration(listeners=(Listener(Protocol.HTTP, ListenEndpoint("0.0.0.0", port)),))
     return list(health(machine(folder, configuration=configuration, running=running)))
 
 

@@ -7,8 +7,8 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from bridge.enrolment import EnrolmentRequest, Issued, RenewalRequest, Token
-from bridge.resources.endpoint import Endpoint
+from bridge.enrolment import EnrolmentRequest, EnrolmentToken, IssuedCertificate, RenewalRequest
+from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.peers import gateway_uri
@@ -30,7 +30,7 @@ class Hub(HubEnrolmentClient):
     """Everything but sockets is real."""
 
     def __init__(self, folder: Path, *, life_s: float = 90 * DAY) -> None:
-        super().__init__(Endpoint("hub", 5671))
+        super().__init__(ListenEndpoint("hub", 5671))
         self.now = NOW
         self.own = OwnAuthority.make("hub", NOW)
         self.shown = self.own.pem
@@ -46,9 +46,9 @@ class Hub(HubEnrolmentClient):
         self._url = sqlite_file(folder / "registry.db")
         self._life_s = life_s
 
-    def token(self, *, gateway: str | None = None, life_s: float = DAY) -> Token:
+    def token(self, *, gateway: str | None = None, life_s: float = DAY) -> EnrolmentToken:
         """A new one."""
-        made = Token.make(self.own.fingerprint)
+        made = EnrolmentToken.make(self.own.fingerprint)
         registry = Enrolments(self._url)
         now_us = int(self.now * 1e6)
         registry.add([TokenRecord(made.id, made.digest, "acme", gateway, now_us, now_us + int(life_s * 1e6))])
@@ -60,7 +60,7 @@ class Hub(HubEnrolmentClient):
             raise HubUnreachable("hub:5671 does not answer")
         return self.shown
 
-    def ask(self, path: str, document: Any, context: ssl.SSLContext) -> Issued:
+    def ask(self, path: str, document: Any, context: ssl.SSLContext) -> IssuedCertificate:
         if self.gone:
             raise HubUnreachable("hub:5671 does not answer")
         self.asked += 1
@@ -90,7 +90,7 @@ class Hub(HubEnrolmentClient):
         told = {"life_s": self._life_s, "revoked": lambda: None, "now": lambda: self.now}
         return Enrolment(self.own, self._url, **told, **more)
 
-    async def _answer(self, document: EnrolmentRequest | RenewalRequest) -> Issued:
+    async def _answer(self, document: EnrolmentRequest | RenewalRequest) -> IssuedCertificate:
         """One process of the hub, from its start to its end."""
         enrolment = self.enrolment()
         await enrolment.open()

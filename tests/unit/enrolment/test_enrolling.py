@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from bridge.enrolment import Issued, Reason, Token
+from bridge.enrolment import EnrolmentToken, IssuedCertificate, RefusalReason
 from cloud.hub.enrolment.authority import OwnAuthority
 from edge.appliance.identity.enrolling import EnrolmentResult, enrol
 from edge.appliance.identity.exchange import AnswerLost, HubUnreachable, NotIssued, WrongHub
@@ -31,7 +31,7 @@ def gateway(folder: Path, name: str = "gw") -> Path:
     return made
 
 
-def come(hub: Hub, data: Path, token: Token, name: str = "hall", *, clock: float = NOW) -> EnrolmentResult:
+def come(hub: Hub, data: Path, token: EnrolmentToken, name: str = "hall", *, clock: float = NOW) -> EnrolmentResult:
     return enrol(data, hub, token, name, now=lambda: clock, pause=lambda _s: None)
 
 
@@ -73,7 +73,7 @@ def test_every_answer_is_lost_and_the_command_is_run_again(hub: Hub, tmp_path: P
     other = gateway(tmp_path, "other")
     with pytest.raises(NotIssued) as refused:
         come(hub, other, token, "other")
-    assert refused.value.reason == Reason.SPENT.value
+    assert refused.value.reason == RefusalReason.SPENT.value
     assert not list(other.iterdir()), "what was sent in vain is not kept"
     hub.gone = True
     with pytest.raises(HubUnreachable):
@@ -113,7 +113,7 @@ def test_killed_between_the_answer_and_the_file(hub: Hub, tmp_path: Path, monkey
     assert first.issued.certificate == come_again(hub, data, token), "the same certificate, as often as it is asked for"
 
 
-def come_again(hub: Hub, data: Path, token: Token) -> str:
+def come_again(hub: Hub, data: Path, token: EnrolmentToken) -> str:
     """With the key that is in use now, as if it had been sent only."""
     own = GatewayIdentity(data)
     text = own.file.read_text()
@@ -157,20 +157,20 @@ class TestRefused:
         hub.now += DAY
         with pytest.raises(NotIssued) as refused:
             come(hub, data, token)
-        assert refused.value.reason == Reason.EXPIRED.value
+        assert refused.value.reason == RefusalReason.EXPIRED.value
         assert not list(data.iterdir())
 
     @pytest.mark.parametrize("name", ["", "a\nb", "x" * 256])
     def test_names_that_are_none(self, hub: Hub, tmp_path: Path, name: str) -> None:
         with pytest.raises(NotIssued) as refused:
             come(hub, gateway(tmp_path), hub.token(), name)
-        assert refused.value.reason == Reason.MALFORMED.value
+        assert refused.value.reason == RefusalReason.MALFORMED.value
 
     def test_a_certificate_for_somebody_else(self, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         theirs = come(hub, gateway(tmp_path, "theirs"), hub.token(), "theirs").issued
         data, token = gateway(tmp_path), hub.token()
 
-        def swapped(*_: Any) -> Issued:
+        def swapped(*_: Any) -> IssuedCertificate:
             return theirs
 
         monkeypatch.setattr(hub, "ask", swapped)
@@ -195,9 +195,11 @@ class TestClock:
     ) -> None:
         ask = hub.ask
 
-        def late(*arguments: Any) -> Issued:
+        def late(*arguments: Any) -> IssuedCertificate:
             issued = ask(*arguments)
-            return Issued(issued.tenant, issued.gateway, issued.certificate, issued.authority, NOW + 1_000 * DAY)
+            return IssuedCertificate(
+                issued.tenant, issued.gateway, issued.certificate, issued.authority, NOW + 1_000 * DAY
+            )
 
         monkeypatch.setattr(hub, "ask", late)
         with pytest.raises(CertificateMismatch):

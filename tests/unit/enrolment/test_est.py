@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from bridge.enrolment import Reason, enrolment_request
-from bridge.resources.endpoint import Endpoint
+from bridge.enrolment import RefusalReason, enrolment_request
+from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.enrolment import service
 from cloud.hub.enrolment.est import EstClient, EstError, EstServer, EstUnavailable, EstUrl
 from cloud.hub.enrolment.files import AuthorityFileError, own_authority, registration_of
@@ -187,7 +187,7 @@ class TestGateways:
             try:
                 with pytest.raises(EnrolmentRefused, match="HTTP status 503") as refused:
                     await made.enrol(enrolment_request(token, NAME, request()))
-                assert refused.value.reason is Reason.UNAVAILABLE
+                assert refused.value.reason is RefusalReason.UNAVAILABLE
             finally:
                 await made.close()
 
@@ -250,7 +250,7 @@ class TestCertificates:
         registration = registered(tmp_path, est)
         with pytest.raises(EnrolmentRefused, match=words) as refused:
             certificate(registration, request())
-        assert refused.value.reason is Reason.UNAVAILABLE
+        assert refused.value.reason is RefusalReason.UNAVAILABLE
         assert words in (registration.trouble or "")
 
     def test_an_authority_that_has_changed_its_key(self, tmp_path: Path, est: EstStub) -> None:
@@ -274,7 +274,7 @@ class TestUrls:
         ],
     )
     def test_parts(self, text: str, host: str, port: int, path: str) -> None:
-        assert EstUrl.parse(text) == (Endpoint(host, port), path)
+        assert EstUrl.parse(text) == (ListenEndpoint(host, port), path)
 
     @pytest.mark.parametrize(
         "text",

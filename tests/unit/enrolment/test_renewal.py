@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bridge.proxy import Way
-from bridge.resources.endpoint import Endpoint
+from bridge.proxy import PeerRoute
+from bridge.resources.endpoint import ListenEndpoint
 from edge.appliance.identity.enrolling import enrol, renew
 from edge.appliance.identity.exchange import AnswerLost, HubUnreachable, NotIssued
 from edge.appliance.identity.files import GatewayIdentity
@@ -59,7 +59,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Enrolled:
 
 
 def renewal(gateway: Enrolled, *, draw: float = 0.5, endpoints: int = 1) -> Renewal:
-    places = [Way(Endpoint("hub", 5671))] * endpoints
+    places = [PeerRoute(ListenEndpoint("hub", 5671))] * endpoints
     return Renewal(
         gateway.data, lambda: places, now=lambda: gateway.now, clock=lambda: gateway.uptime, draw=lambda: draw
     )

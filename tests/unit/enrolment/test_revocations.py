@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.proxy import Way
-from bridge.resources.endpoint import Endpoint
+from bridge.proxy import PeerRoute
+from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.enrolment.authority import OwnAuthority, Revoked, new_key
 from edge.appliance.identity import revocations
 from edge.appliance.identity.asking import HubRequestFailure
@@ -21,7 +21,7 @@ from edge.appliance.identity.revocation_list import ListUnusable, fetch
 from edge.appliance.identity.revocations import AGAIN, FETCHED_EVERY_S, LOOK_S, HubRevocations
 from tests.unit.enrolment.hub import Hub
 
-HUB = (Way(Endpoint("hub", 5671)),)
+HUB = (PeerRoute(ListenEndpoint("hub", 5671)),)
 
 
 class Rig:
@@ -35,7 +35,7 @@ class Rig:
         self.asked = 0
         self.kept = HubRevocations(data, lambda: HUB, now=lambda: self.now, draw=lambda: 0.0)
 
-    def fetch(self, _data: Path, _endpoint: Endpoint) -> HubRequestFailure | None:
+    def fetch(self, _data: Path, _endpoint: ListenEndpoint) -> HubRequestFailure | None:
         self.asked += 1
         failure = self.answers.pop(0) if self.answers else None
         if failure is None:

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from cryptography import x509
 
-from bridge.enrolment import Attestation, EnrolmentRequest, Reason, RenewalRequest
+from bridge.enrolment import Attestation, EnrolmentRequest, RefusalReason, RenewalRequest
 from cloud.hub.enrolment import service
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.revocation_record import RevocationRecord
@@ -132,7 +132,7 @@ def test_more_than_the_hub_can_answer_are_told_to_come_again(watched: Watched, m
         asked = [watched.enrolment.renew(RenewalRequest(signing_request(new_key())), certificate) for _ in range(4)]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         refused = [each for each in outcomes if isinstance(each, EnrolmentRefused)]
-        assert {each.reason for each in refused} == {Reason.UNAVAILABLE}
+        assert {each.reason for each in refused} == {RefusalReason.UNAVAILABLE}
         assert len(refused) == 3
         await asyncio.to_thread(watched.hub.revoke, "hall")
         await until(lambda: watched.told == 1)
@@ -162,10 +162,10 @@ def test_who_shows_the_same_number_for_another_gateway_gets_and_tells_nothing(wa
         for other in others:
             with pytest.raises(EnrolmentRefused) as caught:
                 await watched.enrolment.renew(RenewalRequest(signing_request(new_key())), other)
-            assert caught.value.reason is Reason.NO_CERTIFICATE
+            assert caught.value.reason is RefusalReason.NO_CERTIFICATE
             with pytest.raises(EnrolmentRefused) as caught:
                 await watched.enrolment.attest(SAID, other)
-            assert caught.value.reason is Reason.NO_CERTIFICATE
+            assert caught.value.reason is RefusalReason.NO_CERTIFICATE
         made = await watched.enrolment.renew(RenewalRequest(signing_request(new_key())), shown(serial))
         assert (made.tenant, made.gateway) == ("acme", "hall")
 
@@ -179,7 +179,7 @@ def test_a_name_that_no_token_has_is_told_so_before_the_registry_is_asked(watche
     async def work() -> None:
         with pytest.raises(EnrolmentRefused) as caught:
             await watched.enrolment.enrol(asked)
-        assert caught.value.reason is Reason.MALFORMED
+        assert caught.value.reason is RefusalReason.MALFORMED
 
     watched.run(work)
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from bridge.desired import Desired, DesiredError, Signed, signed_text, to_sign, written
+from bridge.desired import Desired, DesiredError, SignedDesired, signed_text, to_sign, written
 from bridge.limits import DESIRED_BYTES_MAX
 from cloud.hub.desired.service import signing
 from cloud.hub.enrolment.authority import OwnAuthority
@@ -27,9 +27,9 @@ def desired(gateway: str = "hall 7/b", tenant: str = "acme", **more: object) -> 
     return msgspec.structs.replace(made, **more)
 
 
-def signed(authority: OwnAuthority, document: Desired) -> Signed:
+def signed(authority: OwnAuthority, document: Desired) -> SignedDesired:
     content = written(document)
-    return Signed(content, signing(authority)(content))
+    return SignedDesired(content, signing(authority)(content))
 
 
 @pytest.fixture(scope="module")
@@ -77,20 +77,25 @@ def test_anothers_is_refused(data: Path, authority: OwnAuthority, document: Desi
 
 def test_what_was_changed_or_signed_by_another_is_refused(data: Path, authority: OwnAuthority) -> None:
     good = signed(authority, desired())
-    changed = Signed(good.content.replace('"version":3', '"version":4'), good.signature)
+    changed = SignedDesired(good.content.replace('"version":3', '"version":4'), good.signature)
     other = signed(OwnAuthority.make("hub", NOW), desired())
-    for wrong in (changed, other, Signed(good.content, signed_text(b"")), Signed(good.content, signed_text(b"0" * 70))):
+    for wrong in (
+        changed,
+        other,
+        SignedDesired(good.content, signed_text(b"")),
+        SignedDesired(good.content, signed_text(b"0" * 70)),
+    ):
         with pytest.raises(DesiredError, match="not of the authority"):
             verify(wrong, data)
     with pytest.raises(DesiredError, match="signature cannot be read"):
-        verify(Signed(good.content, "%"), data)
+        verify(SignedDesired(good.content, "%"), data)
 
 
 def test_a_signature_over_the_content_alone_is_none(data: Path, authority: OwnAuthority) -> None:
     """So that no other text the authority signs is a document."""
     content = written(desired())
     with pytest.raises(DesiredError, match="not of the authority"):
-        verify(Signed(content, signed_text(authority.sign(content.encode()))), data)
+        verify(SignedDesired(content, signed_text(authority.sign(content.encode()))), data)
     der = authority.certificate.public_bytes(serialization.Encoding.DER)
     assert to_sign(content)[:1] != der[:1]
 
@@ -116,7 +121,7 @@ def test_one_that_is_too_large_is_refused_at_both_ends(data: Path, authority: Ow
         written(large)
     content = msgspec.json.encode(large).decode()
     with pytest.raises(DesiredError, match="more than"):
-        verify(Signed(content, signing(authority)(content)), data)
+        verify(SignedDesired(content, signing(authority)(content)), data)
 
 
 def test_a_gateway_that_has_not_enrolled_takes_none(tmp_path: Path, authority: OwnAuthority) -> None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.enrolment import Token, TokenError
+from bridge.enrolment import EnrolmentToken, EnrolmentTokenError
 
 AUTHORITY = b"\xfb" * 32
 
 
 def test_it_is_read_as_it_was_written() -> None:
-    made = Token.make(AUTHORITY)
-    assert Token.parse(f" {made.text}\n") == made
-    assert made != Token.make(AUTHORITY)
+    made = EnrolmentToken.make(AUTHORITY)
+    assert EnrolmentToken.parse(f" {made.text}\n") == made
+    assert made != EnrolmentToken.make(AUTHORITY)
     assert all(character.isalnum() or character in "._-" for character in made.text), (
         "nothing a shell takes for its own"
     )
 
 
 def test_what_it_says_of_itself_is_no_secret() -> None:
-    made = Token.make(AUTHORITY)
+    made = EnrolmentToken.make(AUTHORITY)
     assert made.text.split(".")[2] not in repr(made)
     assert made.digest != made.secret
 
@@ -34,7 +34,7 @@ def test_what_it_says_of_itself_is_no_secret() -> None:
     ],
 )  # fmt: skip
 def test_what_was_not_copied_whole(broken: str) -> None:
-    _, name, secret, authority = Token.make(AUTHORITY).text.split(".")
-    with pytest.raises(TokenError) as error:
-        Token.parse(broken.format(id=name, secret=secret, authority=authority))
+    _, name, secret, authority = EnrolmentToken.make(AUTHORITY).text.split(".")
+    with pytest.raises(EnrolmentTokenError) as error:
+        EnrolmentToken.parse(broken.format(id=name, secret=secret, authority=authority))
     assert secret not in str(error.value)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bridge.enrolment import Token
+from bridge.enrolment import EnrolmentToken
 from bridge.proxy import Proxy
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.first_boot.environment import card_of
 from edge.appliance.first_boot.journal import FirstBootJournal
 from edge.appliance.first_boot.settings import digest, tell_gateway
 
-TOKEN = Token.make(bytes(32)).text
+TOKEN = EnrolmentToken.make(bytes(32)).text
 VARIABLES = {"WAYPOST_NAME": "hall", "WAYPOST_HUB": "amqps://hub.example:5671", "WAYPOST_TOKEN": TOKEN}
 
 

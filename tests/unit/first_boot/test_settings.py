@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.enrolment import Token
+from bridge.enrolment import EnrolmentToken
 from bridge.proxy import Proxy
 from edge.appliance.first_boot import rendering
 from edge.appliance.first_boot.journal import FirstBootJournal, FirstBootState, state_of
@@ -21,7 +21,7 @@ from edge.appliance.first_boot.settings import AppliedSettings, take_up
 from edge.card.resource import plain_of, read
 from edge.card.text import document, text_of
 
-TOKEN = Token.make(bytes(32)).text
+TOKEN = EnrolmentToken.make(bytes(32)).text
 SPEC = {
     "hostname": "hall-1",
     "cable": {"address": "192.168.1.20/24", "gateway": "192.168.1.1", "dns": ["9.9.9.9"]},

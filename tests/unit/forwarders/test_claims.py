@@ -10,11 +10,11 @@ import pytest
 from bridge import plain
 from bridge import sections as s
 from bridge.amqp_connection import AmqpConnection, LinkDown
-from bridge.engine import Attached, Condition, Engine, Link, Opened, State, Transfers
+from bridge.engine import Attached, Condition, DeliveryState, Engine, Link, PeerOpened, Transfers
 from bridge.flow import Outcomes
 from bridge.forwarders.claims import ANSWER_TIMEOUT_S, RETRY_S, SharedAccess
 from bridge.forwarders.conditions import BUSY_S, passes, wait_s
-from bridge.forwarders.outbox import Outbox
+from bridge.forwarders.outbox import ForwarderOutbox
 from bridge.forwarders.receivers import Receivers
 from bridge.forwarders.senders import Senders
 from bridge.forwarders.shared_access import Policy, token
@@ -44,7 +44,7 @@ class Pair:
         engine = Engine(container_id="gw1", server=False, idle_timeout_s=0)
         policy = Policy(POLICY, KEY)
         self.claims = SharedAccess("ns.example", policy, LIFETIME_S, lambda: STARTED_AT_S + self.now)
-        outbox = Outbox("gw1", Outcomes(1, 2), epoch_of=lambda _address, _sequence: "e", now_ns=lambda: 0)
+        outbox = ForwarderOutbox("gw1", Outcomes(1, 2), epoch_of=lambda _address, _sequence: "e", now_ns=lambda: 0)
         self.link = AmqpConnection(
             engine, PeerLinks(Senders(outbox, self.claims), Receivers((), self.claims), self.claims)
         )
@@ -72,7 +72,7 @@ class Pair:
         self.carry()
 
     def _heard(self, event: object) -> None:
-        if isinstance(event, Opened):
+        if isinstance(event, PeerOpened):
             self._peer.open()
         elif isinstance(event, Attached) and self._refuses:
             self._peer.refuse(event.link, Condition("amqp:not-found", "no such node"))
@@ -83,7 +83,7 @@ class Pair:
             else:
                 self._peer.grant(event.link, self._credit)
         elif isinstance(event, Transfers):
-            self._peer.settle(event.link, event.deliveries, State.ACCEPTED)
+            self._peer.settle(event.link, event.deliveries, DeliveryState.ACCEPTED)
             self._peer.grant(event.link, 1)
             for message in event.messages:
                 self._answer(message)

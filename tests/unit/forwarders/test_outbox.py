@@ -9,8 +9,8 @@ import pytest
 from bridge import limits
 from bridge.flow import Outcomes
 from bridge.forwarders.mapping import Mapping
-from bridge.forwarders.outbox import Outbox, Outgoing, Outlet, Rule, Sending
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outbox import ForwarderOutbox, ForwardRule, Outgoing, Outlet, SendOptions
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.message import Run, Stored
 
 HOUR_NS = 3_600_000_000_000
@@ -51,9 +51,9 @@ class Log:
 class Bench:
     """An outbox with a forwarder for each log, and a connector that is up."""
 
-    def __init__(self, *rules: Rule, window_bytes: int = 1 << 20) -> None:
+    def __init__(self, *rules: ForwardRule, window_bytes: int = 1 << 20) -> None:
         outcomes = Outcomes("accepted", "rejected")
-        self.outbox = Outbox(
+        self.outbox = ForwarderOutbox(
             "gw1", outcomes, epoch_of=lambda _address, _sequence: "e", now_ns=lambda: NOW_NS, window_bytes=window_bytes
         )
         self.logs = [Log() for _ in rules]
@@ -77,8 +77,8 @@ def bodies(taken: Sequence[Outgoing]) -> list[bytes]:
     return [body for outgoing in taken for body in outgoing.stored.run.bodies]
 
 
-def rule(name: str = "f", remote: str = "cloud/#", **fields: object) -> Rule:
-    return Rule(name, Mapping("plant/#", remote, "gw1"), **fields)  # type: ignore[arg-type]
+def rule(name: str = "f", remote: str = "cloud/#", **fields: object) -> ForwardRule:
+    return ForwardRule(name, Mapping("plant/#", remote, "gw1"), **fields)  # type: ignore[arg-type]
 
 
 def test_what_is_taken_has_its_name_and_its_address_over_there() -> None:
@@ -86,7 +86,7 @@ def test_what_is_taken_has_its_name_and_its_address_over_there() -> None:
     bench.logs[0].publish(b"a", b"b")
     (outgoing,) = bench.take()
     assert (outgoing.address, outgoing.stored.sequence, outgoing.hop) == ("cloud/7", 0, ("gw1", "e"))
-    bench.outbox.settle(outgoing.ticket, Outcome.ACCEPTED)
+    bench.outbox.settle(outgoing.ticket, ForwardOutcome.ACCEPTED)
     assert bench.logs[0].settled == {0: "accepted", 1: "accepted"}
 
 
@@ -94,9 +94,9 @@ def test_part_of_a_run_is_settled_alone() -> None:
     bench = Bench(rule())
     bench.logs[0].publish(b"a", b"b", b"c")
     (outgoing,) = bench.take()
-    bench.outbox.settle(outgoing.ticket, Outcome.ACCEPTED, count=1)
+    bench.outbox.settle(outgoing.ticket, ForwardOutcome.ACCEPTED, count=1)
     assert bench.logs[0].settled == {0: "accepted"}
-    bench.outbox.settle(outgoing.ticket, Outcome.REJECTED, "no", count=1)
+    bench.outbox.settle(outgoing.ticket, ForwardOutcome.REJECTED, "no", count=1)
     bench.outbox.detached()
     bench.attach()
     assert bodies(bench.take()) == [b"c"], "only what has no outcome goes again"
@@ -108,9 +108,9 @@ def test_all_unsettled_goes_again_in_order() -> None:
     for body in (b"a", b"b", b"c"):
         bench.logs[0].publish(body)
     first, second, third = bench.take()
-    bench.outbox.settle(second.ticket, Outcome.ACCEPTED)
+    bench.outbox.settle(second.ticket, ForwardOutcome.ACCEPTED)
     bench.outbox.detached()
-    bench.outbox.settle(third.ticket, Outcome.ACCEPTED)  # too late: of a connection that is over
+    bench.outbox.settle(third.ticket, ForwardOutcome.ACCEPTED)  # too late: of a connection that is over
     bench.attach()
     assert bodies(bench.take()) == [b"a", b"c"]
     assert first.ticket not in (outgoing.ticket for outgoing in bench.take())
@@ -121,7 +121,7 @@ def test_what_is_released_ends_the_connection_and_settles_nothing() -> None:
     bench = Bench(rule())
     bench.logs[0].publish(b"a")
     (outgoing,) = bench.take()
-    bench.outbox.settle(outgoing.ticket, Outcome.RELEASED, "full")
+    bench.outbox.settle(outgoing.ticket, ForwardOutcome.RELEASED, "full")
     assert bench.cuts
     assert "full" in bench.cuts[0]
     assert bench.logs[0].settled == {}
@@ -144,7 +144,7 @@ def test_the_window_bounds_what_is_held() -> None:
     held = bench.logs[0].outlet.flow.held_bytes
     assert size <= held < 2 * size, "at most the delivery that crossed it"
     for outgoing in bench.take():
-        bench.outbox.settle(outgoing.ticket, Outcome.ACCEPTED)
+        bench.outbox.settle(outgoing.ticket, ForwardOutcome.ACCEPTED)
     assert len(bench.logs[0].settled) >= 10
     assert bench.outbox.waiting, "room was asked to be filled again"
 
@@ -178,7 +178,7 @@ def test_what_a_filter_leaves_out_is_settled_and_counted() -> None:
 
 
 def test_what_is_too_old_stays_here() -> None:
-    bench = Bench(rule(sending=Sending(ttl_s=60)))
+    bench = Bench(rule(sending=SendOptions(ttl_s=60)))
     bench.logs[0].publish(b"old", received_at=NOW_NS - HOUR_NS)
     bench.logs[0].publish(b"new")
     assert bodies(bench.take()) == [b"new"]
@@ -198,7 +198,7 @@ def test_a_forwarder_that_ends_has_no_say_any_more(settle_first: bool) -> None:
     bench.outbox.remove(outlet)
     if settle_first:
         for outgoing in taken:
-            bench.outbox.settle(outgoing.ticket, Outcome.ACCEPTED)
+            bench.outbox.settle(outgoing.ticket, ForwardOutcome.ACCEPTED)
     else:
         bench.outbox.detached()
         bench.attach()
@@ -208,7 +208,7 @@ def test_a_forwarder_that_ends_has_no_say_any_more(settle_first: bool) -> None:
 
 
 def test_what_has_no_name_there_since_the_filter_was_changed_is_rejected() -> None:
-    bench = Bench(Rule("f", Mapping("plant/+", "cloud/+", "gw1")))
+    bench = Bench(ForwardRule("f", Mapping("plant/+", "cloud/+", "gw1")))
     bench.logs[0].publish(b"a", b"b", address="plant/7/temp")
     bench.logs[0].publish(b"c")
     assert bodies(bench.take()) == [b"c"]

@@ -28,7 +28,7 @@ from images.errors import ImageError
 from images.programs import find
 from tests.support.balena_api import DEVICE_TYPE, FLEET, FLEET_ID, IMAGE, ROUTES, TOKEN, Cloud, cloud
 
-FOR_THE_HUB = enrolment.Token.make(bytes(32)).text
+FOR_THE_HUB = enrolment.EnrolmentToken.make(bytes(32)).text
 
 
 class Done(NamedTuple):

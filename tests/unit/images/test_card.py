@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.enrolment import Token
+from bridge.enrolment import EnrolmentToken
 from bridge.proxy import Proxy
 from edge.appliance.main import run
 from edge.card.fields import PLACEHOLDER
@@ -22,7 +22,7 @@ from images.errors import ImageError
 from images.programs import find
 from tests.unit.images.handed import BEGIN, card
 
-TOKEN = Token.make(bytes(32)).text
+TOKEN = EnrolmentToken.make(bytes(32)).text
 SSH = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3cQ2p2d0pXyJfYf0W2l1X9c1u2kq8YwJ3gq0Y2m7aB ann@laptop"
 EVERYTHING = {
     "name": "hall", "hostname": "hall-1", "cable.address": "192.168.1.20/24", "cable.gateway": "192.168.1.1",
@@ -302,7 +302,7 @@ def mistaken(folder: Path, text: str, encoding: str = "utf-8") -> str:
 class TestFleets:
     def test_a_row_a_gateway_over_what_all_have(self, tmp_path: Path) -> None:
         base = of_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
-        other = Token.make(bytes(32)).text
+        other = EnrolmentToken.make(bytes(32)).text
         (tmp_path / "fleet.csv").write_text(f"\ufeffname;hub.token;hostname\nnorth;{other};\n\nsouth;;s1\n")
         north, south = of_csv(tmp_path / "fleet.csv", base)
         assert north.card.spec.hub is not None
@@ -328,7 +328,7 @@ class TestFleets:
     def test_a_token_for_two_is_said(self, tmp_path: Path) -> None:
         """The second card would never be let in."""
         base = of_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
-        other = Token.make(bytes(32)).text
+        other = EnrolmentToken.make(bytes(32)).text
         (tmp_path / "fleet.csv").write_text(f"name,hub.token\nnorth,\nsouth,{TOKEN}\neast,{other}\n")
         with pytest.raises(ImageError) as refused:
             of_csv(tmp_path / "fleet.csv", base)

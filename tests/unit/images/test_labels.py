@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import segno
 
-from bridge.enrolment import Token
+from bridge.enrolment import EnrolmentToken
 from edge.appliance.main import run
 from images.card.settings import of_arguments
 from images.flashing import cards
@@ -18,7 +18,7 @@ from images.flashing.labels import Label
 from images.flashing.page import CODE_BYTES_MAX, MODULE_MM, QUIET_MODULES, page
 
 NOW = 1_790_000_000.0
-TOKEN = Token.make(bytes(32)).text
+TOKEN = EnrolmentToken.make(bytes(32)).text
 DATE = "2026-09-21"
 HALL = Label("hall", "hall-1", "amqps://hub.example:5671", "10.1.2.20/24", "waypost-0.1.0-pi4.img.zst", "000000001206")
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from bridge.transport.slow_lane import TURN_S, slow_lane_of
 from edge.broker.limits import MIB, Limits
 from edge.broker.listeners.admission import Admission, ConnectionMeter
@@ -46,12 +46,14 @@ def test_half_connects_of_one_turn(put_off: bool) -> None:
     async def scenario() -> None:
         admission = Admission(Limits(), Budget(16 * MIB, "default"), lambda: 0)
         loop = asyncio.get_running_loop()
-        drivers: list[Driver] = []
+        drivers: list[ConnectionDriver] = []
         for _ in range(200):
             if put_off:
                 slow_lane_of(loop).spend(TURN_S)
             connection = MqttConnection(Limits(), loop.time())
-            driver = Driver(connection, lambda _: Nobody(), write_bytes_max=1, meter=ConnectionMeter(admission, 0))
+            driver = ConnectionDriver(
+                connection, lambda _: Nobody(), write_bytes_max=1, meter=ConnectionMeter(admission, 0)
+            )
             driver.connection_made(Socket())
             driver.data_received(CONNECT[:-1])
             drivers.append(driver)

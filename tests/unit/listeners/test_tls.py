@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.configuration import TlsFiles, TlsListener, TlsVersion
 from edge.broker.limits import ACCOUNT_SHARE_MAX, TLS_HANDSHAKES_MAX
 from edge.broker.listeners import secure
@@ -187,11 +187,11 @@ class Rig:
     async def __aexit__(self, *_: object) -> None:
         await self.listener.stop()
 
-    def _driver(self, gone: Gone, identity: str | None) -> Driver | None:
+    def _driver(self, gone: Gone, identity: str | None) -> ConnectionDriver | None:
         self.identities.append(identity)
         if not self.room:
             return None
-        return Driver(Echo(), lambda driver: Owner(), write_bytes_max=65_536, gone=gone, identity=identity)
+        return ConnectionDriver(Echo(), lambda driver: Owner(), write_bytes_max=65_536, gone=gone, identity=identity)
 
     async def open(self, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname="localhost")

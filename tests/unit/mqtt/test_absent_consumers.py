@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.engine import State
+from bridge.engine import DeliveryState
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
 from tests.unit.amqp.wire import message
@@ -51,7 +51,7 @@ class TestAbsentConsumer:
         client.engine.send(sender, 0, message(b"there"))
         site.settle_down()
         assert back.take() == [b"there"]
-        assert [state for _, state, _ in client.outcomes(sender)] == [State.ACCEPTED]
+        assert [state for _, state, _ in client.outcomes(sender)] == [DeliveryState.ACCEPTED]
 
     def test_a_sender_with_credit_gets_its_message_back(self, address: str, pattern: str) -> None:
         site = Site()
@@ -62,7 +62,7 @@ class TestAbsentConsumer:
         subscriber.lose()
         client.engine.send(sender, 0, message(b"nobody"))
         site.settle_down()
-        assert [state for _, state, _ in client.outcomes(sender)] == [State.RELEASED]
+        assert [state for _, state, _ in client.outcomes(sender)] == [DeliveryState.RELEASED]
 
     def test_the_session_ends_once(self, address: str, pattern: str) -> None:
         site = Site()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.command import Command, queued
+from bridge.command import HubCommand, queued
 from bridge.message import Run
 from edge.broker.mqtt.command_topics import CommandSelection, topic_of
 
 
 def command(name: str) -> Run:
-    made = Command(id="1", device="pump7", name=name, payload=b"", content_type=None, ttl_ms=1_000, response=True)
+    made = HubCommand(id="1", device="pump7", name=name, payload=b"", content_type=None, ttl_ms=1_000, response=True)
     return queued(made, "command/pump7", "command-response/pump7")
 
 

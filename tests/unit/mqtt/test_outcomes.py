@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.engine import State
+from bridge.engine import DeliveryState
 from bridge.message import Run
 from edge.broker.limits import READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX, Limits
 from edge.broker.message.mqtt_properties import Properties
@@ -200,8 +200,10 @@ class TestTooLargeAtAnAnycastAddress:
         assert refused.properties.reason_string == "message too large"
 
     @pytest.mark.parametrize("qos", [1, 2])
-    @pytest.mark.parametrize("state", [State.RELEASED, State.MODIFIED_FAILED, State.MODIFIED_UNDELIVERABLE])
-    def test_what_its_amqp_consumer_gives_back_nobody_has_taken(self, state: State, qos: int) -> None:
+    @pytest.mark.parametrize(
+        "state", [DeliveryState.RELEASED, DeliveryState.MODIFIED_FAILED, DeliveryState.MODIFIED_UNDELIVERABLE]
+    )
+    def test_what_its_amqp_consumer_gives_back_nobody_has_taken(self, state: DeliveryState, qos: int) -> None:
         site = Site()
         worker = site.client("worker")
         link = worker.receiver("anycast/x", credit=9)
@@ -230,7 +232,7 @@ class TestTooLargeAtAnAnycastAddress:
         client.engine.send(sender, 0, message(LARGE_BODY))
         site.settle_down()
         [(_, state, condition)] = client.outcomes(sender)
-        assert (state, condition.name) == (State.REJECTED, "amqp:link:message-size-exceeded")
+        assert (state, condition.name) == (DeliveryState.REJECTED, "amqp:link:message-size-exceeded")
 
 
 class TestRefused:
@@ -252,7 +254,7 @@ class TestRefused:
         site.settle_down()
         self.refuse(consumer)
         [(_, state, _)] = client.outcomes(sender)
-        assert state is State.REJECTED
+        assert state is DeliveryState.REJECTED
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_an_mqtt_publisher_to_an_anycast_address_gets_a_reason_code(self, qos: int) -> None:

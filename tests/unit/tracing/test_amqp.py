@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.amqp_values import Described, Symbol, Symbols, Ubyte, Uint, Ulong, encode
+from bridge.amqp_values import DescribedValue, Symbol, Symbols, Ubyte, Uint, Ulong, encode
 from edge.broker.tracing import amqp
 from edge.broker.tracing.amqp import AmqpDissector
 from edge.broker.tracing.dissector import DissectedPacket
@@ -16,12 +16,12 @@ SECRET = b"hunter2-secret"
 
 
 def frame(code: int, fields: list[Any], *, payload: bytes = b"", channel: int = 0, sasl: bool = False) -> bytes:
-    body = encode(Described(Ulong(code), fields)) + payload
+    body = encode(DescribedValue(Ulong(code), fields)) + payload
     return (len(body) + 8).to_bytes(4, "big") + bytes((2, sasl)) + channel.to_bytes(2, "big") + body
 
 
-def terminus(code: int, address: str | None) -> Described:
-    return Described(Ulong(code), [address])
+def terminus(code: int, address: str | None) -> DescribedValue:
+    return DescribedValue(Ulong(code), [address])
 
 
 def attach(name: str, handle: int, *, receiver: bool, address: str | None) -> bytes:
@@ -34,8 +34,8 @@ def transfer(handle: int, delivery: int, *, settled: bool = False, more: bool = 
     return frame(amqp.TRANSFER, fields, payload=SECRET)
 
 
-def error(name: str, description: str) -> Described:
-    return Described(Ulong(0x1D), [Symbol(name), description])
+def error(name: str, description: str) -> DescribedValue:
+    return DescribedValue(Ulong(0x1D), [Symbol(name), description])
 
 
 def read(dissector: AmqpDissector, direction: str, *frames: bytes) -> list[DissectedPacket]:
@@ -62,9 +62,10 @@ CASES = [
      ("close", None, (), None, "amqp:connection:forced", "bye")),
     ((8).to_bytes(4, "big") + b"\2\0\0\0", ("heartbeat", None, (), None, "", "")),
     (transfer(5, 7, settled=True, more=True), ("transfer", 7, ("h=5", "settled", "more"), 14, "", "")),
-    (frame(amqp.DISPOSITION, [True, Uint(3), Uint(5), True, Described(Ulong(0x25), [error("amqp:not-allowed", "no")])]),
+    (frame(amqp.DISPOSITION,
+           [True, Uint(3), Uint(5), True, DescribedValue(Ulong(0x25), [error("amqp:not-allowed", "no")])]),
      ("disposition", 3, ("rejected", "settled"), None, "amqp:not-allowed", "no")),
-    (frame(amqp.DISPOSITION, [True, Uint(3), None, False, Described(Ulong(0x27), [True, True])]),
+    (frame(amqp.DISPOSITION, [True, Uint(3), None, False, DescribedValue(Ulong(0x27), [True, True])]),
      ("disposition", 3, ("modified delivery-failed undeliverable-here", "unsettled"), None, "", "")),
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.message import Run, Stored
-from bridge.transport.driver import Driver
+from bridge.transport.driver import ConnectionDriver
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.isolation import EventListeners
@@ -82,13 +82,13 @@ class Site:
     """A tracer and the connections it follows."""
 
     def __init__(self) -> None:
-        self.drivers: list[Driver] = []
+        self.drivers: list[ConnectionDriver] = []
         self.tracer = PacketTracer(lambda: self.drivers, Gate(), loop=asyncio.get_running_loop(), now_ns=lambda: 0)
 
-    def connect(self) -> tuple[Driver, Transport]:
+    def connect(self) -> tuple[ConnectionDriver, Transport]:
         connection = MqttConnection(Limits(), asyncio.get_running_loop().time())
         machine, owner = self.tracer.follow(connection, "mqtt", lambda _driver: Owner(connection))
-        driver, transport = Driver(machine, owner, write_bytes_max=1 << 16), Transport()
+        driver, transport = ConnectionDriver(machine, owner, write_bytes_max=1 << 16), Transport()
         self.drivers.append(driver)
         driver.connection_made(transport)
         return driver, transport

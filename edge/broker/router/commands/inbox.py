@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from bridge.command import Command, queued, read
+from bridge.command import HubCommand, queued, read
 from bridge.forwarders.inbox import Incoming, Settle
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from bridge.hub_addresses import COMMANDS
 from bridge.plain import MessageError
 from edge.broker.model.addresses import AddressType
@@ -23,7 +23,7 @@ from edge.output.text import word
 
 
 class CommandInbox:
-    """Of one connector to a hub (`bridge.forwarders.inbox.Inbox`)."""
+    """Of one connector to a hub (`bridge.forwarders.inbox.ForwarderInbox`)."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class CommandInbox:
         run = queued(command, queue, self._addresses.reply(command.device))
         return Incoming(message.token, (queue,), command.id.encode(), (), run, unique=True)
 
-    def _fault(self, command: Command) -> str | None:
+    def _fault(self, command: HubCommand) -> str | None:
         queue = self._addresses.queue(command.device)
         if not self._knows(command.device):
             return f"this gateway knows no device {command.device}: waypost device add {word(command.device)}"
@@ -96,4 +96,4 @@ class CommandInbox:
 
     def _reject(self, message: Incoming, why: str) -> None:
         if message.token is not None and self._settle is not None:
-            self._settle((message.token,), Outcome.REJECTED, why)
+            self._settle((message.token,), ForwardOutcome.REJECTED, why)

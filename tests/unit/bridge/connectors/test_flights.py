@@ -6,17 +6,17 @@ import itertools
 
 import pytest
 
-from bridge.connectors.flights import ACCEPTED, Answer, Flight, Flights
-from bridge.forwarders.outcome import Outcome
+from bridge.connectors.flights import ACCEPTED, Flight, Flights, MessageAnswer
+from bridge.forwarders.outcome import ForwardOutcome
 
-REJECTED = Answer(Outcome.REJECTED, "too large")
+REJECTED = MessageAnswer(ForwardOutcome.REJECTED, "too large")
 
 
 class Settled:
     def __init__(self) -> None:
         self.calls: list[tuple[int, str, str, int | None]] = []
 
-    def __call__(self, ticket: int, outcome: Outcome, why: str = "", count: int | None = None) -> None:
+    def __call__(self, ticket: int, outcome: ForwardOutcome, why: str = "", count: int | None = None) -> None:
         self.calls.append((ticket, outcome.value, why, count))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from bridge.client_attempt import ConnectorError
 from bridge.connectors.http.client import HttpClient
-from bridge.connectors.settings import Format, HttpSettings, Identity
+from bridge.connectors.settings import ClientIdentity, Format, HttpSettings
 from edge.broker.message.translation import mqtt_runs
 from tests.support.feeding import Bench, running, until
 from tests.support.web_peer import Reply, Request, WebPeer
@@ -23,7 +23,7 @@ KEY = bytes(range(32))
 
 
 def client(**settings: Any) -> HttpClient:
-    identity = Identity("me", settings.pop("username", None), settings.pop("password", None))
+    identity = ClientIdentity("me", settings.pop("username", None), settings.pop("password", None))
     return HttpClient(identity, HttpSettings(**{"batch_age_s": 0.0, **settings}), translate=mqtt_runs)
 
 

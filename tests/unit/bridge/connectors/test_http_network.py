@@ -10,7 +10,7 @@ from pathlib import Path
 import httpcore
 import pytest
 
-from bridge.connectors.http.network import Network, Stream
+from bridge.connectors.http.network import HttpNetwork, HttpStream
 from bridge.transport.served import ServedTransport
 from bridge.transport.tls import TlsTransport
 from tests.support.certificates import Authority
@@ -28,7 +28,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 def transport_of(stream: httpcore.AsyncNetworkStream) -> object:
-    assert isinstance(stream, Stream)
+    assert isinstance(stream, HttpStream)
     return stream._writer.transport
 
 
@@ -36,7 +36,7 @@ class TestWithoutTls:
     @running
     async def test_bytes_go_over_a_transport_of_ours(self) -> None:
         async with serving(echo) as port:
-            stream = await Network(secure=False).connect_tcp("127.0.0.1", port, timeout=20)
+            stream = await HttpNetwork(secure=False).connect_tcp("127.0.0.1", port, timeout=20)
             assert isinstance(transport_of(stream), ServedTransport)
             await stream.write(b"there", timeout=20)
             assert await stream.read(100, timeout=20) == b"there"
@@ -52,9 +52,9 @@ class TestWithoutTls:
     @running
     async def test_failures_are_httpcores(self) -> None:
         with pytest.raises(httpcore.ConnectError):
-            await Network(secure=False).connect_tcp("127.0.0.1", free_port(), timeout=20)
+            await HttpNetwork(secure=False).connect_tcp("127.0.0.1", free_port(), timeout=20)
         async with serving(echo) as port:
-            stream = await Network(secure=False).connect_tcp("127.0.0.1", port, timeout=20)
+            stream = await HttpNetwork(secure=False).connect_tcp("127.0.0.1", port, timeout=20)
             with pytest.raises(httpcore.ReadTimeout):
                 await stream.read(1, timeout=0.01)
             await stream.aclose()
@@ -69,14 +69,14 @@ class TestTls:
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         server.load_cert_chain(issued.certificate, issued.key)
         async with serving(echo, tls=server) as port:
-            opened = await Network(secure=True).connect_tcp("127.0.0.1", port, timeout=20)
+            opened = await HttpNetwork(secure=True).connect_tcp("127.0.0.1", port, timeout=20)
             stream = await opened.start_tls(authority.context(), "localhost", timeout=20)
             assert isinstance(transport_of(stream), TlsTransport)
             await stream.write(b"there", timeout=20)
             assert await stream.read(100, timeout=20) == b"there"
             await stream.aclose()
-            opened = await Network(secure=True).connect_tcp("127.0.0.1", port, timeout=20)
+            opened = await HttpNetwork(secure=True).connect_tcp("127.0.0.1", port, timeout=20)
             with pytest.raises(httpcore.ConnectError, match="elsewhere"):
                 await opened.start_tls(authority.context(), "elsewhere.example", timeout=20)
-            opened = await Network(secure=True).connect_tcp("127.0.0.1", port, timeout=20)
+            opened = await HttpNetwork(secure=True).connect_tcp("127.0.0.1", port, timeout=20)
             await opened.aclose()

@@ -6,18 +6,18 @@ import pytest
 
 from bridge.connectors.http.body import encode
 from bridge.connectors.http.signing import batch_name, secret_of, signature
-from bridge.connectors.http.verdict import Verdict, verdict, wait_s
+from bridge.connectors.http.verdict import ResponseVerdict, verdict, wait_s
 from bridge.connectors.limits import HTTP_RETRY_AFTER_S_MAX
-from bridge.connectors.messages import Message, Name
+from bridge.connectors.messages import ConnectorMessage, MessageName
 from bridge.connectors.settings import Format
 from bridge.limits import JSON_BYTES_MAX
 from bridge.plain import Hop
 from bridge.publish_properties import PublishProperties
 
 
-def message(sequence: int, address: str = "plant/7", *, gateway: str = "gw", payload: bytes = b"1") -> Message:
-    name = Name(Hop(gateway, "e1"), address, sequence)
-    return Message(0, name, address, "dev", 0, False, ("gw",), PublishProperties(), payload)
+def message(sequence: int, address: str = "plant/7", *, gateway: str = "gw", payload: bytes = b"1") -> ConnectorMessage:
+    name = MessageName(Hop(gateway, "e1"), address, sequence)
+    return ConnectorMessage(0, name, address, "dev", 0, False, ("gw",), PublishProperties(), payload)
 
 
 def test_the_signature_is_that_of_the_standard() -> None:
@@ -60,13 +60,16 @@ def test_a_name_is_a_header(address: str) -> None:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        *((status, Verdict.ACCEPTED) for status in (200, 201, 202, 204)),
-        *((status, Verdict.UNFIT) for status in (400, 413, 422)),
-        *((status, Verdict.LATER) for status in (408, 409, 425, 429, 500, 502, 503, 504)),
-        *((status, Verdict.MISCONFIGURED) for status in (101, 301, 302, 307, 308, 401, 403, 404, 405, 410, 415, 451)),
+        *((status, ResponseVerdict.ACCEPTED) for status in (200, 201, 202, 204)),
+        *((status, ResponseVerdict.UNFIT) for status in (400, 413, 422)),
+        *((status, ResponseVerdict.LATER) for status in (408, 409, 425, 429, 500, 502, 503, 504)),
+        *(
+            (status, ResponseVerdict.MISCONFIGURED)
+            for status in (101, 301, 302, 307, 308, 401, 403, 404, 405, 410, 415, 451)
+        ),
     ],
 )
-def test_verdicts(status: int, expected: Verdict) -> None:
+def test_verdicts(status: int, expected: ResponseVerdict) -> None:
     assert verdict(status) is expected
 
 

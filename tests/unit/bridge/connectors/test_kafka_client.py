@@ -11,11 +11,11 @@ from bridge.client_attempt import Carriage, ConnectorError
 from bridge.connectors.kafka import client as kafka
 from bridge.connectors.kafka.cluster import Cluster
 from bridge.connectors.messages import Translate
-from bridge.connectors.settings import Identity, KafkaSettings
-from bridge.dialer import Endpoint
-from bridge.forwarders.inbox import Inbox
+from bridge.connectors.settings import ClientIdentity, KafkaSettings
+from bridge.dialer import PeerEndpoint
+from bridge.forwarders.inbox import ForwarderInbox
 
-BROKER = Endpoint("127.0.0.1", 9092)
+BROKER = PeerEndpoint("127.0.0.1", 9092)
 WAIT_S = 10.0
 
 
@@ -55,7 +55,7 @@ class Carried(Carriage):
     """Three incoming forwarders, and nothing to send."""
 
     def __init__(self) -> None:
-        self.inboxes = [cast("Inbox", object())] * 3
+        self.inboxes = [cast("ForwarderInbox", object())] * 3
 
     def up(self, peer: str) -> None: ...
 
@@ -66,15 +66,15 @@ class Carried(Carriage):
 def run(monkeypatch: pytest.MonkeyPatch, fails: int | None) -> tuple[int, int]:
     """Consumers made and ended."""
 
-    async def reach(_cluster: object, _endpoint: Endpoint) -> dict[str, Any]:
+    async def reach(_cluster: object, _endpoint: PeerEndpoint) -> dict[str, Any]:
         return {}
 
     async def connection() -> tuple[int, int]:
         consumers = Consumers(fails=fails)
-        monkeypatch.setattr(kafka, "Consumer", consumers)
+        monkeypatch.setattr(kafka, "KafkaConsumer", consumers)
         monkeypatch.setattr(Cluster, "reach", reach)
         translate = cast("Translate", None)
-        client = kafka.KafkaClient(Identity("gw1"), KafkaSettings(), [BROKER], translate=translate)
+        client = kafka.KafkaClient(ClientIdentity("gw1"), KafkaSettings(), [BROKER], translate=translate)
         async with asyncio.timeout(WAIT_S):
             with pytest.raises(OSError, match="ends badly"):
                 await client.run(BROKER, Carried())

@@ -8,15 +8,15 @@ import pytest
 
 from bridge.connectors.kafka.record import TOPIC_CHARACTERS_MAX, arrival, record, topic_of
 from bridge.connectors.limits import KAFKA_HEADER_BYTES_MAX
-from bridge.connectors.messages import Message, Name
+from bridge.connectors.messages import ConnectorMessage, MessageName
 from bridge.connectors.settings import PartitionKey
 from bridge.message_origin import MessageOrigin, find_origin
 from bridge.plain import HOPS_PROPERTY, Hop
 from bridge.publish_properties import PublishProperties, read
 
-MESSAGE = Message(
+MESSAGE = ConnectorMessage(
     0,
-    Name(Hop("gw", "e1"), "plant/7", 42),
+    MessageName(Hop("gw", "e1"), "plant/7", 42),
     "cloud/plant",
     "dev",
     1_790_000_000_123_456_789,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bridge.amqp_values import encode
-from bridge.connectors.messages import Name, messages
-from bridge.forwarders.outbox import Outgoing, Sending
+from bridge.connectors.messages import MessageName, messages
+from bridge.forwarders.outbox import Outgoing, SendOptions
 from bridge.message import AMQP, RETAIN, Run, Stored
 from bridge.plain import HOPS_PROPERTY, Hop, data_section
 from edge.broker.message.mqtt_properties import Properties, encode_run
@@ -14,7 +14,7 @@ HOP = Hop("gw", "e1")
 
 
 def outgoing(run: Run) -> Outgoing:
-    return Outgoing(3, "cloud/7", Stored(40, 10, run), HOP, Sending())
+    return Outgoing(3, "cloud/7", Stored(40, 10, run), HOP, SendOptions())
 
 
 def test_mqtt() -> None:
@@ -22,8 +22,8 @@ def test_mqtt() -> None:
     properties = encode_run(Properties(content_type="text/plain", user_property=users))
     found = list(messages(outgoing(Run("plant/7", "dev", 1 | RETAIN, properties, [b"a", b"b"], 5)), mqtt_runs))
     assert [(each.place, each.name, each.payload) for each in found] == [
-        (0, Name(HOP, "plant/7", 10), b"a"),
-        (1, Name(HOP, "plant/7", 11), b"b"),
+        (0, MessageName(HOP, "plant/7", 10), b"a"),
+        (1, MessageName(HOP, "plant/7", 11), b"b"),
     ]
     assert {(each.target, each.device, each.received_at, each.retain) for each in found} == {
         ("cloud/7", "dev", 5, True)

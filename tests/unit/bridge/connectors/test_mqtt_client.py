@@ -15,9 +15,9 @@ from bridge.connectors.mqtt import client as mqtt_client
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.client import MqttClient
 from bridge.connectors.mqtt.dialects import DIALECTS
-from bridge.connectors.settings import Identity, MqttSettings
+from bridge.connectors.settings import ClientIdentity, MqttSettings
 from bridge.forwarders.inbox import Incoming, Settle
-from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.outcome import ForwardOutcome
 from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.topics import matches
 from tests.support.feeding import NOW_NS, Bench, running, until
@@ -27,7 +27,7 @@ from tests.support.mqtt_peer import MqttPeer, puback, publish
 def client(**settings: Any) -> MqttClient:
     """A client that speaks MQTT 3.1.1 at once."""
     return MqttClient(
-        Identity("me"),
+        ClientIdentity("me"),
         MqttSettings(**settings),
         translate=mqtt_runs,
         matches=matches,
@@ -57,7 +57,7 @@ class Inbox:
         self.got += messages
         self.credit -= len(messages)
 
-    def commit(self, *places: int, outcome: Outcome = Outcome.ACCEPTED) -> None:
+    def commit(self, *places: int, outcome: ForwardOutcome = ForwardOutcome.ACCEPTED) -> None:
         tokens = [token for place in places if (token := self.got[place].token) is not None]
         assert self.settle is not None
         self.settle(tokens, outcome, "")
@@ -200,7 +200,7 @@ class TestIn:
             await until(lambda: len(inbox.got) == 5, "the next arrived")
             inbox.commit(0)
             assert [(await link.take()).packet_id for _ in range(3)] == [1, 2, 3]
-            inbox.commit(4, outcome=Outcome.REJECTED)  # it would come again for ever
+            inbox.commit(4, outcome=ForwardOutcome.REJECTED)  # it would come again for ever
             assert (await link.take()).packet_id == 4
 
     @running
@@ -224,7 +224,7 @@ class TestIn:
             await link.opened(subscribed=True)
             link.writer.write(publish(1, b"far/1", b"hi"))
             await until(lambda: len(inbox.got) == 1, "arrived")
-            inbox.commit(0, outcome=Outcome.RELEASED)
+            inbox.commit(0, outcome=ForwardOutcome.RELEASED)
             await task
             assert 4 not in [sent.kind for sent in await link.left()]
         assert "not taken here" in str(bench.errors[0])

@@ -6,26 +6,26 @@ import pytest
 
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.packets import (
-    Acknowledgement,
-    ConnectionAnswer,
-    LargePublication,
-    MalformedPacket,
+    AckReceived,
+    ConnackReceived,
+    LargePublishReceived,
+    MalformedBrokerPacket,
     Packet,
     Packets,
-    PingAnswer,
-    Publication,
-    SubscriptionAnswer,
+    PingrespReceived,
+    PublishReceived,
+    SubackReceived,
 )
 
 CASES = [
-    (b"\x20\x02\x01\x00", ConnectionAnswer(True, 0)),
-    (b"\x20\x02\x00\x05", ConnectionAnswer(False, 5)),
-    (b"\x40\x02\x12\x34", Acknowledgement(0x1234)),
-    (b"\x90\x04\xff\xff\x01\x80", SubscriptionAnswer(0xFFFF, (1, 128))),
-    (b"\xd0\x00", PingAnswer()),
-    (b"\x3b\x09\x00\x03a/b\x00\x07hi", Publication(7, "a/b", b"hi", 1, True, True)),
-    (b"\x30\x05\x00\x03a/b", Publication(None, "a/b", b"", 0, False, False)),
-    (b"\x32\x07\x00\x03\xe2\x82\xac\x00\x01", Publication(1, "€", b"", 1, False, False)),
+    (b"\x20\x02\x01\x00", ConnackReceived(True, 0)),
+    (b"\x20\x02\x00\x05", ConnackReceived(False, 5)),
+    (b"\x40\x02\x12\x34", AckReceived(0x1234)),
+    (b"\x90\x04\xff\xff\x01\x80", SubackReceived(0xFFFF, (1, 128))),
+    (b"\xd0\x00", PingrespReceived()),
+    (b"\x3b\x09\x00\x03a/b\x00\x07hi", PublishReceived(7, "a/b", b"hi", 1, True, True)),
+    (b"\x30\x05\x00\x03a/b", PublishReceived(None, "a/b", b"", 0, False, False)),
+    (b"\x32\x07\x00\x03\xe2\x82\xac\x00\x01", PublishReceived(1, "€", b"", 1, False, False)),
 ]
 """Bytes of a server, and the packet."""
 
@@ -53,10 +53,10 @@ def test_a_packet_that_says_it_is_shorter_than_it_is_raises(data: bytes) -> None
         short = kind + bytes((length,)) + content[:length]
         try:
             found = list(Packets().feed(short))
-        except MalformedPacket:
+        except MalformedBrokerPacket:
             continue
         # A payload, or a list of codes, may be of any length.
-        assert isinstance(whole, Publication | SubscriptionAnswer)
+        assert isinstance(whole, PublishReceived | SubackReceived)
         assert type(found[0]) is type(whole)
 
 
@@ -78,7 +78,7 @@ def test_a_packet_that_says_it_is_shorter_than_it_is_raises(data: bytes) -> None
     ],
 )
 def test_what_no_server_sends(data: bytes, why: str) -> None:
-    with pytest.raises(MalformedPacket, match=why):
+    with pytest.raises(MalformedBrokerPacket, match=why):
         list(Packets().feed(data))
 
 
@@ -94,13 +94,13 @@ def test_a_publish_beyond_the_limit_is_read_past(size: int) -> None:
     for start in range(0, len(data), size):
         found += stream.feed(data[start : start + size])
         assert len(stream._buffer) < 101 + size, "the buffer holds at most one packet within the limit"
-    taken = Publication(1, "a/b", bytes(91), 1, False, False)
-    large = LargePublication(2, "a/b", 101)
-    assert found == [taken, large, taken, LargePublication(None, "a/b/", 638), large, PingAnswer()]
+    taken = PublishReceived(1, "a/b", bytes(91), 1, False, False)
+    large = LargePublishReceived(2, "a/b", 101)
+    assert found == [taken, large, taken, LargePublishReceived(None, "a/b/", 638), large, PingrespReceived()]
 
 
 def test_another_packet_beyond_the_limit_is_refused_before_it_is_held() -> None:
-    with pytest.raises(MalformedPacket, match="type 9 with 101 bytes"):
+    with pytest.raises(MalformedBrokerPacket, match="type 9 with 101 bytes"):
         list(Packets(packet_bytes_max=100).feed(b"\x90\x63"))
 
 

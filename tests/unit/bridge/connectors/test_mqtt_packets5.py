@@ -6,16 +6,16 @@ import pytest
 
 from bridge.connectors.mqtt import packets5
 from bridge.connectors.mqtt.packets import (
-    Acknowledgement,
-    ConnectionAnswer,
-    Farewell,
-    MalformedPacket,
+    AckReceived,
+    ConnackReceived,
+    ConnackTerms,
+    DisconnectReceived,
+    MalformedBrokerPacket,
     Packet,
     Packets,
-    PingAnswer,
-    Publication,
-    SubscriptionAnswer,
-    Terms,
+    PingrespReceived,
+    PublishReceived,
+    SubackReceived,
 )
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets as ours
@@ -24,19 +24,19 @@ from edge.broker.mqtt.packets import SubscriptionRequest
 TERMS = Properties(receive_maximum=20, maximum_packet_size=5_000, server_keep_alive_s=7)
 
 CASES: list[tuple[bytes, Packet]] = [
-    (ours.ConnAck(True, properties=TERMS).encode(5), ConnectionAnswer(True, 0, Terms(20, 5_000, keep_alive_s=7))),
+    (ours.ConnAck(True, properties=TERMS).encode(5), ConnackReceived(True, 0, ConnackTerms(20, 5_000, keep_alive_s=7))),
     (
         b"\x20\x0c\x00\x87\x09\x1f\x00\x02no\x24\x00\x25\x00",
-        ConnectionAnswer(False, 0x87, Terms(qos_max=0, retains=False), "no"),
+        ConnackReceived(False, 0x87, ConnackTerms(qos_max=0, retains=False), "no"),
     ),
-    (b"\x20\x02\x00\x01", ConnectionAnswer(False, 1)),
-    (b"\x40\x02\x12\x34", Acknowledgement(0x1234)),
-    (b"\x40\x03\x12\x34\x97", Acknowledgement(0x1234, 0x97)),
-    (ours.SubAck(0xFFFF, (1, 0x87)).encode(5), SubscriptionAnswer(0xFFFF, (1, 0x87))),
-    (b"\xd0\x00", PingAnswer()),
-    (b"\xe0\x00", Farewell(0, "")),
-    (ours.Disconnect(0x8E, Properties(reason_string="taken")).encode(5), Farewell(0x8E, "taken")),
-    (b"\x3b\x0a\x00\x03a/b\x00\x07\x00hi", Publication(7, "a/b", b"hi", 1, True, True)),
+    (b"\x20\x02\x00\x01", ConnackReceived(False, 1)),
+    (b"\x40\x02\x12\x34", AckReceived(0x1234)),
+    (b"\x40\x03\x12\x34\x97", AckReceived(0x1234, 0x97)),
+    (ours.SubAck(0xFFFF, (1, 0x87)).encode(5), SubackReceived(0xFFFF, (1, 0x87))),
+    (b"\xd0\x00", PingrespReceived()),
+    (b"\xe0\x00", DisconnectReceived(0, "")),
+    (ours.Disconnect(0x8E, Properties(reason_string="taken")).encode(5), DisconnectReceived(0x8E, "taken")),
+    (b"\x3b\x0a\x00\x03a/b\x00\x07\x00hi", PublishReceived(7, "a/b", b"hi", 1, True, True)),
 ]
 
 
@@ -54,7 +54,7 @@ def test_a_packet_that_is_cut_off_is_none_or_another(data: bytes) -> None:
     for length in range(len(data) - 2):
         try:
             list(Packets(read=packets5.decode).feed(data[:1] + bytes((length,)) + data[2 : 2 + length]))
-        except MalformedPacket:
+        except MalformedBrokerPacket:
             continue
 
 
@@ -71,7 +71,7 @@ def test_a_packet_that_is_cut_off_is_none_or_another(data: bytes) -> None:
     ],
 )
 def test_what_no_server_sends(data: bytes, why: str) -> None:
-    with pytest.raises(MalformedPacket, match=why):
+    with pytest.raises(MalformedBrokerPacket, match=why):
         list(Packets(read=packets5.decode).feed(data))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.connectors.mqtt.client import MqttClient
 from bridge.connectors.mqtt.dialects import DIALECTS
-from bridge.connectors.settings import Identity, MqttSettings
+from bridge.connectors.settings import ClientIdentity, MqttSettings
 from bridge.publish_properties import read
 from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.topics import matches
@@ -22,7 +22,7 @@ SUBACK_5 = b"\x90\x04\xff\xff\x00\x01"
 
 def client(first: int = 0) -> MqttClient:
     return MqttClient(
-        Identity("me"),
+        ClientIdentity("me"),
         MqttSettings(),
         translate=mqtt_runs,
         matches=matches,
