@@ -51,7 +51,7 @@ def postgres() -> Iterator[Postgres]:
 DEFAULT_MARKS = "not slow and not images"
 """Marks that `addopts` in pyproject.toml selects."""
 DURATION = (
-    "all tests take under 35 minutes with -n 2 on two idle cores; collecting takes 10 s, "
+    "all tests take under 30 minutes on two idle cores; collecting takes 10 s, "
     "the first time half a minute of processor time, as tests are compiled then"
 )
 """Shown before collecting, which takes minutes without output on a busy machine."""

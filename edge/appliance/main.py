@@ -68,8 +68,7 @@ def root(verbose: int, quiet: int) -> None:
 
     An acknowledgement from Waypost means: on disk.
 
-    From a checkout also: `waypost demo`, `waypost test [PYTEST ARGUMENTS]`, `waypost bench`, `waypost docs` and
-    `waypost lock`.
+    From a checkout also: `waypost demo`, `waypost test [PYTEST ARGUMENTS]`, `waypost bench` and `waypost docs`.
     """
     if verbose or quiet:  # else a command that runs for long sets logging up as suits it
         set_up_logging(verbose - quiet)

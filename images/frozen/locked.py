@@ -56,5 +56,5 @@ def entries(lock: str, names: Iterable[str]) -> str:
     }
     lacking = sorted(set(names) - set(blocks))
     if lacking:
-        raise ImageError(f"requirements.lock has no {', '.join(lacking)}", hint="./waypost lock")
+        raise ImageError(f"requirements.lock has no {', '.join(lacking)}", hint="make lock")
     return "".join(f"{blocks[name].rstrip()}\n" for name in sorted(set(names)))

@@ -27,7 +27,7 @@ LOCKS = tuple(
     f"requirements{part}.lock" for part in ("", "-gateway", "-hub", "-analytics", "-images", "-build", "-jre", "-docs")
 )
 TOP_LEVEL = {
-    *PACKAGES, "docs", "firmware_examples", "tests",
+    *PACKAGES, "docs", "firmware_examples", "launcher", "tests",
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "SECURITY.md", "Makefile", "pyproject.toml",
     "hatch_build.py", "waypost",
     *LOCKS,
@@ -255,7 +255,7 @@ class TestPackaging:
 
     def test_every_package_is_named(self) -> None:
         assert project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == list(PACKAGES)
-        assert project()["tool"]["mypy"]["packages"] == [*PACKAGES, "tests.demo", "docs.generate"]
+        assert project()["tool"]["mypy"]["packages"] == ["launcher", *PACKAGES, "tests.demo", "docs.generate"]
         for path, _ in modules(*PACKAGES):
             assert (ROOT / path).parent.joinpath("__init__.py").exists(), f"{path} is in no package"
 

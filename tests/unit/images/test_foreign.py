@@ -35,7 +35,7 @@ def test_a_newer_openssl_of_this_machine_makes_another_gateway() -> None:
 def test_what_the_lock_lacks_is_named() -> None:
     with pytest.raises(ImageError, match="has no b") as caught:
         entries("a==1 \\\n    --hash=sha256:0\n", ["a", "b"])
-    assert caught.value.hint == "./waypost lock"
+    assert caught.value.hint == "make lock"
 
 
 def test_what_is_not_installed_is_named() -> None:

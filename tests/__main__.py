@@ -1,0 +1,35 @@
+"""`./waypost test`: run pytest, on all cores.
+
+Without arguments that select tests it runs those of some minutes, with `--all` also the extended ones. Every other
+argument is pytest's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import DEFAULT_MARKS
+
+EXTENDED = "extended"
+"""Marker of tests that `./waypost test` leaves out: they are many, or take many seconds."""
+
+
+def arguments_of(words: Sequence[str]) -> list[str]:
+    """Return pytest's arguments for those of `./waypost test`."""
+    passed = [word for word in words if word != "--all"]
+    selects = any(word == "-m" or Path(word.split("::")[0]).exists() for word in passed)
+    if selects:
+        return passed
+    marks = DEFAULT_MARKS if "--all" in words else f"{DEFAULT_MARKS} and not {EXTENDED}"
+    # Files are kept together, as they share servers, and in the order of the folders: else the longest come last.
+    workers = [] if "-n" in passed else ["-n", str(os.cpu_count() or 1)]
+    return [*workers, "--dist", "loadfile", "--no-loadscope-reorder", "-m", marks, *passed]
+
+
+if __name__ == "__main__":
+    sys.exit(pytest.main(arguments_of(sys.argv[1:])))
