@@ -1,6 +1,6 @@
 # The commands of a developer. Each calls ./waypost, which makes its environment at the first use.
 
-.PHONY: check test all slow bench lock format help
+.PHONY: check test all slow bench docs lock format help
 
 help: ## List these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -19,6 +19,9 @@ slow: ## Tests that take minutes each: power cuts, kills, attacks at full size
 
 bench: ## The benchmarks, compared with other brokers in the same run; keep the machine quiet
 	./waypost bench
+
+docs: ## Build and serve the documentation
+	./waypost docs
 
 # Pins stay where they are unless a package is named. The packages of Python 3.11 are all that a newer one needs.
 COMPILE = .venv/bin/uv pip compile --quiet --python-version 3.11 --python-platform linux --generate-hashes --custom-compile-command 'make lock' --no-emit-index-url \
