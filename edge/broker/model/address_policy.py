@@ -1,4 +1,4 @@
-"""What an address promises beyond its type: time to live, redelivery, quota, durability (EnMasse's words)."""
+"""Policy of an address: time to live, redelivery, quota and durability (the names are EnMasse's)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 from bridge.resources.fields import Bytes, Count, Live, ResourcePart, Seconds, read_by
 
 BATCH_MS_MAX: Final = 60_000
-"""How long a commit may wait for company: a device waits as long for its answer."""
+"""Longest delay of a commit in batch mode. A device waits that long for its acknowledgement."""
 
 
 class WhenFull(enum.Enum):
-    """What happens to a message for an address whose quota is used up."""
+    """Action on a message when the quota of its address is used up."""
 
     REJECT = "reject"
     DROP_OLDEST = "dropOldest"
@@ -22,8 +22,10 @@ class WhenFull(enum.Enum):
 
 
 class DurabilityMode(enum.Enum):
-    """Time of an acknowledgement: after its commit, after a commit that waited for company, or at once. With MEMORY no
-    message is on disk. Messages are in a bounded ring, which is lost with the process."""
+    """Time of an acknowledgement: after its commit, after a delayed commit, or at once.
+
+    With MEMORY no message is on disk. Messages are in a bounded ring, which is lost with the process.
+    """
 
     FSYNC = "fsync"
     BATCH = "batch"
@@ -31,14 +33,14 @@ class DurabilityMode(enum.Enum):
 
 
 class Durability(msgspec.Struct, frozen=True):
-    """`delay_s` is how long a commit may wait for more messages; 0 unless the mode is BATCH."""
+    """Durability mode. `delay_s` is the time a commit may wait for more messages; 0 unless the mode is BATCH."""
 
     mode: DurabilityMode = DurabilityMode.FSYNC
     delay_s: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> Durability:
-        """``fsync``, ``memory`` or ``batch:<milliseconds>``. Raises `ValueError` with what was expected."""
+        """Parse ``fsync``, ``memory`` or ``batch:<milliseconds>``. Raises `ValueError` with the expected format."""
         word, _, rest = text.partition(":")
         if word in ("fsync", "memory") and text == word:
             return cls(DurabilityMode(word))
@@ -51,52 +53,52 @@ DurabilityWord = Annotated[Durability, read_by(Durability.parse, str, pattern=r"
 
 
 class Redelivery(ResourcePart, frozen=True, kw_only=True):
-    """How often and how soon an unsuccessful delivery is tried again."""
+    """Number and timing of the retries of a failed delivery."""
 
     attempts_max: Live[Count | None] = msgspec.field(default=None, name="maximumDeliveryAttempts")
-    """Deliveries of one message before it is dead-lettered; without it they never end."""
+    """Deliveries of one message before it is dead-lettered. Unlimited without this field."""
     count_on_link_loss: Live[bool | None] = msgspec.field(default=None, name="countOnLinkLoss")
-    """A delivery counts as an attempt when its consumer loses link or connection before it answers. Without this field
-    it does where there is a `maximumDeliveryAttempts`."""
+    """Count a delivery as an attempt when its consumer loses the link or connection before it answers. Without this
+    field it counts if `maximumDeliveryAttempts` is set."""
     delay_s: Live[Seconds] = msgspec.field(default=0.0, name="redeliveryDelay")
     """Wait before the second delivery."""
     delay_multiplier: Live[Annotated[float, msgspec.Meta(ge=1)]] = msgspec.field(
         default=1.0, name="redeliveryDelayMultiplier"
     )
-    """Factor on the wait for each further delivery."""
+    """Factor by which the wait grows with each further delivery."""
     delay_max_s: Live[Seconds | None] = msgspec.field(default=None, name="maximumDeliveryDelay")
-    """No wait grows beyond this."""
+    """Longest wait before a delivery."""
 
     @property
     def counts_link_loss(self) -> bool:
-        """A consumer that dies with a message counts as an attempt."""
+        """True when a delivery counts as an attempt although its consumer disconnected before it answered."""
         return self.attempts_max is not None if self.count_on_link_loss is None else self.count_on_link_loss
 
 
 class AddressPolicy(ResourcePart, frozen=True, kw_only=True):
-    """What a stored address promises beyond its type."""
+    """Policy of a stored address, in addition to its type."""
 
     ttl_min_s: Live[Seconds | None] = msgspec.field(default=None, name="messageTtl.minimum")
-    """A message's own time to live is raised to this."""
+    """Least time to live. A shorter one in a message is raised to this."""
     ttl_max_s: Live[Seconds | None] = msgspec.field(default=None, name="messageTtl.maximum")
-    """A message's own time to live is lowered to this; a message without one gets it."""
+    """Greatest time to live. A longer one in a message is lowered to this, and a message without one gets it."""
     redelivery: Live[Redelivery] = msgspec.field(default=Redelivery(), name="messageRedelivery")
-    """How often and how soon an unsuccessful delivery is tried again."""
+    """Number and timing of the retries of a failed delivery."""
     deadletter: Live[str | None] = None
     """Address of type deadletter for messages that could not be delivered."""
     expiry: Live[str | None] = None
-    """Address of type deadletter for messages whose time to live has passed; without it they are dropped, and
-    ledgered."""
+    """Address of type deadletter for expired messages. Without it they are dropped and entered into the loss ledger."""
     quota_bytes: Live[Bytes | None] = msgspec.field(default=None, name="quota.bytes")
-    """Bytes of bodies the address may keep; without it as much as the space has."""
+    """Bytes of bodies the address may keep. Without this field only the quota of the space applies."""
     reserve_bytes: Live[Bytes] = msgspec.field(default=0, name="quota.reserve")
-    """Bytes of the space's store that no other address may take from this one."""
+    """Bytes of the space's quota that are reserved for this address."""
     when_full: Live[WhenFull] = WhenFull.REJECT
-    """What happens to a message when the quota is used up."""
+    """Action on a message when the quota is used up."""
     priority: Live[Annotated[int, msgspec.Meta(ge=0, le=9)]] = 4
-    """0 to 9: who gives way when the space or the card is full, the lower first among those alike in `whenFull`."""
+    """0 to 9. When the space or the card is full, addresses of lower priority free space first, among those with the
+    same `whenFull`."""
     durability: Live[DurabilityWord] = Durability()
-    """Time of an acknowledgement: after its commit (`fsync`), after a commit that waited for company
-    (`batch:<milliseconds>`), or at once (`memory`: messages stay in a bounded ring, which is lost with the process)."""
+    """Time of an acknowledgement: after its commit (`fsync`), after a delayed commit (`batch:<milliseconds>`), or
+    at once (`memory`: messages stay in a bounded ring, which is lost with the process)."""
     consumers_max: Live[Count | None] = msgspec.field(default=None, name="maxConsumers")
-    """Consumers at one time; without it there is no bound. Of a subscription: 1 unless configured."""
+    """Most consumers at one time. The default is unlimited, and 1 for a subscription."""

@@ -1,6 +1,6 @@
-"""Addresses: the types of DESIGN's one model over both protocols, and which rule governs which name.
+"""Address types, and the rules that give each name its type.
 
-An MQTT topic name is an AMQP address. A rule gives a name or an MQTT-style pattern its type; where several match, the
+An MQTT topic name is an AMQP address. A rule gives a type to a name or an MQTT-style pattern. Where several match, the
 most specific wins: level by level, a literal before ``+`` before ``#``.
 """
 
@@ -18,7 +18,7 @@ from edge.broker.model.topics import FilterTree, covers, filter_levels, is_filte
 
 
 class AddressType(enum.Enum):
-    """What an address promises (the words are EnMasse's)."""
+    """Type of an address (the names are EnMasse's)."""
 
     QUEUE = "queue"
     TOPIC = "topic"
@@ -29,28 +29,28 @@ class AddressType(enum.Enum):
 
     @property
     def is_queue(self) -> bool:
-        """Stored, and its consumers compete: queue and deadletter."""
+        """True for queue and deadletter: messages are stored, and consumers compete for them."""
         return self in (AddressType.QUEUE, AddressType.DEADLETTER)
 
 
 class AddressRule(msgspec.Struct, frozen=True):
-    """The type of every address that `pattern` matches (a name is a pattern that matches itself)."""
+    """Rule that sets the type of every address that `pattern` matches. A name is a pattern that matches itself."""
 
     pattern: str
     type: AddressType
 
 
 DEFAULT_RULE = AddressRule("#", AddressType.TOPIC)
-"""A space whose configuration says nothing about a name treats it as a topic."""
+"""Rule for a name that the configuration does not mention: it is a topic."""
 
 
 def specificity(pattern: str) -> tuple[int, ...]:
-    """Sort key: smaller is more specific. A literal level is 0, ``+`` 1, ``#`` 2; longer wins among equals."""
+    """Return a sort key, smaller for more specific: a literal level is 0, ``+`` 1, ``#`` 2. Longer wins among equals."""
     return (*({"+": 1, "#": 2}.get(level, 0) for level in pattern.split("/")), 3)
 
 
 class AddressTable:
-    """The rules of a space, most specific first; answers are cached by name."""
+    """Rules of a space, most specific first. Results are cached by name."""
 
     def __init__(self, rules: Iterable[AddressRule], default: AddressRule = DEFAULT_RULE) -> None:
         self.rules = sorted(rules, key=lambda rule: specificity(rule.pattern))
@@ -61,11 +61,11 @@ class AddressTable:
         for rule in self.rules:
             self._tree.add(rule.pattern, rule)
         self.patterns = frozenset(rule.pattern for rule in self.rules)
-        """Of its rules."""
+        """Patterns of all rules."""
         self._found = RememberedNames[AddressRule]()
 
     def rule(self, address: str) -> AddressRule:
-        """The rule of a name; names that begin with ``$`` belong to the broker and are always topics."""
+        """Return the rule of a name. Names that begin with ``$`` belong to the broker and are always topics."""
         found = self._found.get(address)
         if found is None:
             found = self._find(address)
@@ -77,41 +77,43 @@ class AddressTable:
         return next((rule for rule in rules if matches(rule.pattern, address)), DEFAULT_RULE)
 
     def deciding_levels(self, address: str) -> int:
-        """How many first levels of a name decide which rule it falls under (`FilterTree.deciding_levels`)."""
+        """Return the number of leading levels of a name that decide its rule (`FilterTree.deciding_levels`)."""
         return self._tree.deciding_levels(address)
 
     def rule_of_filter(self, pattern: str) -> AddressRule:
-        """The rule every name of a filter falls under: the most specific rule that covers the filter.
+        """Return the most specific rule that covers the whole filter.
 
-        ``queue/#`` under a rule for ``queue/#`` consumes from queues; ``#`` is nobody's but the default's, so a
-        subscriber to everything does not take messages out of queues.
+        ``queue/#`` under a rule for ``queue/#`` consumes from queues. ``#`` gets the default rule, so a subscriber to
+        everything does not take messages out of queues.
         """
-        if not is_filter(pattern):  # who subscribes asks once: not worth remembering
+        if not is_filter(pattern):  # looked up once a subscription: not worth caching
             return self._found.get(pattern) or self._find(pattern)
         return next((rule for rule in self._reaching(pattern) if covers(rule.pattern, pattern)), DEFAULT_RULE)
 
     def topic_rules(self, pattern: str) -> list[AddressRule]:
-        """Every rule of type topic that some name of the filter could fall under."""
+        """Return every rule of type topic that could apply to some name of the filter."""
         found = []
         for rule in self._reaching(pattern):
             if rule.type is AddressType.TOPIC and overlaps(rule.pattern, pattern):
                 found.append(rule)
             if covers(rule.pattern, pattern) and not pattern.startswith("$"):
-                break  # no name of the filter falls under those behind it, which are less specific
+                break  # the rules after it are less specific and apply to no name of the filter
         if pattern.startswith("$") and DEFAULT_RULE not in found:
             found.append(DEFAULT_RULE)  # names that begin with "$" are topics whatever the default is
         return found
 
     def _reaching(self, pattern: str) -> list[AddressRule]:
-        """The rules that can have names of a filter at all: a wildcard at the first level has none with ``$``."""
+        """Return the rules that can apply to names of a filter. A leading wildcard does not match names with ``$``."""
         if not pattern.startswith("$") or is_wide(pattern):
             return self.rules
         return [rule for rule in self.rules if rule.pattern.startswith("$")]
 
 
 def _by_first_level(rules: Sequence[AddressRule]) -> tuple[list[AddressRule], dict[str, list[AddressRule]]]:
-    """The rules that any name may fall under, and those that names of a first level may fall under, in their order:
-    a name that is new would else be held against every rule there is."""
+    """Return the rules that start with a wildcard, and all candidate rules by first level, in their order.
+
+    Without this index a new name would be matched against every rule.
+    """
     anywhere: list[tuple[int, AddressRule]] = []
     literal: dict[str, list[tuple[int, AddressRule]]] = {}
     for place, rule in enumerate(rules):

@@ -1,8 +1,8 @@
-"""Who may do what with which address: rules, and what they grant one connection. Pure; it knows no secret.
+"""Authorization of operations on addresses: rules, and the grant of one connection. Pure; it holds no secret.
 
-Everything a rule does not allow is denied. A rule's address is a topic filter in which ``%u`` stands for the user and
-``%c`` for the client id (AMQP: the container id). Verdicts are kept for each connection, so that what is asked for
-every run costs one look into a dict.
+Everything that no rule allows is denied. The address of a rule is a topic filter in which ``%u`` is replaced by the
+user and ``%c`` by the client id (AMQP: the container id). Verdicts are cached for each connection, so that a check for
+each run costs one dict lookup.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 EVERYTHING: Final = "#"
 MANAGEMENT: Final = "$management"
-"""The address of management itself, for a rule about nothing else."""
+"""Address for rules about management alone."""
 TEMPORARY_PREFIX: Final = "temp/"
-"""Dynamic nodes of AMQP clients are below this (section 3.5.3), named by 128 bits of chance: see `is_temporary`."""
+"""Prefix of the dynamic nodes of AMQP clients (section 3.5.3). 128 random bits follow: see `is_temporary`."""
 _TEMPORARY: Final = re.compile(TEMPORARY_PREFIX + "[0-9a-f]{32}")
 _SHARE: Final = "$share/"
 _MARKS: Final = re.compile("%[uc]")
@@ -32,34 +32,37 @@ _WIDENING: Final = frozenset("+#/")
 
 
 class Operation(enum.Enum):
-    """What may be done with an address (EnMasse's words)."""
+    """Operation on an address (the names are EnMasse's)."""
 
     SEND = "send"
     RECV = "recv"
     VIEW = "view"
     MANAGE = "manage"
     RELAY = "relay"
-    """Send messages of other gateways: the gateway and the device that they name are believed."""
+    """Send messages of other gateways. The gateway and the device named in them are trusted."""
 
 
 class AccessRule(msgspec.Struct, frozen=True):
-    """Allows some operations on every address one of the filters matches."""
+    """Rule that allows some operations on every address that one of the filters matches."""
 
     addresses: tuple[str, ...]
     operations: frozenset[Operation]
 
 
 def is_temporary(address: str) -> bool:
-    """The address is one of dynamic nodes. Whoever was told it may send there, and hears nothing of whether it is
-    there; its owner's connection alone receives from it, filters do not reach it, and nothing of it is kept. Other
-    names that begin so are addresses like all."""
+    """Return True for the address of a dynamic node.
+
+    Any client that knows the address may send to it, and does not learn whether the node exists. Only the connection
+    of its owner receives from it. Filters do not match it, and its messages are not stored. Other names with the same
+    prefix are ordinary addresses.
+    """
     return address.startswith(TEMPORARY_PREFIX) and _TEMPORARY.fullmatch(address) is not None
 
 
 def substitute(pattern: str, user: str, client: str) -> str | None:
-    """The filter for this user and client; None when it would become another one.
+    """Return the filter for this user and client; None when the result would be wider.
 
-    A name with wildcards or a level separator in it must not widen a rule: such a client is just not meant by it.
+    A name that contains wildcards or a level separator must not widen a rule: the rule does not apply to that client.
     """
     names = {"%u": user, "%c": client}
     used = {names[mark] for mark in _MARKS.findall(pattern)}
@@ -69,7 +72,7 @@ def substitute(pattern: str, user: str, client: str) -> str | None:
 
 
 class Ended(enum.Enum):
-    """Why a grant ends before its connection does."""
+    """Reason for the end of a grant before the end of its connection."""
 
     CHANGED = "the user is unknown, or has changed"
     EXPIRED = "the token has expired"
@@ -77,11 +80,11 @@ class Ended(enum.Enum):
 
 
 def nothing() -> None:
-    """Do nothing when a grant is replaced."""
+    """Do nothing: the default callback for a replaced grant."""
 
 
 class Grant:
-    """What one user may do over one connection."""
+    """Permissions of one user on one connection."""
 
     __slots__ = (
         "_filters",
@@ -100,24 +103,24 @@ class Grant:
     def __init__(
         self, user: str, client: str, rules: Sequence[AccessRule], revoke: Callable[[Ended], None] = lambda _: None
     ) -> None:
-        """`revoke` is called when the user is gone, or may do something else now: close the connection."""
+        """`revoke` is called when the user was deleted or its rules changed, to close the connection."""
         self.user = user
         self.client = client
         self.revoke = revoke
         self.expires_at_s: float | None = None
-        """When it ends by itself, UTC seconds."""
+        """Time of expiry, UTC seconds; None: never."""
         self.own_topic = ""
-        """Topic of the state of the client's own connection, which it may send whatever the rules say; empty: none."""
+        """Topic of the client's own connection state. The client may always send to it; empty: none."""
         self.denied = 0
-        """Verdicts that were no; counted when made, not when looked up."""
+        """Negative verdicts, counted when computed and not on cache hits."""
         self._replaced: Callable[[], None] = nothing
         self.sends: dict[str, bool] = {}
-        """Verdicts on sending, by address; ask `may_send` where it has none."""
+        """Cached verdicts on sending, by address. `may_send` computes the missing ones."""
         self.receives: dict[str, bool] = {}
         self.replace(user, rules)
 
     def replace(self, user: str, rules: Sequence[AccessRule]) -> None:
-        """From now on these rules count, for this user."""
+        """Replace the user and the rules."""
         self._replaced()
         self.user, self.rules = user, tuple(rules)
         self.sends.clear()
@@ -131,19 +134,19 @@ class Grant:
                         self._filters[operation].append(meant)
 
     def call_when_replaced(self, call: Callable[[], None]) -> None:
-        """Have `call`, and nothing else, called when other rules count: earlier verdicts are void then."""
+        """Set the only callback for replaced rules. Earlier verdicts are void then."""
         self._replaced = call
 
     def end_at(self, at_s: float | None) -> None:
-        """End by itself at this time, UTC seconds; None: never."""
+        """Set the time of expiry, UTC seconds; None: never."""
         self.expires_at_s = at_s
 
     def allow_own_topic(self, topic: str) -> None:
-        """Let the client send to the topic of its own connection's state, whatever the rules say."""
+        """Allow the client to send to the topic of its own connection state, regardless of the rules."""
         self.own_topic = topic
 
     def may_send(self, address: str) -> bool:
-        """True when messages may be sent to the address."""
+        """Return True when the client may send to the address."""
         verdict = self.sends.get(address)
         if verdict is None:
             own = is_temporary(address) or address == self.own_topic
@@ -152,14 +155,14 @@ class Grant:
         return verdict
 
     def may_send_below(self, prefix: str) -> bool:
-        """True when messages may be sent to every address that begins with `prefix`, which ends with a slash: by one
-        rule's filter (not kept)."""
+        """Return True when one rule allows sending to every address below `prefix`, which ends with a slash (not
+        cached)."""
         return any(_within(allowed, f"{prefix}#") for allowed in self._filters[Operation.SEND])
 
     def may_receive(self, pattern: str) -> bool:
-        """True when all that the filter (or name, or shared subscription) matches may be received.
+        """Return True when the client may receive everything that the filter, name or shared subscription matches.
 
-        It must be within one rule's filter: what only several rules together allow is not.
+        One rule must cover all of it. Several rules are not combined.
         """
         verdict = self.receives.get(pattern)
         if verdict is None:
@@ -169,25 +172,24 @@ class Grant:
         return verdict
 
     def may(self, operation: Operation, address: str) -> bool:
-        """True when a rule allows the operation on this address (not kept: for what is asked seldom)."""
+        """Return True when a rule allows the operation on this address. Not cached: for rare checks."""
         return any(matches(pattern, address) for pattern in self._filters[operation])
 
     @property
     def may_manage(self) -> bool:
-        """True when addresses may be made, changed and deleted, and the uplink paused: by a rule about the space as a
-        whole."""
+        """True when the user may create, change and delete addresses and pause the uplink: by a rule for the whole
+        space."""
         return self._may_all(Operation.MANAGE)
 
     @property
     def may_view(self) -> bool:
-        """True when status, history and metrics may be seen: by a rule about the space as a whole. Who may change it
-        may see it."""
+        """True when the user may see status, history and metrics: by a rule for the whole space. `may_manage` includes
+        it."""
         return self._may_all(Operation.VIEW) or self.may_manage
 
     @property
     def may_relay(self) -> bool:
-        """True when messages may name another gateway and its device as their origin: by a rule about the space as a
-        whole."""
+        """True when messages may name another gateway and its device as their origin: by a rule for the whole space."""
         return self._may_all(Operation.RELAY)
 
     def _may_all(self, operation: Operation) -> bool:
@@ -196,7 +198,7 @@ class Grant:
     def _note(self, verdicts: dict[str, bool], address: str, verdict: bool, what: str) -> None:
         if not verdict:
             self.denied += 1
-            first = self.denied == 1  # of a connection: a client must not fill the log
+            first = self.denied == 1  # one warning a connection, so that a client cannot fill the log
             level = logging.WARNING if first else logging.DEBUG
             log.log(level, "user %s as %s: must not %s %s", self.user, self.client or "-", what, address[:200])
         if len(address) > GRANT_ADDRESS_CHARACTERS_MAX:
@@ -207,6 +209,6 @@ class Grant:
 
 
 def _within(allowed: str, pattern: str) -> bool:
-    """Names with ``$`` are not matched by a filter that begins with a wildcard [MQTT-4.7.2-1], so not allowed by it."""
+    """Return True when `allowed` covers `pattern`. A leading wildcard does not match ``$`` names [MQTT-4.7.2-1]."""
     hidden = pattern.startswith("$") and not allowed.startswith("$")
     return not hidden and covers(allowed, pattern)

@@ -1,4 +1,4 @@
-"""In which order a forwarder sends what was there when its link came up, and what of the link is for what comes."""
+"""Order in which a forwarder sends its backlog, and the share of the link for live messages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ PATTERN: Final = r"^(oldest|newest|interleave:(0\.\d*[1-9]\d*|1|1\.0+))$"
 
 
 class Backfill(NamedTuple):
-    """`parse` has how it is written."""
+    """Order of the backlog; see `parse` for the text format."""
 
     newest: bool = False
-    """From the newest to the oldest, `limits.BACKLOG_CHUNK_POSITIONS` at a time, each of them in order."""
+    """Send the newest chunk of `limits.BACKLOG_CHUNK_POSITIONS` first. Messages within a chunk stay in order."""
     live_share: float = 1.0
-    """Of the link, where both lanes have more than it carries; 1: what comes always goes first."""
+    """Share of a saturated link that live messages get; 1: live messages always go first."""
 
     @classmethod
     def parse(cls, text: str) -> Backfill:
-        """``oldest``, ``newest`` or ``interleave:<live share>``. Raises ValueError."""
+        """Parse ``oldest``, ``newest`` or ``interleave:<live share>``. Raises ValueError."""
         order, _, share = text.partition(":")
         return cls(newest=order == "newest", live_share=float(share) if share else 1.0)

@@ -1,8 +1,9 @@
-"""Who holds how much memory: accounts in a tree, charged by difference, and who holds most of it.
+"""Memory held by connections and requests: a tree of accounts.
 
-Gateway, pool, user, remote address: what somebody holds counts in the account it is in and in all above it, so every
-bound is looked at where memory is taken, in a few additions. Accounts of users and addresses exist while somebody is in
-them. This module closes nothing: it knows who holds what, and its callers (`edge.broker.listeners.admission`) act.
+The levels are gateway, pool, user and remote address. Memory that a holder takes counts in its account and in all
+accounts above, so every bound is checked where memory is taken, with a few additions. Accounts of users and addresses
+exist while they have connections or holders. This module only counts; its callers (`edge.broker.listeners.admission`)
+close connections.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from edge.broker.limits import (
 from edge.broker.model.ranking import Ranking
 
 FEW: Final = 16
-"""So many accounts are gone through for the greatest of them; a ranking of more takes 500 bytes, and 200 for each."""
+"""Accounts that are searched linearly for the largest. A ranking of more takes 500 bytes, and 200 for each account."""
 
 Holder = Any
-"""Whoever holds something, by identity: a connection, a request."""
+"""Holder of memory, by identity: a connection or a request."""
 
 
 class MemoryAccount:
-    """What is held by somebody, or by all of several accounts."""
+    """Memory held by the holders of this account and of all accounts below it."""
 
     __slots__ = (
         "_by_bytes", "_by_connections", "_lasting", "accounts", "bytes", "bytes_max", "connections", "holders", "name",
@@ -35,8 +36,8 @@ class MemoryAccount:
     )  # fmt: skip
 
     def __init__(self, name: str, bytes_max: int, parent: MemoryAccount | None = None, *, lasting: bool = True) -> None:
-        """`bytes_max` is a bound its holders are kept to, not one that charges fail at. `lasting`: also when nobody is
-        in it."""
+        """`bytes_max` is enforced by the callers; charges beyond it do not fail. `lasting`: keep the account when it is
+        empty."""
         self.name = name
         self.bytes = 0
         self.bytes_max = bytes_max
@@ -44,11 +45,11 @@ class MemoryAccount:
         self.parent = parent
         self.accounts: dict[str, MemoryAccount] = {}
         self.holders: dict[Holder, int] = {}
-        """Bytes of each that holds any; who came first is first."""
+        """Bytes of each holder, in order of arrival."""
         self._lasting = lasting
         self._by_bytes: Ranking[MemoryAccount] | None = None
         self._by_connections: Ranking[MemoryAccount] | None = None
-        """Of those in `accounts`, where they are more than `FEW`."""
+        """Rankings of `accounts`, when there are more than `FEW`."""
         if parent is not None:
             parent._add(self)
 
@@ -71,18 +72,18 @@ class MemoryAccount:
             self._by_bytes = self._by_connections = None
 
     def account(self, name: str, bytes_max: int) -> MemoryAccount:
-        """The account of this name below, made where there is none. It goes when the last has left it."""
+        """Return the account of this name below, and create it if needed. It is removed when the last holder leaves."""
         found = self.accounts.get(name)
         return MemoryAccount(name, bytes_max, self, lasting=False) if found is None else found
 
     # --- charging ---------------------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """One connection more."""
+        """Count one more connection."""
         self._count(1)
 
     def leave(self) -> None:
-        """One connection is gone; what it held was given back."""
+        """Count one connection less. Its memory must be released before."""
         self._count(-1)
         self.close_when_empty()
 
@@ -98,7 +99,7 @@ class MemoryAccount:
             account = parent
 
     def hold(self, holder: Holder, held_bytes: int) -> None:
-        """`holder` holds so much now; 0: nothing any more."""
+        """Set the bytes that `holder` holds now; 0: none."""
         change = held_bytes - self.holders.get(holder, 0)
         if held_bytes:
             self.holders[holder] = held_bytes
@@ -121,7 +122,7 @@ class MemoryAccount:
             account = parent
 
     def close_when_empty(self) -> None:
-        """It goes where nobody is in it."""
+        """Remove the account, and empty accounts above, unless it is lasting."""
         parent = self.parent
         if parent is None or self._lasting or self.connections or self.holders or self.accounts:
             return
@@ -131,72 +132,75 @@ class MemoryAccount:
     # --- bounds -----------------------------------------------------------------------------------------------
 
     def exceeded(self) -> MemoryAccount | None:
-        """The nearest account, from this one up, that holds more than it may."""
+        """Return the nearest account, from this one up, that exceeds its bound."""
         account: MemoryAccount | None = self
         while account is not None and account.bytes <= account.bytes_max:
             account = account.parent
         return account
 
     def has_room(self, more_bytes: int) -> bool:
-        """True when so much more keeps this account, and all above it, within their bounds."""
+        """Return True when `more_bytes` fit into this account and all accounts above."""
         account: MemoryAccount | None = self
         while account is not None and account.bytes + more_bytes <= account.bytes_max:
             account = account.parent
         return account is None
 
     def greediest(self) -> MemoryAccount:
-        """Where most is held: of the accounts below the greediest, of those below it the greediest, and so on."""
+        """Return the largest leaf: follow the account with the most bytes at each level."""
         account = self
         while account.bytes and account.accounts:
             account = _largest(account, account._by_bytes, _bytes_of)
         return account
 
     def most_connections(self) -> MemoryAccount | None:
-        """The account right below with most connections; None where there is none below."""
+        """Return the account one level below with the most connections; None without accounts below."""
         return _largest(self, self._by_connections, _connections_of) if self.accounts else None
 
     def by_size(self) -> list[tuple[Holder, int]]:
-        """Its own holders, with what each holds, the greediest first."""
+        """Return the account's own holders with their bytes, largest first."""
         return sorted(self.holders.items(), key=itemgetter(1), reverse=True)
 
     def greediest_first(self) -> list[Holder]:
-        """Its own holders, of which there are some: who holds most, and then the others in any order."""
+        """Return the account's own holders, the largest first and the others in any order. There must be one."""
         first = max(self.holders, key=self.holders.__getitem__)
         return [first, *(each for each in self.holders if each is not first)]
 
     def all_holders(self) -> Iterator[Holder]:
-        """Every holder in it and below. Nothing may be charged between two."""
+        """Iterate over the holders of this account and of those below. No charge may happen in between."""
         yield from self.holders
         for account in self.accounts.values():
             yield from account.all_holders()
 
 
 class Budget:
-    """The accounts of one gateway, from what its process may take (`Limits.memory_bytes_max`)."""
+    """Accounts of one gateway, derived from the memory limit of the process (`Limits.memory_bytes_max`)."""
 
     __slots__ = ("bodies", "gateway", "space", "unauthenticated")
 
     def __init__(self, memory_bytes_max: int, space: str) -> None:
         self.gateway = MemoryAccount("gateway", memory_bytes_max)
         self.unauthenticated = MemoryAccount("unauthenticated", memory_bytes_max // UNAUTHENTICATED_SHARE, self.gateway)
-        """Connections whose peer has not said who it is; below it are remote addresses."""
+        """Connections that are not authenticated yet; the accounts below are remote addresses."""
         self.space = MemoryAccount(f"space {space}", memory_bytes_max // CONNECTIONS_SHARE, self.gateway)
-        """All other connections; below it are users, and below those remote addresses."""
+        """Authenticated connections; the accounts below are users, then remote addresses."""
         self.bodies = MemoryAccount("bodies", memory_bytes_max // BODIES_SHARE, self.gateway)
-        """Bodies of requests over HTTP; below it are remote addresses."""
+        """Bodies of HTTP requests; the accounts below are remote addresses."""
 
     def user_at(self, user: str, address: str) -> MemoryAccount:
-        """The account of a user's connections from one address; `user` empty: nobody is asked."""
+        """Return the account of a user's connections from one address. `user` is empty without authentication."""
         of_user = self.space.account(user, self.space.bytes_max // ACCOUNT_SHARE_MAX if user else self.space.bytes_max)
         return of_user.account(address, self.space.bytes_max // ACCOUNT_SHARE_MAX)
 
     def unauthenticated_at(self, address: str) -> MemoryAccount:
-        """The account of connections from one address whose peer has not said who it is. The pool is all it may take: a
-        fleet behind a router returns at once, and who comes from elsewhere displaces one of it."""
+        """Return the account of connections from one address that are not authenticated yet.
+
+        One address may take the whole pool, because a fleet behind a router reconnects at once. A connection from
+        another address displaces one of them.
+        """
         return self.unauthenticated.account(address, self.unauthenticated.bytes_max)
 
     def bodies_at(self, address: str) -> MemoryAccount:
-        """The account of bodies of requests from one address."""
+        """Return the account of request bodies from one address."""
         return self.bodies.account(address, self.bodies.bytes_max // ACCOUNT_SHARE_MAX)
 
 
@@ -211,6 +215,6 @@ def _connections_of(account: MemoryAccount) -> int:
 def _largest(
     account: MemoryAccount, ranking: Ranking[MemoryAccount] | None, number: Callable[[MemoryAccount], int]
 ) -> MemoryAccount:
-    """Of those right below, of which there are some."""
+    """Return the account one level below with the largest number. There must be one."""
     found = None if ranking is None else ranking.largest()
     return max(account.accounts.values(), key=number) if found is None else found

@@ -1,9 +1,9 @@
-"""A clock that may be set at any time: what it tells of the age of a message, and when it tells nothing.
+"""Age of messages by a wall clock that may be set at any time.
 
-A gateway starts with the time it last knew, or with 1970, and is set once it has a network. So the stamp of a message
-and the time of day are compared only when both are of the same clock: known to be kept right when the message came and
-now, or never known to be, and not set in between. What tells that it was set is its distance from the clock that counts
-from the machine's start, which nobody sets; it is kept over restarts of the gateway.
+A gateway starts with the last time it knew, or with 1970. Its clock is set once it has a network. So the stamp of a
+message is compared with the time of day only when both are from the same clock: the clock was synchronised at both
+times, or at neither and was not set in between. A change of the distance between the wall clock and the monotonic clock
+shows that the wall clock was set. The distance is stored, so it survives restarts of the gateway.
 """
 
 from __future__ import annotations
@@ -21,47 +21,46 @@ _NS_IN_S: Final = 1_000_000_000
 
 
 class ClockReading(NamedTuple):
-    """What a machine's two clocks show at one moment."""
+    """Readings of the two clocks of a machine at one moment."""
 
     boot: str
-    """The machine's start, since which the one counts that nobody sets."""
+    """Boot id of the machine: the monotonic clock counts from this boot."""
     wall_ns: int
     """UTC, right or wrong."""
     monotonic_ns: int
     good: bool
-    """The clock is known to be kept right."""
+    """True when the wall clock is known to be synchronised."""
 
     @property
     def ahead_ns(self) -> int:
-        """How far the two are from each other: as long as nobody sets the clock this stays as it is."""
+        """Wall clock minus monotonic clock; constant until the wall clock is set."""
         return self.wall_ns - self.monotonic_ns
 
 
 class WallClock(Protocol):
-    """The machine's clock, which may be set at any time."""
+    """Wall clock of the machine, which may be set at any time."""
 
     @property
     def changes(self) -> EventListeners[[ClockReading, ClockReading]]:
-        """Told when it was set, or is good from now on or no longer: what it would show now had nothing changed, and
-        what it shows."""
+        """Called when the clock was set, or when it became good or bad. Arguments: the reading that would be shown
+        without the change, and the reading now."""
         ...
 
     def reading(self) -> ClockReading:
-        """What it shows now."""
+        """Return the reading of now."""
         ...
 
 
 class Steady(msgspec.Struct, frozen=True):
-    """Since when a clock was not set, and what tells so: how far it is from the one of the machine's start, which
-    nobody sets."""
+    """Period in which the wall clock was not set: its start, and the distance from the monotonic clock."""
 
     ahead_ns: int
     since_ns: int
-    """UTC, as the clock shows it."""
+    """UTC, as shown by the clock."""
 
 
 class MessageClock:
-    """Says how old messages are. It is the sweeper's `Judge`."""
+    """Computes the age of messages. It is the `Judge` of the expiry sweeper."""
 
     def __init__(
         self, clock_ns: Callable[[], int], clock_good: Callable[[], bool], monotonic_s: Callable[[], float]
@@ -72,19 +71,19 @@ class MessageClock:
         self._monotonic_s = monotonic_s
         self.steady = Steady(0, 0)
         self.stepped = False
-        """It was set since a former process or this one looked at it first: stamps need `now_for`."""
+        """True when the clock was set since this or a former process read it first. Then stamps need `now_for`."""
         self.read()
         self.stepped = False
 
     def resume(self, steady: Steady) -> None:
-        """Go on from what a former process found."""
+        """Continue with the period that a former process stored."""
         self.steady = steady
 
     def read(self) -> None:
-        """Look at the clock, and whether it was set since it was last looked at.
+        """Read the clock, and detect whether it was set since the last read.
 
-        Only being set tells: after a restart of the machine the two differ by something else, too. Where a clock begins
-        with the same time at every start, they do not; then what came before is older than it seems.
+        A restart of the machine also changes the distance between the clocks, which counts as set. A clock that starts
+        with the same time at every boot is the exception: then earlier messages are older than they seem.
         """
         self.now_ns = self.clock_ns()
         self._good = self._clock_good()
@@ -94,18 +93,18 @@ class MessageClock:
             self.stepped = True
 
     def over(self, run: Run, ttl: int) -> bool | None:
-        """True when `ttl` nanoseconds had passed since the run came when the clock was last `read`; None when no clock
-        can tell."""
+        """Return True when the run was older than `ttl` nanoseconds at the last `read`; None when its age is
+        unknown."""
         stamped_good = bool(run.flags & CLOCK_GOOD)
         if stamped_good != self._good or (not stamped_good and run.received_at < self.steady.since_ns):
             return None
         return self.now_ns - run.received_at >= ttl
 
     def age_ns(self, run: Run) -> int:
-        """Nanoseconds since the run came; 0 when no clock can tell: a message is rather kept than taken for old."""
+        """Return the age of the run in nanoseconds; 0 when it is unknown, so that the message is kept."""
         self.read()
         return max(0, self.now_ns - run.received_at) if self.over(run, 0) is not None else 0
 
     def now_for(self, run: Run) -> int:
-        """UTC, such that the time since `run` came is its age."""
+        """Return the UTC time that is the age of `run` after its stamp."""
         return run.received_at + self.age_ns(run)

@@ -1,4 +1,4 @@
-"""Work done again and again in parts: each has its turn, whatever another one raises."""
+"""Periodic work in parts. An exception in one part does not stop the others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from edge.broker.model.isolation import report
 
 Part = tuple[str, Callable[[], object]]
-"""What it is called in the log and among the problems, and the work."""
+"""Name of the part in the log and in the problems, and its function."""
 
 
 class Housekeeping:
-    """The parts of one owner, in order."""
+    """Parts of the periodic work of one owner, in order."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
@@ -19,11 +19,11 @@ class Housekeeping:
 
     @property
     def failing(self) -> Mapping[str, str]:
-        """Parts that raised in their last turn, with the type of what they raised."""
+        """Parts that raised in their last run, with the type of the exception."""
         return self._failing
 
     def run(self) -> None:
-        """Give every part its turn. What one raises is logged when it is new."""
+        """Run every part. Log an exception when it is new for its part."""
         for name, work in self._parts:
             try:
                 work()
@@ -31,7 +31,7 @@ class Housekeeping:
                 kind = type(error).__name__
                 if self._failing.get(name) != kind:
                     self._failing[name] = kind
-                    report(name, "the other parts go on, and it has its next turn", error)
+                    report(name, "the other parts continue, and it runs again next time", error)
             else:
                 if self._failing:
                     self._failing.pop(name, None)

@@ -1,8 +1,8 @@
-"""What the router and the protocol sessions owe each other.
+"""Interfaces between the router and the protocol sessions.
 
-The router is the single owner of routes and subscriptions; a protocol session (`mqtt.session`, `amqp.session`,
-`http.session`, the uplink) is an *origin* of runs, a *consumer* of deliveries, or both. All calls happen on the
-event loop's thread, none blocks, none is made per message when it can be made per run.
+The router is the only owner of routes and subscriptions. A protocol session (`mqtt.session`, `amqp.session`,
+`http.session`, the uplink) is an *origin* of runs, a *consumer* of deliveries, or both. All calls happen on the thread
+of the event loop, and none blocks. Calls are made for each run rather than for each message where possible.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from bridge.message import Run, Stored
 
 
 class Refusal(enum.Enum):
-    """Why a message was not taken; each protocol has its own code for each."""
+    """Reason for refusing a message. Each protocol maps it to a code of its own."""
 
     NOT_AUTHORIZED = "not authorized"
     NO_CONSUMER = "no consumer"
     NO_CONSUMER_CONNECTED = "no consumer is connected"
-    """Of a multicast address, which promises no more than to hand on to whoever is there."""
+    """Used for multicast addresses, which deliver only to consumers that are connected."""
     FULL = "store is full"
     NAMES = "too many names"
-    """Of queues, subscriptions, retained messages or sessions: of the user, or in the space (`limits.Limits`)."""
+    """Limit of queues, subscriptions, retained messages or sessions reached, for the user or the space
+    (`limits.Limits`)."""
     STORE_FAILED = "store failed"
     ADDRESS_INVALID = "address invalid"
     TOO_LARGE = "message too large"
     REJECTED = "rejected by the consumer"
     RELEASED = "no consumer has taken it"
-    """Each has given it back (AMQP 1.0 section 3.4.4): it may be sent again."""
+    """Every consumer released it (AMQP 1.0 section 3.4.4). It may be sent again."""
     DELIVERY_FAILED = "no consumer could process it"
-    """Each has given it back, one at least after a failed attempt (section 3.4.5, delivery-failed)."""
+    """Every consumer returned it, at least one after a failed attempt (section 3.4.5, delivery-failed)."""
     UNDELIVERABLE = "no consumer that is there can be given it"
-    """Each has said so (AMQP 1.0 section 3.4.5, undeliverable-here); another one may."""
+    """Every consumer set undeliverable-here (AMQP 1.0 section 3.4.5). A new consumer may take it."""
     NO_ANSWER = "the consumer has not answered in time"
-    FORMAT_INVALID = "the payload is not what it was said to be"
+    FORMAT_INVALID = "the payload does not have the declared format"
 
 
 class Acceptance(enum.Enum):
-    """Positive answers to a message; `Refusal` has the others."""
+    """Positive answer to a message. `Refusal` has the negative ones."""
 
     ACCEPTED = "accepted"
     UNROUTED = "accepted, and no subscriber gets it"
@@ -49,7 +50,7 @@ class Acceptance(enum.Enum):
 
 
 class AddressError(Exception):
-    """An address cannot be used as asked."""
+    """An address cannot be used as requested."""
 
     def __init__(self, refusal: Refusal, text: str) -> None:
         super().__init__(text)
@@ -57,18 +58,18 @@ class AddressError(Exception):
 
 
 class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a consumer wants to receive.
+    """Options of a subscription.
 
-    `durable_name`  the subscription outlives its consumers, under this name; None: it ends with the consumer.
-    `share_name`    consumers that give the same name take turns (a shared subscription that is not durable).
-    `shared`        several consumers may hold the durable subscription at once.
-    `all_qos`       a durable subscription keeps QoS 0 messages as well.
-    `qos0_only`     a live subscription for the QoS 0 messages that its durable twin does not keep.
+    `durable_name`  name of a subscription that outlives its consumers; None: it ends with the consumer.
+    `share_name`    name of a shared subscription that is not durable: its consumers take turns.
+    `shared`        several consumers may use the durable subscription at once.
+    `all_qos`       a durable subscription stores QoS 0 messages as well.
+    `qos0_only`     a live subscription for the QoS 0 messages that its durable twin does not store.
     `client`        with `no_local`: skip the messages of this client (empty: the consumer's name).
-    `owned`         the address is of a dynamic node, and the consumer is of its owner's connection.
-    `selector`      what its consumers select by, as they wrote it ("": everything). With it, a durable subscription
-                    that exists with another one, or another filter, is replaced. None: there are no selectors here.
-    `timeout_s`     how long a durable subscription is kept without a consumer, if not ended before; 0: for ever.
+    `owned`         the address is a dynamic node, and the consumer belongs to its owner's connection.
+    `selector`      selector text of its consumers ("": everything). An existing durable subscription with another
+                    selector or filter is replaced. None: the protocol has no selectors.
+    `timeout_s`     time a durable subscription is kept without a consumer; 0: for ever.
     """
 
     qos: int = 1
@@ -86,194 +87,201 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeliveryOutcome(enum.Enum):
-    """What a consumer did with a delivery (AMQP 1.0 section 3.4; an MQTT acknowledgement is ACCEPTED)."""
+    """Outcome of a delivery at a consumer (AMQP 1.0 section 3.4; an MQTT acknowledgement is ACCEPTED)."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     RELEASED = "released"
     MODIFIED_FAILED = "modified, delivery failed"
     UNANSWERED = "the consumer has left, or was not sent it"
-    """No answer of the consumer: the message goes at once to the next consumer."""
+    """Set by the broker. The message goes at once to the next consumer."""
     LOST = "the link or connection ended before an answer"
-    """Not by the consumer's own goodbye: it may have died of the message (`Redelivery.counts_link_loss`)."""
+    """The consumer did not detach in order, so the message may have crashed it (`Redelivery.counts_link_loss`)."""
     MODIFIED_UNDELIVERABLE = "modified, undeliverable here"
     TOO_LARGE = "larger than the consumer takes"
-    """Nothing was sent, so it was no attempt at delivery (section 3.2.1, delivery-count): the message is for others,
-    and never for this consumer again."""
+    """Nothing was sent, so it does not count as an attempt (section 3.2.1, delivery-count). The message goes to
+    other consumers, and never to this one again."""
 
 
 class Explanation(NamedTuple):
-    """What a consumer says beside its outcome, for who sent the message."""
+    """Details that a consumer adds to its outcome, for the sender of the message."""
 
     condition: str = ""
-    """The symbolic name of an error (AMQP 1.0 section 2.8.14), of `rejected`; empty: none."""
+    """Symbolic name of an error (AMQP 1.0 section 2.8.14), for `rejected`; empty: none."""
     description: str = ""
     annotations: bytes = b""
-    """Message annotations, of `modified`, as an encoded map; empty: none."""
+    """Message annotations as an encoded map, for `modified`; empty: none."""
 
 
 class Origin(Protocol):
-    """Where runs come from. `tokens` are the numbers the origin itself gave to `Router.publish`, one a message.
+    """Source of runs. `tokens` are the numbers that the origin passed to `Router.publish`, one a message.
 
-    What has a default here is for origins to have or to leave, by naming this class as their base.
+    Members with a default are optional for classes that name this one as their base.
     """
 
     __slots__ = ()
 
     name: str
-    """Name of the publisher, as it goes into `Run.device`."""
+    """Name of the publisher, stored in `Run.device`."""
 
     user: str = ""
-    """Whose quota pays for the names its messages make; empty: nobody's, where nobody has to say who he is."""
+    """User charged for the names that its messages create; empty without authentication."""
 
     in_order: bool = False
-    """It hears its answers in the order of what it sent, also over what consumers answer; others hear of anycast
-    messages when their consumers settle them."""
+    """Answers come in the order of the messages, also for anycast. Other origins get the answer to an anycast message
+    when its consumer settles it."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        """These messages are on disk, or delivered where the address type does not store. Acknowledge them.
+        """Acknowledge messages: they are on disk, or delivered where the address type does not store.
 
-        They may be those of several runs, in the order published."""
+        They may belong to several runs, in the order published.
+        """
         ...
 
     def accepted_unrouted(self, tokens: Sequence[int]) -> None:
-        """Acknowledge messages that no subscriber gets (`Acceptance.UNROUTED`); by default as any other."""
+        """Acknowledge messages without a subscriber (`Acceptance.UNROUTED`). The default calls `accepted`."""
         self.accepted(tokens)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        """These messages were not taken."""
+        """Report that messages were refused."""
         ...
 
-    def explained(self, tokens: Sequence[int], said: Explanation) -> None:
-        """Said before `refused`, with this call's tokens: why their consumer does not take these messages."""
+    def explained(self, tokens: Sequence[int], explanation: Explanation) -> None:
+        """Report the consumer's reason, before `refused` is called with the same tokens."""
         return
 
     def not_stored(self, tokens: Sequence[int]) -> None:
-        """These messages are refused; `refused` follows when it is their turn, in a later commit perhaps."""
+        """Report early that messages will be refused. `refused` follows in order, perhaps after a later commit."""
         return
 
     def waits_for_consumer(self) -> bool:
-        """Return True when the protocol cannot report a missing consumer (MQTT before version 5): the message waits
-        for one."""
+        """Return True when the protocol cannot report a missing consumer (MQTT before version 5).
+
+        The message then waits for a consumer.
+        """
         return False
 
     def credit_changed(self, address: str) -> None:
-        """Ask `SenderCredit.of` again: the credit of an address may have changed."""
+        """Note that the credit of an address may have changed: query `SenderCredit.of` again."""
         return
 
     def hold_back(self) -> None:
-        """A live subscriber of what it sends is behind: send nothing more before `go_on`."""
+        """Stop sending until `go_on`: a live subscriber of its messages is behind."""
         return
 
     def go_on(self) -> None:
-        """Those it was held back for have caught up, or are not waited for any more."""
+        """Resume sending: the slow subscribers have caught up, or the wait has ended."""
         return
 
     def abort(self) -> None:
-        """One of the calls above raised: its connection is to end, as nobody knows what the peer has been told."""
+        """End the connection after a call raised: the peer may have missed answers."""
         return
 
 
 class ManyOrigins(Origin, Protocol):
-    """The origin of AMQP messages of many senders that came together, to one address. Its tokens are their places."""
+    """Origin of a batch of AMQP messages of many senders to one address. Its tokens are indexes into the batch."""
 
     __slots__ = ()
 
     encoded: list[bytes]
-    """Each as it is written on a link, whenever that is; to be read while it is not answered."""
+    """Each message as encoded for a link. Valid until the message is answered."""
 
     def run(self, place: int) -> Run:
-        """One of them by itself."""
+        """Return one message as a run."""
         ...
 
 
 class MessageSelection(Protocol):
-    """What a consumer wants of a queue, the rest being for others; see `Consumer`."""
+    """Selector of a consumer of a queue. Other messages are left for other consumers."""
 
     text: str
-    """Two selections of the same text want the same messages."""
+    """Text of the selector. Equal texts select the same messages."""
 
     def wanted(self, run: Run) -> Sequence[bool]:
-        """One a message of the run: this consumer may have it."""
+        """Return a flag for each message of the run: True if the consumer wants it."""
         ...
 
 
 class Consumer(Protocol):
-    """Who deliveries go to. What has a default here is for consumers to have or to leave, as with `Origin`."""
+    """Receiver of deliveries. Members with a default are optional, as in `Origin`."""
 
     __slots__ = ()
 
     name: str
 
     user: str = ""
-    """Whose quota pays for what it subscribes to, as `Origin.user`."""
+    """User charged for the names of its subscriptions; see `Origin.user`."""
 
     selection: MessageSelection | None = None
-    """What a consumer of queues wants of them; None: everything."""
+    """Selector for messages of queues; None: everything."""
     overlaps: bool = False
-    """Another subscription of the same client matches some of the same topics: `Router.merge_live` may give the two
-    one copy."""
+    """Another subscription of the same client matches some of the same topics. `Router.merge_live` may then deliver
+    one copy for both."""
 
     @property
     def credit(self) -> int:
-        """Messages it can take now. The router never delivers more in one batch."""
+        """Messages the consumer can take now. The router never delivers more in one batch."""
         ...
 
     def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
-        """Take one or several runs, in order, with 1 to `credit` messages together. `edge.broker.delivery.batches` has
-        those that are cheaper to take whole.
+        """Take one or several runs, in order, with 1 to `credit` messages in total.
 
-        The messages of a run `stored` stay outstanding until settled through ``subscription.settle`` under their
-        positions ``stored.position + i``. A negative position means: settled already, nothing to answer (QoS 0,
-        pre-settled).
+        `edge.broker.delivery.batches` has the collections that are cheaper to take whole. The messages of a run
+        `stored` stay outstanding until ``subscription.settle`` is called for their positions ``stored.position + i``.
+        A negative position means that the message is settled already and needs no answer (QoS 0, pre-settled).
         """
         ...
 
     def exhausted(self) -> None:
-        """The store has been read to its end (`Subscription.idle_now`): a drain need not wait any longer."""
+        """Report that the store has been read to its end (`Subscription.idle_now`): a drain can finish."""
         return
 
     def stolen(self) -> bool:
-        """The same device joins, over another connection, what this consumer has alone: leave it. False when this
-        consumer does not leave."""
+        """Give up an exclusive subscription because the same device joins it over another connection.
+
+        Return False when this consumer does not leave.
+        """
         return False
 
     def abort(self) -> None:
-        """One of the calls above raised: its connection is to end, and what is outstanding to it comes back."""
+        """End the connection after a call raised. Outstanding deliveries are returned."""
         return
 
 
 class Subscription(Protocol):
-    """A consumer group's place in what an address delivers: what a session holds to settle and to pull."""
+    """Subscription of a consumer group to an address. A session uses it to settle and to pull messages."""
 
     attempts: int
-    """Failed deliveries of the messages being delivered; to be read within `Consumer.deliver`."""
+    """Failed deliveries of the messages being delivered. Valid only within `Consumer.deliver`."""
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
-        """The consumer's answer for positions ``first <= p <= last``, all delivered to it."""
+        """Settle positions ``first <= p <= last``, all delivered to this consumer, with its outcome."""
         ...
 
     def pump(self) -> None:
-        """The consumer has credit again: deliver what is waiting."""
+        """Deliver waiting messages: the consumer has credit again."""
         ...
 
     @property
     def idle_now(self) -> bool:
-        """Nothing more comes, whatever the credit, before somebody sends or gives something back: what a drain waits
-        for (AMQP 1.0 section 2.6.7). False while the store is being read; `Consumer.exhausted` is called when the
-        reading has come to the end."""
+        """True when nothing is left to deliver, whatever the credit, until a message is sent or returned.
+
+        A drain waits for this (AMQP 1.0 section 2.6.7). False while the store is being read. `Consumer.exhausted` is
+        called when the end is reached.
+        """
         ...
 
 
 class MessageCounts(msgspec.Struct):
-    """Messages since start."""
+    """Counts of messages since the start."""
 
     received: int = 0
     sent: int = 0
-    """Messages handed to clients, one for each client that gets it; what is sent again counts once."""
+    """Messages delivered to clients, counted for each client. A redelivery does not count again."""
     acknowledged: int = 0
     refused: int = 0
     stored: int = 0
-    """Messages that a commit put on disk, at whatever QoS they came."""
+    """Messages that commits wrote to disk, of any QoS."""
     unrouted: int = 0
-    """Messages to topics without a subscriber: neither stored nor delivered. At QoS 1 and 2 also `acknowledged`."""
+    """Messages to topics without a subscriber: neither stored nor delivered. Those of QoS 1 and 2 also count in
+    `acknowledged`."""

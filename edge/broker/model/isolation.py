@@ -1,6 +1,6 @@
-"""What a session raises ends with it: it is logged once, its connection ends, and nobody else notices.
+"""Isolation of sessions: an exception in one is logged once and ends only its own connection.
 
-Nothing an exception says is logged, as it may quote a message: its type and where it was raised have to do.
+The text of an exception is not logged, because it may quote a message. Its type and traceback are logged instead.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ P = ParamSpec("P")
 
 
 def report(name: str, outcome: str, error: Exception) -> None:
-    """Log what was raised on behalf of `name`, and what becomes of it."""
+    """Log an exception raised on behalf of `name`, and its consequence."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("%s raised %s: %s", name, type(error).__name__, outcome, extra={"frames": frames})
 
 
 def delivered(consumer: Consumer, subscription: Subscription, batch: Collection[Stored]) -> bool:
-    """Deliver to a consumer. Return False when it raised: its connection ends, and the caller delivers nothing more to
-    it."""
+    """Deliver to a consumer. Return False when it raised: its connection ends, and the caller must not deliver to it
+    again."""
     try:
         consumer.deliver(subscription, batch)
     except Exception as error:
@@ -36,18 +36,18 @@ def delivered(consumer: Consumer, subscription: Subscription, batch: Collection[
 
 
 def end_consumer(consumer: Consumer, error: Exception) -> None:
-    """A call of a consumer raised: its connection ends, and the caller asks it nothing more."""
+    """End the connection of a consumer that raised. The caller must not call it again."""
     _end(consumer, f"consumer {consumer.name!r}", error)
 
 
 def end_party(party: Consumer | Origin, error: Exception) -> None:
-    """As `end_consumer`, of whoever waited for a commit."""
+    """End the connection of a consumer or origin that raised while it was notified of a commit."""
     _end(party, repr(party.name), error)
 
 
 def answered(origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance) -> bool:
     """Give an origin one answer for these messages. Return False when it raised: its connection ends, and the caller
-    gives it no more answers."""
+    must not call it again."""
     try:
         if answer is Acceptance.ACCEPTED:
             origin.accepted(tokens)
@@ -62,7 +62,7 @@ def answered(origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance
 
 
 def origin_called(origin: Origin, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> bool:
-    """Call a method of an origin. False when it raised: its connection ends."""
+    """Call a method of an origin. Return False when it raised: its connection ends."""
     try:
         call(*arguments, **named)
     except Exception as error:
@@ -80,20 +80,20 @@ def _end(party: Consumer | Origin, name: str, error: Exception) -> None:
 
 
 def guarded(name: str, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
-    """Call one of several, `name` in the log: what it raises keeps the others from nothing."""
+    """Call one of several functions and log its exception under `name`, so that the others still run."""
     try:
         call(*arguments, **named)
     except Exception as error:
-        report(name, "the others go on", error)
+        report(name, "the others continue", error)
 
 
 class EventListeners(Generic[P]):
-    """Who wants to hear of something: all of them do, whatever one of them raises."""
+    """Callbacks for one event. An exception in one does not affect the others."""
 
     __slots__ = ("_event", "_listeners")
 
     def __init__(self, event: str) -> None:
-        """`event` as the log names it."""
+        """`event` is its name in the log."""
         self._event = event
         self._listeners: dict[Callable[P, None], None] = {}
 
@@ -104,14 +104,14 @@ class EventListeners(Generic[P]):
         return iter(list(self._listeners))
 
     def add(self, listener: Callable[P, None]) -> None:
-        """Idempotent."""
+        """Add a listener; idempotent."""
         self._listeners[listener] = None
 
     def remove(self, listener: Callable[P, None]) -> None:
-        """Idempotent."""
+        """Remove a listener; idempotent."""
         self._listeners.pop(listener, None)
 
     def tell(self, *arguments: P.args, **named: P.kwargs) -> None:
-        """Call every one."""
+        """Call every listener."""
         for listener in self:
             guarded(f"a listener to {self._event}", listener, *arguments, **named)

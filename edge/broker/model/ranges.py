@@ -1,6 +1,6 @@
-"""A set of integers kept as disjoint ascending ranges: what acknowledgements and outstanding deliveries look like.
+"""Set of integers stored as disjoint ascending ranges, for acknowledgements and outstanding deliveries.
 
-In-order traffic touches one end only, so adding and removing there is O(1); elsewhere it is O(log n) plus a list move.
+In-order traffic touches one end only, where adding and removing is O(1). Elsewhere it is O(log n) plus a list move.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _NONE: Final[list[int]] = []
-"""Of every empty set, never changed: most sets are empty, and two lists take 112 bytes."""
+"""Shared by all empty sets and never changed: most sets are empty, and two lists take 112 bytes."""
 
 
 class Ranges:
@@ -25,7 +25,7 @@ class Ranges:
         return bool(self._firsts)
 
     def __len__(self) -> int:
-        """How many ranges (not how many integers)."""
+        """Return the number of ranges (not of integers)."""
         return len(self._firsts)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -33,17 +33,17 @@ class Ranges:
 
     @property
     def count(self) -> int:
-        """How many integers."""
+        """Number of integers in the set."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     @property
     def first(self) -> int:
-        """The smallest integer; IndexError when empty."""
+        """Smallest integer; IndexError when empty."""
         return self._firsts[0]
 
     @property
     def last(self) -> int:
-        """The largest integer; IndexError when empty."""
+        """Largest integer; IndexError when empty."""
         return self._lasts[-1]
 
     def __contains__(self, value: int) -> bool:
@@ -51,17 +51,17 @@ class Ranges:
         return i >= 0 and value <= self._lasts[i]
 
     def following(self, value: int) -> int | None:
-        """The smallest integer in the set that is `value` or more; None when there is none."""
+        """Return the smallest integer in the set that is `value` or more, or None."""
         i = bisect_right(self._lasts, value - 1)
         return max(value, self._firsts[i]) if i < len(self._firsts) else None
 
     def free_from(self, value: int) -> int:
-        """The smallest integer not in the set that is `value` or more."""
+        """Return the smallest integer not in the set that is `value` or more."""
         i = bisect_right(self._firsts, value) - 1
         return self._lasts[i] + 1 if i >= 0 and value <= self._lasts[i] else value
 
     def outside(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of ``first..last`` that are not in the set, ascending."""
+        """Return the parts of ``first..last`` that are not in the set, ascending."""
         parts = []
         for low, high in self.within(first, last):
             if first < low:
@@ -72,7 +72,7 @@ class Ranges:
         return parts
 
     def add(self, first: int, last: int) -> None:
-        """Add ``first..last``, merging what it touches."""
+        """Add ``first..last`` and merge it with adjacent ranges."""
         firsts, lasts = self._firsts, self._lasts
         if not firsts:
             self._firsts, self._lasts = [first], [last]
@@ -93,7 +93,7 @@ class Ranges:
         lasts[low:high] = [last]
 
     def remove(self, first: int, last: int) -> None:
-        """Take ``first..last`` out; integers that are not in are ignored."""
+        """Remove ``first..last``. Integers that are not in the set are ignored."""
         firsts, lasts = self._firsts, self._lasts
         low = bisect_right(lasts, first - 1)
         high = bisect_right(firsts, last)
@@ -105,9 +105,9 @@ class Ranges:
         lasts[low:high] = [pair[1] for pair in kept]
 
     def take(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Take ``first..last`` out; returns the parts of it that were in, ascending."""
+        """Remove ``first..last`` and return the parts that were in the set, ascending."""
         firsts, lasts = self._firsts, self._lasts
-        if firsts and firsts[0] == first and last <= lasts[0]:  # in order, as nearly always
+        if firsts and firsts[0] == first and last <= lasts[0]:  # in order: the usual case
             if last < lasts[0]:
                 firsts[0] = last + 1
             else:
@@ -118,7 +118,7 @@ class Ranges:
         return parts
 
     def within(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of the set that lie in ``first..last``, ascending."""
+        """Return the parts of the set that lie in ``first..last``, ascending."""
         low = bisect_right(self._lasts, first - 1)
         high = bisect_right(self._firsts, last)
         return [(max(first, self._firsts[i]), min(last, self._lasts[i])) for i in range(low, high)]

@@ -1,5 +1,7 @@
-"""The largest of some numbers that change, found in time for those that have changed since it was asked last, however
-many there are."""
+"""Heap that finds the item with the largest number while numbers change.
+
+The cost of a query depends on the items that changed since the last one, not on all items.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +12,37 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 SPARE_ENTRIES: Final = 16
-"""Entries that do not count any more are dropped when there are more of them than of those that do, and so many."""
+"""The heap is rebuilt when it has more outdated entries than valid ones, plus this number."""
 
 
 class Ranking(Generic[T]):
-    """Items by their numbers: a heap in which an entry counts until its item has a later one."""
+    """Items ranked by their numbers. A heap entry is valid until its item gets a newer one."""
 
     __slots__ = ("_changed", "_entries", "_made", "_number", "_serials")
 
     def __init__(self, number: Callable[[T], int], items: Iterable[T] = ()) -> None:
-        """`number` gives the number an item has now; `items` are in it from the beginning."""
+        """`number` returns the current number of an item; `items` are added at once."""
         self._number = number
         self._changed: dict[T, None] = dict.fromkeys(items)
-        """Those whose entry may not say what their number is now."""
+        """Items that may have an outdated entry."""
         self._serials: dict[T, int] = {}
-        """Which entry of each item counts."""
+        """Serial of the valid entry of each item."""
         self._entries: list[tuple[int, int, T]] = []
-        """(the number's negative, serial, item), a heap."""
+        """Heap of (negative number, serial, item)."""
         self._made = 0
 
     def changed(self, item: T) -> None:
-        """Its number may have changed, or it is new."""
+        """Note that the number of an item may have changed, or that it is new."""
         self._changed[item] = None
 
     def gone(self, item: T) -> None:
-        """It is in the ranking no more; idempotent."""
+        """Remove an item; idempotent."""
         self._changed.pop(item, None)
         if self._serials.pop(item, None) is not None:
             self._tidy()
 
     def largest(self) -> T | None:
-        """One of those with the largest number; None where there is none."""
+        """Return an item with the largest number; None without items."""
         for item in self._changed:
             self._made += 1
             self._serials[item] = self._made

@@ -1,8 +1,8 @@
-"""What was found out of names, as long as they are asked for: a name that comes once is not worth its place.
+"""Cache of values by name that does not store names used only once.
 
-A client may say a hundred thousand names, each once. So while there are more than a few, a name gets a place when it is
-asked for the second time; that it was before is remembered in one bit, by its hash. Now and then two names share one,
-and the second of them gets its place early.
+A client may send a hundred thousand names, each once. So when the cache has more than a few entries, a name is stored
+at its second lookup. One bit, addressed by the hash of the name, records the first one. If two names share a bit, the
+second of them is stored early.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from edge.broker.limits import (
 
 V = TypeVar("V")
 _BITS: Final = 8 * NAMES_NOTED_MAX
-"""Of eight bits one is set at most: one name of eight that is new seems to have been there."""
+"""At most one bit of eight is set, so one new name of eight is stored at its first lookup."""
 
 
 class RememberedNames(dict[str, V]):
-    """Values by name. What is not here is to be found out, and then noted."""
+    """Cached values by name. The caller computes a missing value and passes it to `note`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._asked = bytearray()
-        """A bit for each name that was noted, by its hash; empty as long as all get a place."""
+        """One bit for each name that was looked up, by its hash; empty while all names are stored."""
         self._noted = 0
 
     def note(self, name: str, value: V) -> None:
-        """This is what was found out. Where there are too many, the others are found out anew for who asks."""
+        """Store a value. When there are too many, all other entries are dropped."""
         if len(name) > ADDRESS_REMEMBERED_CHARACTERS_MAX:
             return
         if len(self) >= NAMES_REMEMBERED_AT_ONCE and not self._is_asked_again(name):

@@ -1,4 +1,4 @@
-"""What counts as one remote address, where addresses are counted."""
+"""Grouping of remote addresses for limits by address."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import ipaddress
 from typing import Final
 
 IPV6_SITE_BITS: Final = 64
-"""Of an IPv6 address, those that tell one network from another (RFC 4291 section 2.5.4): who has one has 2**64 of
-them."""
+"""Prefix length of an IPv6 network (RFC 4291 section 2.5.4). A host in it can use 2**64 addresses."""
 
 
 def remote_of(host: str) -> str:
-    """An IPv4 address as it is, of an IPv6 address the network; what is none as it is."""
+    """Return the network of an IPv6 address. Return an IPv4 address or any other text unchanged."""
     if ":" not in host:
         return host
     try:

@@ -1,8 +1,8 @@
-"""Topic names and topic filters (MQTT 5 section 4.7): matching one, and a tree that matches many at once.
+"""Topic names and topic filters (MQTT 5 section 4.7): matching of one filter, and a tree that matches many at once.
 
-Pure functions over strings. A filter is assumed valid (the protocol machines check); names beginning with ``$`` are not
-matched by a filter that begins with a wildcard [MQTT-4.7.2-1]. MQTT 3.1 knows no such exception: a filter that is to
-match them too begins with ``$+`` or ``$#`` here, which no client can write, as a wildcard has a level of its own.
+The functions are pure. A filter must be valid; the protocol machines check that. A filter that begins with a wildcard
+does not match names that begin with ``$`` [MQTT-4.7.2-1]. MQTT 3.1 does not have this exception: its filters are stored
+with ``$+`` or ``$#`` at the front. No client can send such a filter, because a wildcard must be a whole level.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 EVERY_NAME = {"+": "$+", "#": "$#"}
-"""First level of a filter, by the wildcard it is, when it is to match names that begin with ``$`` too."""
+"""First level of a filter that also matches names with ``$``, by its wildcard."""
 
 _ALL_BELOW = {"#"}
 
@@ -21,17 +21,17 @@ _WILDCARD = {wide: wildcard for wildcard, wide in EVERY_NAME.items()}
 
 
 def widened(pattern: str) -> str:
-    """The filter with names that begin with ``$``; itself unless it begins with a wildcard."""
+    """Return the filter that also matches names with ``$``; unchanged unless it begins with a wildcard."""
     return f"${pattern}" if pattern.startswith(("+", "#")) else pattern
 
 
 def is_wide(pattern: str) -> bool:
-    """True when the filter begins with a wildcard that matches names with ``$`` too."""
+    """Return True when the filter begins with a wildcard that also matches names with ``$``."""
     return pattern.startswith(("$+", "$#"))
 
 
 def filter_levels(pattern: str) -> list[str]:
-    """The levels of a filter, wildcards written as such."""
+    """Return the levels of a filter, with ``$+`` and ``$#`` as plain wildcards."""
     levels = pattern.split("/")
     if levels[0] in _WILDCARD:
         levels[0] = _WILDCARD[levels[0]]
@@ -39,12 +39,12 @@ def filter_levels(pattern: str) -> list[str]:
 
 
 def is_filter(name: str) -> bool:
-    """True when the name contains a wildcard character."""
+    """Return True when the name contains a wildcard character."""
     return "+" in name or "#" in name
 
 
 def matches(pattern: str, name: str) -> bool:
-    """True when the topic filter matches the topic name."""
+    """Return True when the topic filter matches the topic name."""
     if pattern == name:
         return True
     if name.startswith("$") and not pattern.startswith("$"):
@@ -59,7 +59,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def covers(outer: str, inner: str) -> bool:
-    """True when every name the filter `inner` matches is matched by `outer` too (``$`` names aside)."""
+    """Return True when `outer` matches every name that `inner` matches, ignoring names with ``$``."""
     outer_levels, inner_levels = filter_levels(outer), filter_levels(inner)
     for i, level in enumerate(outer_levels):
         if level == "#":
@@ -70,7 +70,7 @@ def covers(outer: str, inner: str) -> bool:
 
 
 def overlaps(a: str, b: str) -> bool:
-    """True when some name is matched by both filters."""
+    """Return True when some name matches both filters."""
     a_levels, b_levels = filter_levels(a), filter_levels(b)
     for i in range(max(len(a_levels), len(b_levels))):
         x = a_levels[i] if i < len(a_levels) else None
@@ -78,23 +78,23 @@ def overlaps(a: str, b: str) -> bool:
         if x == "#" or y == "#":
             return True  # "#" matches its parent level too
         if x is None or y is None:
-            return False  # one ends here, and the other goes on with something else than "#"
+            return False  # one filter has ended, and the other continues without "#"
         if "+" not in (x, y) and x != y:
             return False
     return True
 
 
 class _Node(Generic[T]):
-    """Dicts are made when they are needed: an empty one takes 64 bytes, and one with one value 184."""
+    """Node of the tree. Dicts are created on demand: an empty one takes 64 bytes, and one with one value 184."""
 
     __slots__ = ("children", "more", "one")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node[T]] | None = None
         self.one: T | None = None
-        """The only value; None: there are none, or several."""
+        """The value when there is exactly one; otherwise None."""
         self.more: dict[T, None] | None = None
-        """Several values; a dict keeps order, so delivery order is reproducible."""
+        """The values when there are several. A dict keeps their order, so that delivery order is reproducible."""
 
     @property
     def is_empty(self) -> bool:
@@ -112,7 +112,7 @@ class _Node(Generic[T]):
         return found
 
     def add(self, value: T) -> bool:
-        """False when it is there already."""
+        """Add a value. Return False when it is there already."""
         if self.more is not None:
             if value in self.more:
                 return False
@@ -126,7 +126,7 @@ class _Node(Generic[T]):
         return True
 
     def remove(self, value: T) -> bool:
-        """False when it is not there."""
+        """Remove a value. Return False when it is not there."""
         if self.more is None:
             if self.one is None or self.one != value:
                 return False
@@ -140,7 +140,7 @@ class _Node(Generic[T]):
         return True
 
     def gather(self, found: dict[T, None]) -> None:
-        """Add the values."""
+        """Add the values of the node to `found`."""
         if self.one is not None:
             found[self.one] = None
         elif self.more is not None:
@@ -148,10 +148,10 @@ class _Node(Generic[T]):
 
 
 class FilterTree(Generic[T]):
-    """A multimap from topic filter to values that finds all filters matching a name.
+    """Multimap from topic filters to values that finds all filters matching a name.
 
-    Cost of a match is bounded by the nodes of the tree and by 2^levels, whichever is less: at each level a name can
-    only go down its own literal and ``+``; the level limit of `edge.broker.limits` bounds it.
+    The cost of a match is bounded by the number of nodes and by 2^levels, whichever is less. At each level a name
+    follows only its own literal and ``+``. `edge.broker.limits` limits the levels.
     """
 
     def __init__(self) -> None:
@@ -162,14 +162,14 @@ class FilterTree(Generic[T]):
         return self._count
 
     def add(self, pattern: str, value: T) -> None:
-        """Idempotent."""
+        """Add a value for a filter; idempotent."""
         node = self._root
         for level in pattern.split("/"):
             node = node.make_below(level)
         self._count += node.add(value)
 
     def remove(self, pattern: str, value: T) -> bool:
-        """Remove one value and the branches it leaves empty. Return False when it is not there."""
+        """Remove one value and the branches that become empty. Return False when it is not there."""
         path = [self._root]
         levels = pattern.split("/")
         for level in levels:
@@ -188,7 +188,7 @@ class FilterTree(Generic[T]):
         return True
 
     def match(self, name: str) -> list[T]:
-        """Values of every filter that matches the name, each value once."""
+        """Return the values of every filter that matches the name, each value once."""
         levels = name.split("/")
         found: dict[T, None] = {}
         stack = [(self._root, 0)]
@@ -217,8 +217,11 @@ class FilterTree(Generic[T]):
         return list(found)
 
     def deciding_levels(self, name: str) -> int:
-        """How many first levels of a name decide which filters match it, at least one: the same filters match every
-        name that has these levels, and any others behind them. As many as the name has: only the whole of it does."""
+        """Return the number of leading levels, at least one, that decide which filters match a name.
+
+        The same filters match every longer name that begins with these levels. If the result is the number of levels of
+        the name, this holds for the name only.
+        """
         levels = name.split("/")
         if name.startswith("$"):
             return len(levels)

@@ -12,7 +12,7 @@ from edge.broker.model.interfaces import Refusal
 from edge.broker.model.isolation import EventListeners
 
 MakeOwner: TypeAlias = Callable[[ConnectionDriver], ConnectionOwner]
-"""Makes the owner of a driver once its transport is there."""
+"""Creates the owner of a driver once its transport is connected."""
 
 
 class Destination(NamedTuple):
@@ -21,32 +21,32 @@ class Destination(NamedTuple):
     kind: str
     """Type of the address: ``queue``, ``topic``, …"""
     live: int = 0
-    """Consumers and subscribers that are connected and get it now."""
+    """Connected consumers and subscribers that get it now."""
     log: int | None = None
-    """Log that keeps it; None: no log does."""
+    """Log that stores it; None: it is not stored."""
     log_name: str = ""
     epoch: str = ""
-    """Epoch of the store, by which its sequences are named."""
+    """Epoch of the store, part of the message names."""
     in_memory: bool = False
     """The log is kept in memory."""
 
 
 class TracedPublication(Protocol):
-    """`edge.broker.router.batch.Publication`, as far as a trace needs it."""
+    """The part of `edge.broker.router.batch.Publication` that a trace needs."""
 
     @property
     def run(self) -> Run:
-        """Messages that are alike."""
+        """Run of messages."""
         ...
 
     @property
     def tokens(self) -> Sequence[int]:
-        """Numbers under which the messages are answered; empty: they are not."""
+        """Tokens by which the messages are answered; empty: no answer."""
         ...
 
 
 class TracedRouter(Protocol):
-    """`edge.broker.router.router.Router`, as far as a trace needs it."""
+    """The part of `edge.broker.router.router.Router` that a trace needs."""
 
     @property
     def commit_listeners(self) -> EventListeners[[Any]]:
@@ -63,29 +63,29 @@ class TracedRouter(Protocol):
 
 
 class ConnectionTrace(Protocol):
-    """The trace of one connection, as its session has it (`ConnectionDriver.trace`)."""
+    """Trace of one connection, held by its session (`ConnectionDriver.trace`)."""
 
     def publish(self, router: TracedRouter, publication: TracedPublication) -> None:
-        """Publish a run as `Router.publish` does, and report where it goes."""
+        """Publish a run as `Router.publish` does, and report its destination."""
         ...
 
     def refused(self, address: str, tokens: Sequence[int], why: Refusal) -> None:
-        """Report that messages were not taken. `address`: empty where it is known by the packets."""
+        """Report that messages were refused. `address`: empty where the packets show it."""
         ...
 
 
 class Tracer(Protocol):
-    """Shows packets and frames of connections to the traces that are running."""
+    """Passes packets and frames of connections to the running traces."""
 
     @property
     def active(self) -> bool:
-        """A trace is running."""
+        """True while a trace is running."""
         ...
 
     def follow(
         self, machine: ConnectionMachine, protocol: str, owner: MakeOwner
     ) -> tuple[ConnectionMachine, MakeOwner]:
-        """Return the machine and the owner for the driver of a new connection. Without a trace both are unchanged."""
+        """Return the machine and the owner factory for a new connection. Without a trace both are unchanged."""
         ...
 
     def tls_refused(self, listener: str, remote: str, why: str) -> None:
@@ -93,7 +93,7 @@ class Tracer(Protocol):
         ...
 
     def requested(self, request: HttpRequest) -> None:
-        """Report a request over HTTP that was answered."""
+        """Report an HTTP request and its answer."""
         ...
 
 
@@ -111,18 +111,18 @@ class HttpRequest(NamedTuple):
     sent_bytes: int
     """Size of the answer's body."""
     status: int
-    """0: the client went before an answer."""
+    """0: the client disconnected before an answer."""
     error: str = ""
     """Error text of the answer, or a remark on what happened to the messages."""
 
 
 @runtime_checkable
 class Traceable(Protocol):
-    """An owner of a connection that can be traced while it is open."""
+    """Owner of a connection that can be traced while the connection is open."""
 
     @property
     def connection(self) -> ConnectionMachine:
-        """The protocol machine, without what is around it."""
+        """Protocol machine, without its wrappers."""
         ...
 
     @property
@@ -131,17 +131,17 @@ class Traceable(Protocol):
         ...
 
     def retrace(self) -> None:
-        """A trace of the connection has started or ended: the fast path forgets what it has learnt."""
+        """Reset the fast path, because a trace of the connection has started or ended."""
         ...
 
 
 def as_traceable(owner: object) -> Traceable | None:
-    """Return an owner that can be traced while its connection is open; None for others."""
+    """Return the owner if it can be traced while its connection is open; otherwise None."""
     return owner if isinstance(owner, Traceable) else None
 
 
 class Untraced:
-    """A tracer that never traces."""
+    """Tracer that does nothing."""
 
     active = False
 
