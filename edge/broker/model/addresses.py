@@ -45,7 +45,7 @@ DEFAULT_RULE = AddressRule("#", AddressType.TOPIC)
 
 
 def specificity(pattern: str) -> tuple[int, ...]:
-    """Return a sort key, smaller for more specific: a literal level is 0, ``+`` 1, ``#`` 2. Longer wins among equals."""
+    """Return a sort key, smaller for more specific. A literal level is 0, ``+`` 1, ``#`` 2. Longer sorts first."""
     return (*({"+": 1, "#": 2}.get(level, 0) for level in pattern.split("/")), 3)
 
 

@@ -1,1 +1,1 @@
-"""How much is kept and what is given up for room: quotas, summaries, and losses on their way to a peer's ledger."""
+"""Retention: quotas, summaries of old readings, and reports of losses to a peer."""

@@ -1,7 +1,7 @@
-"""The loss ledger on its way to a peer: what its forwarders will not be given, told before the gap can be seen.
+"""Reports entries of the loss ledger to a peer, before the peer can see the gaps.
 
-One document is under way at a time. What the peer has confirmed is remembered in the store, by the number of the last
-entry, so that it is told once, and told again after a power cut only when it may not have heard.
+One document is in flight at a time. The store remembers the last entry that the peer confirmed. So each entry is sent
+once, and again after a power cut only if the confirmation may be missing.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from edge.broker.store.errors import StoreError
 from edge.broker.store.records import LedgerEntry
 
 if TYPE_CHECKING:
-    from bridge.reports import Reports  # with the AMQP engine, which a gateway without AMQP does not load
+    from bridge.reports import Reports  # imports the AMQP engine, which a gateway without AMQP does not load
 
 log = logging.getLogger(__name__)
 
 KIND: Final = "ledger"
-"""Kind of the store's small state that holds, by connector, the last entry its peer confirmed (8 bytes, big-endian)."""
+"""Kind of small state that holds the last entry confirmed by the peer of each connector (8 bytes, big-endian)."""
 
 INBOUND_PREFIX: Final = "inbound/"
-"""Begins the names of incoming forwarders in the ledger. Every peer with a ledger gets their entries."""
+"""Prefix of incoming forwarders in the ledger. Every peer with a ledger gets their entries."""
 LEDGER_RANGES: Final = 500
-"""Ranges of one ledger document: some 50 KiB of JSON."""
+"""Ranges in one ledger document, about 50 KiB of JSON."""
 
 
 class LossReports:
-    """The ledger of one store towards the peer of one connector."""
+    """Reports of the loss ledger to the peer of one connector."""
 
     def __init__(
         self, state: SmallState, lineage: EpochLineage, ledger: LossLedger, reports: Reports, connector: str
@@ -42,52 +42,52 @@ class LossReports:
         self._reports = reports
         self._connector = connector
         self._subscriptions = (f"forwarder/{connector}/", INBOUND_PREFIX)
-        self._under_way = False
+        self._in_flight = False
         self._unread = False
-        """The store could not say what is new."""
-        self._confirmed = int.from_bytes(dict(state.items(KIND)).get(connector, b""), "big")
+        """True when reading the ledger failed."""
+        self._confirmed_entry = int.from_bytes(dict(state.items(KIND)).get(connector, b""), "big")
 
     def feed(self) -> None:
-        """Send what is new, unless something is under way: its end comes back here."""
-        while not self._under_way and self._reports.ledger_credit > 0:
+        """Send new entries, unless a document is in flight. Its confirmation calls `feed` again."""
+        while not self._in_flight and self._reports.ledger_credit > 0:
             try:
                 entries = self._newest()
             except StoreError as error:
-                log.warning("the ledger cannot be read, and is sent later: %s", error)
+                log.warning("cannot read the loss ledger, retrying later: %s", error)
                 self._unread = True
                 return
             self._unread = False
             if not entries:
                 return
-            self._under_way = True
-            self._reports.ledger(self._document(entries), partial(self._told, entries[-1].entry))
+            self._in_flight = True
+            self._reports.ledger(self._document(entries), partial(self._confirm, entries[-1].entry))
 
     def _newest(self) -> Sequence[LedgerEntry]:
         """Return the oldest entries that the peer has not confirmed, in the order of their numbers. Raises
         StoreError."""
-        found = [self._ledger.entries(self._confirmed, LEDGER_RANGES, each) for each in self._subscriptions]
+        found = [self._ledger.entries(self._confirmed_entry, LEDGER_RANGES, each) for each in self._subscriptions]
         return sorted(chain.from_iterable(found))[:LEDGER_RANGES]
 
     def look(self) -> None:
-        """Called every few seconds: what could not be read may be readable by now."""
+        """Retry a failed read of the ledger. Called every few seconds."""
         if self._unread:
             self.feed()
 
     def restart(self) -> None:
-        """What was under way is not any more."""
-        self._under_way = False
+        """Forget the document in flight: the link has ended."""
+        self._in_flight = False
 
-    def _told(self, last: int, kept: bool) -> None:
-        """The peer has it on disk, or will never understand it (which `Reports` has said in the log)."""
-        self._under_way = False
+    def _confirm(self, last: int, kept: bool) -> None:
+        """Continue after the peer stored the document, or rejected it for good (`Reports` logs that)."""
+        self._in_flight = False
         if kept:
-            log.info("connector %s: losses up to entry %d are known at the peer", self._connector, last)
-        self._confirmed = last
+            log.info("connector %s: the peer has losses up to entry %d", self._connector, last)
+        self._confirmed_entry = last
         self._state.put(KIND, self._connector, last.to_bytes(8, "big"))
         self.feed()
 
     def _document(self, entries: Sequence[LedgerEntry]) -> dict[str, Any]:
-        """As `cloud.hub.documents.Ledger` reads it."""
+        """Return the document that `cloud.hub.documents.Ledger` reads."""
         return {
             "ranges": [
                 {

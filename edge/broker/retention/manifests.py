@@ -1,16 +1,16 @@
-"""The manifests of one connector: what was accepted of the addresses it forwards, stated for each hour.
+"""Manifests of one connector: statements of the messages that were accepted in each hour, by address.
 
-Nothing is done a message: an address's sequences are dense, so the counters the store keeps anyway say at any time what
-was accepted, also after a crash. Closing an hour compares them with what was stated last, and writes the statements,
-what is stated now and the beginning of the next hour in one commit. Before that commit nothing has happened; after it
-the statements wait in the store until the peer has them. Many addresses are stated some at a look, each time in such a
-commit; the next hour begins with the last of them.
+Nothing is done for each message. The sequences of an address are dense, so the counters of the store show at any time
+what was accepted, also after a crash. Closing an hour compares the counters with the last statements. One commit
+contains the new statements, the last stated sequences and the start of the next hour. Then the statements wait in the
+store until the peer has confirmed them. If there are many addresses, each `look` states some of them in a commit of its
+own. The next hour starts with the last of these commits.
 
-**Which hour.** An hour is an hour of the clock that messages are stamped with when they are received, as it was shown
-then and never rewritten. A statement is of the hour in which its interval began, and ends when the clock shows another
-one, whether that is the next, an earlier one, or decades later; at each start; and when it is asked for. So several
-statements may be of one hour, each message is in exactly one, and an hour may be one of 1970 (`clock_quality` says so).
-What is received in the last moment of an hour and committed after it is stated with the next.
+**Which hour.** An hour is one of the clock that stamps messages, as shown at that time and never corrected. A statement
+belongs to the hour in which its interval started. It ends when the clock shows another hour (the next, an earlier one,
+or one decades later), at each start, and on request. So several statements may be of one hour, and each message is in
+exactly one. An hour may be one of 1970; `clock_quality` shows that. A message that is received in the last moment of an
+hour and committed after it is stated with the next hour.
 """
 
 from __future__ import annotations
@@ -34,68 +34,68 @@ from edge.broker.store.ticket import Ticket
 log = logging.getLogger(__name__)
 
 HEADS: Final = "manifest"
-"""Kind of the store's small state that holds a `ManifestState` by connector."""
+"""Kind of small state that holds a `ManifestState` by connector."""
 
 PAGES_LOADED: Final = 16
-"""Documents that wait kept in memory, some 10 KiB each."""
+"""Waiting documents held in memory, about 10 KiB each."""
 
 
 class Signer(Protocol):
-    """The gateway's key."""
+    """Signs with the key of the gateway."""
 
     @property
     def public_key(self) -> str:
-        """Algorithm, colon, base64. Raises StoreError."""
+        """Public key: algorithm, colon, base64. Raises StoreError."""
         ...
 
     def sign(self, digest: str) -> str:
-        """The signature of a digest, base64. Raises StoreError."""
+        """Return the signature of a digest, base64. Raises StoreError."""
         ...
 
 
 class ManifestState(msgspec.Struct, array_like=True, frozen=True):
-    """Where a connector's manifests stand."""
+    """State of the manifests of one connector."""
 
     gateway: str
     store_epoch: str
     hour: int
-    """Since when what is accepted is not stated; UTC ns, a whole hour."""
+    """Start of the open hour, UTC ns."""
     good: bool
-    """The clock was kept right then."""
+    """True when the clock was synchronised at the start of the hour."""
     closing: int
-    """Number of the last statements of this gateway and `store_epoch`."""
+    """Number of the last closing for this gateway and `store_epoch`."""
     waiting: int
-    """Statements that wait in the store."""
+    """Statements in the store that the peer has not confirmed."""
     pages: int
-    """Documents made so far."""
+    """Documents created so far."""
 
 
 class StatedAddress(msgspec.Struct, array_like=True, frozen=True):
-    """What is stated of an address."""
+    """Last statement of an address."""
 
     next: int = 0
-    """First sequence that is not."""
+    """First sequence that is not stated yet."""
     chain: tuple[str, str] = ("", "")
     """Gateway and epoch of the newest statement."""
     digest: str = GENESIS
-    """Its digest."""
+    """Digest of the newest statement."""
     lost: dict[str, int] = {}
-    """By reason, what the ledger had of it then."""
+    """Losses of the address in the ledger at that time, by reason."""
 
 
 class AddressChange(NamedTuple):
-    """An address of which there is something to state."""
+    """Address with something to state."""
 
     address: str
     before: StatedAddress
     next: int
     lost: Mapping[str, int]
     parts: Sequence[tuple[str, int, int]]
-    """(epoch, first, last)."""
+    """(epoch, first, last) of the accepted sequences."""
 
 
 class Manifests:
-    """Made with a connector's reports; `look` is called every few seconds."""
+    """Manifests of one connector. `look` is called every few seconds."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Manifests:
         covers: Callable[[str], bool],
         signer: Signer,
     ) -> None:
-        """`covers`: every message of this address is to be at the peer."""
+        """`covers` returns True when every message of an address is forwarded to the peer."""
         self._small_state = state
         self._lineage = lineage
         self._ledger = ledger
@@ -124,50 +124,50 @@ class Manifests:
         value = dict(state.items(HEADS)).get(connector)
         self._head = None if value is None else msgspec.msgpack.decode(value, type=ManifestState)
         self._due = self._head is not None
-        """What a former process accepted is stated, whatever hour it is."""
+        """True when the hour closes at the next `look`, as after a restart."""
         self._taken = False
         self._good = True
-        # With what one before this may have put, in a commit that is under way.
+        # Another write, so that values put by a predecessor in a running commit are on disk before they are read.
         self._ticket = None if self._head is None else self._put(self._head)
-        """Of what was written to be read again, and is not known to be on disk."""
+        """Ticket of the last write; None when it is known to be on disk."""
         self._stale = False
-        """What waits has names that are no more."""
+        """True when waiting statements have outdated message names."""
         self._changed: list[AddressChange] = []
-        """What is still to be stated of the hour that is being closed."""
+        """Addresses still to be stated in the hour that is being closed."""
         self._pages: deque[tuple[str, bytes]] = deque()
-        self._under_way = False
+        self._in_flight = False
         self._sent = ""
-        """Key of the last page the peer has."""
-        reports.manifests.call_when_taken(self._takes)
+        """Key of the last page that the peer has confirmed."""
+        reports.manifests.call_when_taken(self._peer_ready)
 
     @property
     def stated_until(self) -> int | None:
-        """The hour being gathered, UTC ns; None: the peer has not asked for manifests."""
+        """Start of the open hour, UTC ns; None: the peer has not requested manifests."""
         return None if self._head is None else self._head.hour
 
     @property
     def waiting(self) -> int:
-        """Statements the peer has not got."""
+        """Number of statements that the peer has not confirmed."""
         return 0 if self._head is None else self._head.waiting
 
     def ask(self) -> None:
-        """State what was accepted until now from the next look on."""
+        """Close the hour at the next `look`."""
         self._changed = []
         self._due = self._head is not None
 
     @property
     def asked(self) -> bool:
-        """There is something to be stated at the next look."""
+        """True when the hour closes at the next `look`."""
         return self._due
 
     def look(self, now_ns: int, *, clock_good: bool) -> None:
-        """Close the hour when it is over. Where the store cannot be read it stays open, and is closed later."""
+        """Close the hour when it is over. If the store cannot be read, the hour stays open and is closed later."""
         now_ns = max(0, now_ns)
         self._good = self._good and clock_good
         try:
             self._look(now_ns, clock_good)
         except StoreError as error:
-            log.warning("connector %s: the manifest is made later: %s", self._connector, error)
+            log.warning("connector %s: cannot create the manifest, retrying later: %s", self._connector, error)
         self.feed()
 
     def _look(self, now_ns: int, clock_good: bool) -> None:
@@ -176,24 +176,24 @@ class Manifests:
         head = self._head
         if head is None:
             if self._taken:
-                self._open(
+                self._write_state(
                     ManifestState(self._gateway, self._lineage.epoch, _hour(now_ns), clock_good, 0, 0, 0), clock_good
                 )
         elif self._stale or head.gateway != self._gateway:
-            self._take_back(head)
+            self._reopen_hour(head)
         elif self._due or _hour(now_ns) != head.hour:
             self._close(head, now_ns, clock_good)
 
     def feed(self) -> None:
-        """Send what waits, unless something is under way: its end comes back here."""
-        if self._taken and not self._stale and not self._under_way and self._reports.manifests.credit > 0:
+        """Send a waiting document, unless one is in flight. Its confirmation calls `feed` again."""
+        if self._taken and not self._stale and not self._in_flight and self._reports.manifests.credit > 0:
             try:
                 self._send()
             except StoreError as error:
-                log.warning("connector %s: the manifest is sent later: %s", self._connector, error)
+                log.warning("connector %s: cannot send the manifest, retrying later: %s", self._connector, error)
 
     def _send(self) -> None:
-        """Raises StoreError."""
+        """Send the oldest waiting document. Raises StoreError."""
         if self._head is None:
             return
         if not self._pages and self._head.waiting and self._written():
@@ -203,19 +203,19 @@ class Manifests:
             return
         key, page = self._pages[0]
         statements = msgspec.msgpack.decode(page, type=list[ManifestStatement])
-        document = self._document(statements)
-        self._under_way = True
-        self._reports.manifest(document, partial(self._told, key, len(statements)))
+        document = self._signed_document(statements)
+        self._in_flight = True
+        self._reports.manifest(document, partial(self._confirmed, key, len(statements)))
 
     def restate(self) -> None:
-        """Messages have other names than before: what waits is stated anew, and nothing leaves before."""
+        """State waiting messages again under new names, before anything else is sent."""
         self._changed = []
         self._pages.clear()
-        self._under_way = False
+        self._in_flight = False
         self._stale = self._head is not None
 
-    def _take_back(self, head: ManifestState) -> None:
-        """What waits goes back into the open hour. Raises StoreError; then nothing has happened."""
+    def _reopen_hour(self, head: ManifestState) -> None:
+        """Move waiting statements back into the open hour. Raises StoreError; then nothing has changed."""
         self._changed = []
         pages = list(self._small_state.items(self._kind))
         first: dict[str, ManifestStatement] = {}
@@ -229,7 +229,9 @@ class Manifests:
             if (was := first.get(address)) is not None:
                 lost = dict(stated.lost)
                 _add(lost, given[address], -1)
-                self._state(address, StatedAddress(was.first_sequence, (head.gateway, was.epoch), was.previous, lost))
+                self._put_address(
+                    address, StatedAddress(was.first_sequence, (head.gateway, was.epoch), was.previous, lost)
+                )
         for key, _ in pages:
             self._small_state.delete(self._kind, key)
         earliest = min(first.values(), key=lambda one: one.closing, default=None)
@@ -238,15 +240,17 @@ class Manifests:
         hour = head.hour if earliest is None else earliest.hour
         self._stale, self._due = False, True
         self._pages.clear()
-        self._open(ManifestState(self._gateway, head.store_epoch, hour, head.good, closing, 0, head.pages), self._good)
+        self._write_state(
+            ManifestState(self._gateway, head.store_epoch, hour, head.good, closing, 0, head.pages), self._good
+        )
 
     # --- closing an hour --------------------------------------------------------------------------------------
 
     def _close(self, head: ManifestState, now_ns: int, clock_good: bool) -> None:
-        """State some addresses; the hour is over with the last of them. Raises StoreError; then nothing has
-        happened."""
+        """State some addresses, and close the hour with the last of them. Raises StoreError; then nothing has
+        changed."""
         if head.waiting >= STATEMENTS_KEPT_MAX:
-            return  # the hour goes on: a statement of many hours rather than more than the store should keep
+            return  # keep the hour open: one statement of many hours instead of too many in the store
         if not self._changed:
             self._changed = list(self._changes())
         changes, left = self._changed[:ADDRESSES_STATED_TOGETHER], self._changed[ADDRESSES_STATED_TOGETHER:]
@@ -261,10 +265,10 @@ class Manifests:
         hour, good = (head.hour, head.good) if left else (_hour(now_ns), clock_good)
         waiting = head.waiting + total
         following = ManifestState(self._gateway, self._lineage.epoch, hour, good, number, waiting, pages)
-        self._open(following, self._good if left else clock_good)
+        self._write_state(following, self._good if left else clock_good)
 
     def _changes(self) -> Iterator[AddressChange]:
-        """Addresses of which something was accepted or given up since they were stated."""
+        """Return addresses with messages accepted or dropped since their last statement."""
         stated, lost = self._all_stated(), self._ledger.lost(self._subscriptions)
         for address, following in self._lineage.sequences():
             before, gone = stated.get(address, StatedAddress()), lost.get(address, {})
@@ -303,19 +307,19 @@ class Manifests:
                 ).sealed(self._gateway)
                 chain, digest = (self._gateway, epoch), statement.digest
                 yield statement
-            self._state(address, StatedAddress(following, chain, digest, dict(lost)))
+            self._put_address(address, StatedAddress(following, chain, digest, dict(lost)))
 
     def _all_stated(self) -> dict[str, StatedAddress]:
         decode = msgspec.msgpack.Decoder(StatedAddress).decode
         return {address: decode(value) for address, value in self._small_state.items(self._stated)}
 
-    # --- what is written --------------------------------------------------------------------------------------
+    # --- store ------------------------------------------------------------------------------------------------
 
-    def _state(self, address: str, stated: StatedAddress) -> None:
+    def _put_address(self, address: str, stated: StatedAddress) -> None:
         self._small_state.put(self._stated, address, msgspec.msgpack.encode(stated))
 
-    def _open(self, head: ManifestState, clock_good: bool) -> None:
-        """In the commit of all that was put before it."""
+    def _write_state(self, head: ManifestState, clock_good: bool) -> None:
+        """Write the state, in the same commit as all values put before it."""
         self._good = clock_good
         self._ticket = self._put(head)
 
@@ -324,7 +328,7 @@ class Manifests:
         return self._small_state.put(HEADS, self._connector, msgspec.msgpack.encode(head))
 
     def _written(self) -> bool:
-        """What was put is on disk, and can be read. What a failed commit held is in the next one."""
+        """Return True when all values are on disk. After a failed commit they are in the next one."""
         ticket = self._ticket
         if ticket is not None and ticket.decided and ticket.error is not None and self._head is not None:
             self._ticket = ticket = self._put(self._head)
@@ -333,15 +337,15 @@ class Manifests:
         self._ticket = None
         return True
 
-    # --- towards the peer -------------------------------------------------------------------------------------
+    # --- transfer to the peer ---------------------------------------------------------------------------------
 
-    def _takes(self) -> None:
+    def _peer_ready(self) -> None:
         self._taken = True
         self.feed()
 
-    def _told(self, key: str, statements: int, kept: bool) -> None:
-        """The peer has it on disk, or will never understand it (which `Reports` has said in the log)."""
-        self._under_way = False
+    def _confirmed(self, key: str, statements: int, kept: bool) -> None:
+        """Continue after the peer stored the document, or rejected it for good (`Reports` logs that)."""
+        self._in_flight = False
         if not self._pages or self._pages[0][0] != key or self._head is None:
             return
         self._pages.popleft()
@@ -349,12 +353,12 @@ class Manifests:
         self._small_state.delete(self._kind, key)
         waiting = max(0, self._head.waiting - statements)
         if not waiting and kept:
-            log.info("connector %s: the manifest is at the peer", self._connector)
+            log.info("connector %s: the peer has the manifest", self._connector)
         self._put(msgspec.structs.replace(self._head, waiting=waiting))
         self.feed()
 
-    def _document(self, statements: Sequence[ManifestStatement]) -> dict[str, Any]:
-        """As `cloud.hub.documents.ManifestDocument` reads it."""
+    def _signed_document(self, statements: Sequence[ManifestStatement]) -> dict[str, Any]:
+        """Return the signed document that `cloud.hub.documents.ManifestDocument` reads."""
         sign = self._signer.sign
         return {
             "public_key": self._signer.public_key,
@@ -367,7 +371,7 @@ def _hour(now_ns: int) -> int:
 
 
 def _add(totals: dict[str, int], more: Mapping[str, int], sign: int) -> None:
-    """Add, or take away; what falls to nothing is left out."""
+    """Add or subtract numbers, and remove those that reach zero."""
     for name, number in more.items():
         totals[name] = totals.get(name, 0) + sign * number
         if totals[name] <= 0:

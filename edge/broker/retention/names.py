@@ -1,9 +1,8 @@
-"""Names clients make, and how many of them one user and the whole space may have.
+"""Limits on names that clients create, for each user and for the whole space.
 
-A queue, a subscription, a retained message and a session are each there under a name a client chose, stay when it has
-gone, and take memory. So each is counted for the user who made it, by what it takes: a name over `NAME_CHARACTERS`
-counts as several. Names an operator wrote into the configuration are nobody's and are not counted here. Where nobody
-has to say who he is, only the space's bound counts.
+Queues, subscriptions, retained messages and sessions have names that clients choose. They outlive the client and take
+memory. So each is counted for the user that created it, by its size: a name over `NAME_CHARACTERS` counts as several.
+Names in the configuration are not counted. Without authentication only the limit of the space applies.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from edge.broker.limits import NAME_CHARACTERS, Limits
 
 
 class NameKind(enum.Enum):
-    """What a name stands for, in the words of an error message."""
+    """Kind of a name, as it appears in error messages."""
 
     QUEUE = "queues"
     SUBSCRIPTION = "durable subscriptions"
@@ -26,24 +25,24 @@ class NameKind(enum.Enum):
 
 
 class Bound(NamedTuple):
-    """Most names of one kind."""
+    """Limits on names of one kind."""
 
     space: int
     user: int
 
 
 class NamesOf(NamedTuple):
-    """One kind, for status pages."""
+    """Usage of one kind of name, for status pages."""
 
     kind: NameKind
     names: int
     space_max: int
     refused: int
-    """Since the start."""
+    """Refusals since the start."""
 
 
 def bounds_of(limits: Limits) -> Mapping[NameKind, Bound]:
-    """The bounds a configuration gives."""
+    """Return the limits of a configuration."""
     return {
         NameKind.QUEUE: Bound(limits.queues_max, limits.queues_per_user_max),
         NameKind.SUBSCRIPTION: Bound(limits.subscriptions_max, limits.subscriptions_per_user_max),
@@ -54,12 +53,12 @@ def bounds_of(limits: Limits) -> Mapping[NameKind, Bound]:
 
 
 def weight(size: int) -> int:
-    """As how many names one of `size` characters, with what it holds in memory, counts."""
+    """Return the number of names that one of `size` characters counts as."""
     return 1 + size // NAME_CHARACTERS
 
 
 class _Count:
-    """The names of one kind."""
+    """Counters for names of one kind."""
 
     __slots__ = ("bound", "refused", "total", "users")
 
@@ -71,7 +70,7 @@ class _Count:
 
 
 class NameQuotas:
-    """Counts the names of a space."""
+    """Counters for the names of a space."""
 
     def __init__(self, limits: Limits) -> None:
         self._counts: Final = {kind: _Count(bound) for kind, bound in bounds_of(limits).items()}
@@ -81,8 +80,10 @@ class NameQuotas:
             yield NamesOf(kind, count.total, count.bound.space, count.refused)
 
     def has_room(self, kind: NameKind, user: str, size: int, *, replaced: int | None = None) -> bool:
-        """One more of `size` characters may be made, in place of one of the user's own where `replaced` is that one's
-        size; counts a refusal when not."""
+        """Return True when a name of `size` characters may be created; otherwise count a refusal.
+
+        `replaced` is the size of a name of the same user that it replaces.
+        """
         count, names = self._counts[kind], weight(size)
         if replaced is not None:
             names -= weight(replaced)
@@ -95,14 +96,14 @@ class NameQuotas:
         return False
 
     def made(self, kind: NameKind, user: str, size: int) -> None:
-        """It is there now; also of what was there before the start, whatever the bounds are by now."""
+        """Count a new name, or at the start an existing one, even beyond the limits."""
         count, names = self._counts[kind], weight(size)
         count.total += names
         if user:
             count.users[user] = count.users.get(user, 0) + names
 
     def gone(self, kind: NameKind, user: str, size: int) -> None:
-        """It is there no longer."""
+        """Count a deleted name."""
         count, names = self._counts[kind], weight(size)
         count.total -= names
         if user:
@@ -113,11 +114,11 @@ class NameQuotas:
                 del count.users[user]
 
     def count(self, kind: NameKind) -> int:
-        """Names there are, long ones as several."""
+        """Return the number of names. Long ones count as several."""
         return self._counts[kind].total
 
     def why(self, kind: NameKind, user: str) -> str:
-        """What to tell who may not make another one."""
+        """Return the error text for a refused name."""
         bound = self._counts[kind].bound
-        whose = f"user {user!r} may have {bound.user}" if user else f"the space may have {bound.space}"
-        return f"too many {kind.value}: {whose} (spec.limits)"
+        limit = f"user {user!r} may have {bound.user}" if user else f"the space may have {bound.space}"
+        return f"too many {kind.value}: {limit} (spec.limits)"

@@ -1,11 +1,11 @@
-"""What several readings of one device amount to: numbers, summed up without changing what a reader looks for.
+"""Summaries of several readings of one device.
 
-A summary is the last message as it was, with a member ``thinned`` more: how many messages it stands for, from when to
-when, and minimum, maximum and mean of every number in them, by the number's path (``accel.x``). A reader that knows
-nothing of it sees the last reading. A bare number becomes an object whose number has the empty name. The user property
-`PROPERTY`, in an AMQP message the annotation of that name, says so outside of the body too.
+A summary is the last message with an added member ``thinned``. It has the number of messages, their first and last
+time, and the minimum, maximum and mean of every number in them, by the path of the number (``accel.x``). A reader that
+ignores the member sees the last reading. A bare number becomes an object with the number under the empty name. The user
+property `PROPERTY`, or the annotation of that name in an AMQP message, marks a summary outside of the body.
 
-Called on the thread that commits: nothing in a message may make it fail.
+These functions run on the writer's thread. No message may make them fail.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from edge.broker.message.mqtt_properties import decode_run, encode_run
 from edge.broker.message.readings import NUMBER_MAX, MessageReading, is_number, reading, rewritten
 
 PROPERTY: Final = "x-opt-waypost-thinned"
-"""User property or annotation of a summary; its value is the number of messages it stands for."""
+"""User property or annotation of a summary; its value is the number of summarised messages."""
 
 MEMBER: Final = "thinned"
 BARE: Final = "bare"
 OBJECT: Final = "object"
 
 DEPTH_MAX: Final = 8
-"""Levels of objects whose numbers are summed up; deeper ones are documents, not readings."""
+"""Levels of nested objects that are searched for numbers. Deeper objects are documents, not readings."""
 
 NUMBERS_MAX: Final = 64
-"""Numbers of one message; with more it stays as it is."""
+"""Most numbers of one message that is summarised."""
 
 
 def kind(run: Run, body: bytes) -> str | None:
-    """What can be summed up together has it in common, for a reading; None for anything else."""
+    """Return a key for a reading: readings with the same key can be summarised. None for other messages."""
     found = reading(run, body)
     if found is None:
         return None
@@ -49,11 +49,11 @@ def kind(run: Run, body: bytes) -> str | None:
 
 
 def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
-    """One message for several, oldest first, all of one `kind`; None when they cannot be summed up."""
+    """Return one message for several of one `kind`, oldest first; None when they cannot be summarised."""
     lowest: dict[str, float] = {}
     highest: dict[str, float] = {}
     sums: dict[str, tuple[float, int]] = {}
-    stands_for, since = 0, messages[0][0].received_at
+    represented, since = 0, messages[0][0].received_at
     document: dict[str, Any] = {}
     for run, body in messages:
         found = reading(run, body)
@@ -67,14 +67,14 @@ def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
             return None
         count, begin, low, high, mean = part
         since = min(since, begin) if begin else since
-        stands_for += count
+        represented += count
         for path, value in mean.items():
             total, many = sums.get(path, (0.0, 0))
             sums[path] = (total + value * count, many + count)
             lowest[path] = min(lowest.get(path, value), low.get(path, value))
             highest[path] = max(highest.get(path, value), high.get(path, value))
     document[MEMBER] = {
-        "messages": stands_for,
+        "messages": represented,
         "from": since,
         "to": messages[-1][0].received_at,
         "min": lowest,
@@ -82,13 +82,13 @@ def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
         "mean": {path: total / many for path, (total, many) in sums.items()},
     }
     try:
-        return _whole(*messages[-1], last, document, stands_for)
-    except (ValueError, OverflowError, RecursionError):  # JSON can say what cannot be written again
+        return _whole(*messages[-1], last, document, represented)
+    except (ValueError, OverflowError, RecursionError):  # JSON can be read that cannot be written again
         return None
 
 
 def _whole(run: Run, body: bytes, found: MessageReading, document: dict[str, Any], count: int) -> Run:
-    """The last message with what it stands for. Raises ValueError, OverflowError or RecursionError."""
+    """Return the last message with the summary. Raises ValueError, OverflowError or RecursionError."""
     whole, properties = rewritten(run, body, found, document, MEMBER), run.properties
     if run.flags & AMQP:
         whole = merged(whole, encode({Symbol(PROPERTY): Ulong(count)}))
@@ -105,6 +105,8 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class _Thinned(msgspec.Struct):
+    """Member `MEMBER` of a summary."""
+
     messages: Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
     min: dict[str, _Number]
     max: dict[str, _Number]
@@ -113,7 +115,7 @@ class _Thinned(msgspec.Struct):
 
 
 def _part(member: Any) -> _Part | None:
-    """What a message that is a summary itself stands for; None when it only looks like one."""
+    """Return the figures of a message that is a summary itself; None when the member is something else."""
     try:
         found = msgspec.convert(member, _Thinned)
     except (msgspec.ValidationError, OverflowError):
@@ -138,7 +140,7 @@ def _numbers(node: dict[str, Any], path: str = "", depth: int = 0) -> Iterator[t
 def _marked(properties: bytes, count: int) -> bytes:
     try:
         found = decode_run(properties)
-    except MqttError:  # checked when it came in
+    except MqttError:  # it was checked on receipt
         found = decode_run(b"")
     others = tuple(pair for pair in found.user_property if pair[0] != PROPERTY)
     return encode_run(msgspec.structs.replace(found, user_property=(*others, (PROPERTY, str(count)))))

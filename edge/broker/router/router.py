@@ -133,7 +133,7 @@ class Router:
             store.state, self.names, lambda run: ttl_ns(run, self.addresses.policy(run.address))
         )
         self._sweeper = Sweeper(store, self.clock, self._of_logs, flush_soon)
-        self.quotas = Quotas(store.logs, store.retention, short=self._sweeper.first)
+        self.quotas = Quotas(store.logs, store.retention, report_shortage=self._sweeper.first)
         self.answers = Answers(self.figures, now_s)
         self.waits, self.wills = CommitWaits(), DueWills(self.publish, soon)
         self.unrouted, self.connection_states = UnroutedMessages(self.figures, now_s), ConnectionStates()
