@@ -1,7 +1,7 @@
-"""PUBACK, PUBREC, PUBREL and PUBCOMP in their four byte form, many at a time: bytes to packet identifiers and back.
+"""Encode and decode PUBACK, PUBREC, PUBREL and PUBCOMP in their four byte form, many at a time.
 
-They come and go in long rows of one kind, as many as messages; so a row is turned into bytes in C, with two array
-operations instead of a Python loop.
+There is one for each message, usually in long rows of one type. A row is encoded with two array operations in C
+instead of a loop in Python.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import PacketType, encode_variable_byte_integer
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
-"""First bytes."""
+"""First byte of each packet type."""
 
 
 def encode_acknowledgements(first: int, packet_ids: Sequence[int]) -> bytes:
-    """One four byte packet with this first byte for each packet identifier, in order."""
+    """Encode a four byte packet with this first byte for each packet identifier, in order."""
     if len(packet_ids) == 1:
         return (first << 24 | 2 << 16 | packet_ids[0]).to_bytes(4, "big")
     words = array.array("H", (first << 8 | 2,)) * (2 * len(packet_ids))
@@ -31,7 +31,7 @@ def encode_acknowledgements(first: int, packet_ids: Sequence[int]) -> bytes:
 
 
 def encode_reasons(first: int, packet_ids: Sequence[int], reason: ReasonCode, properties: Properties = NONE) -> bytes:
-    """One MQTT 5 acknowledgement with a reason code and these properties for each packet identifier, in order."""
+    """Encode an MQTT 5 acknowledgement with reason code and properties for each packet identifier, in order."""
     tail = bytes((reason,))
     if properties is not NONE:
         tail += encode(properties, PacketType(first >> 4))
@@ -40,7 +40,7 @@ def encode_reasons(first: int, packet_ids: Sequence[int], reason: ReasonCode, pr
 
 
 def encode_packet_ids(packet_ids: Iterable[int]) -> list[bytes]:
-    """Packet identifiers as two bytes each."""
+    """Encode packet identifiers as two bytes each."""
     words = array.array("H", packet_ids)
     if sys.byteorder == "little":
         words.byteswap()
@@ -48,11 +48,11 @@ def encode_packet_ids(packet_ids: Iterable[int]) -> list[bytes]:
 
 
 def read_packet_ids(data: bytes, pos: int, ids: list[int]) -> int:
-    """Read the complete four byte acknowledgement at `pos` and those of its kind behind it; returns where they end."""
+    """Read the four byte acknowledgement at `pos` and those of the same type behind it. Return where they end."""
     head = data[pos : pos + 2]
     last = len(data) - 4
-    startswith, note = data.startswith, ids.append
+    startswith, append = data.startswith, ids.append
     while pos <= last and startswith(head, pos):
-        note(data[pos + 2] << 8 | data[pos + 3])
+        append(data[pos + 2] << 8 | data[pos + 3])
         pos += 4
     return pos

@@ -1,4 +1,4 @@
-"""Topic aliases towards one client (MQTT 5 section 3.3.2.3.4): which topics have one, the most used ones in the end."""
+"""Topic aliases sent to one client (MQTT 5 section 3.3.2.3.4), given to the most used topics."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from edge.broker.mqtt.limits import ALIASES_SENT_MAX, HEADS_CACHED_MAX
 
 
 class TopicAliases:
-    """Aliases we set on one network connection; they end with it [MQTT-3.3.2-7].
+    """Aliases set on one network connection; they end with it [MQTT-3.3.2-7].
 
-    A topic gets an alias while there are free ones; later, one that was used more often than the least used holder
-    takes its place. So a subscriber to many topics does not see an alias move with every message.
+    A topic gets an alias while there are free ones. After that a topic replaces the least used holder once it was used
+    more often. So an alias does not change its topic with every message to a subscriber of many topics.
     """
 
     def __init__(self, maximum: int) -> None:
-        """`maximum`: Topic Alias Maximum of the client, above 0; `limits.ALIASES_SENT_MAX` holds as well."""
+        """`maximum`: Topic Alias Maximum of the client, above 0; limited to `limits.ALIASES_SENT_MAX`."""
         self._maximum = min(maximum, ALIASES_SENT_MAX)
         self._aliases: dict[str, int] = {}
         self._uses: dict[str, int] = {}
 
     def find(self, topic: str, count: int) -> tuple[int, bool]:
-        """Alias for `count` messages of a topic, or 0, and whether the client has to be told first."""
+        """Return the alias for `count` messages of a topic, or 0, and whether the alias is new to the client."""
         uses = self._uses
         uses[topic] = used = uses.get(topic, 0) + count
         alias = self._aliases.get(topic)
@@ -37,6 +37,6 @@ class TopicAliases:
         return alias, True
 
     def _forget_rare(self) -> None:
-        """Count anew when there are too many topics without an alias; holders keep theirs."""
+        """Reset the counts of topics without an alias when there are too many of them."""
         if len(self._uses) > HEADS_CACHED_MAX:
             self._uses = {topic: self._uses[topic] for topic in self._aliases}

@@ -1,4 +1,4 @@
-"""What the router answers, in MQTT's words: tokens are packet identifiers with their QoS, refusals are reason codes."""
+"""Translate answers of the router to MQTT: tokens to packet identifiers with QoS, refusals to reason codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.interfaces import Refusal
 
 QOS_2: Final = 1 << 16
-"""Tokens of QoS 2 messages carry this bit beside their packet identifier."""
+"""Bit of a token, next to the packet identifier, that marks QoS 2."""
 
 REASONS: Final[Mapping[Refusal, ReasonCode]] = {
     Refusal.NOT_AUTHORIZED: ReasonCode.NOT_AUTHORIZED,
@@ -20,7 +20,7 @@ REASONS: Final[Mapping[Refusal, ReasonCode]] = {
     Refusal.NAMES: ReasonCode.QUOTA_EXCEEDED,
     Refusal.STORE_FAILED: ReasonCode.UNSPECIFIED_ERROR,
     Refusal.ADDRESS_INVALID: ReasonCode.TOPIC_NAME_INVALID,
-    Refusal.TOO_LARGE: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,  # 0x95 is none of a PUBACK's (section 3.4.2.1)
+    Refusal.TOO_LARGE: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,  # a PUBACK cannot have 0x95 (section 3.4.2.1)
     Refusal.REJECTED: ReasonCode.UNSPECIFIED_ERROR,
     Refusal.RELEASED: ReasonCode.NO_MATCHING_SUBSCRIBERS,
     Refusal.DELIVERY_FAILED: ReasonCode.NO_MATCHING_SUBSCRIBERS,
@@ -31,22 +31,22 @@ REASONS: Final[Mapping[Refusal, ReasonCode]] = {
 
 
 def qos2_tokens(packet_ids: Sequence[int]) -> list[int]:
-    """The tokens of QoS 2 messages; those of QoS 1 are their packet identifiers."""
+    """Return the tokens of QoS 2 messages. The token of a QoS 1 message is its packet identifier."""
     return [packet_id | QOS_2 for packet_id in packet_ids]
 
 
 def by_qos(tokens: Sequence[int]) -> Iterable[Sequence[int]]:
-    """The tokens of an answer in parts that are of one QoS each."""
+    """Split the tokens of an answer into parts of one QoS each, in order."""
     if max(tokens) < QOS_2:
         return (tokens,)
     return [list(part) for _, part in groupby(tokens, lambda token: token < QOS_2)]
 
 
 def qos_of(tokens: Sequence[int]) -> int:
-    """1 or 2, of tokens that are alike."""
+    """Return the QoS (1 or 2) of tokens that share it."""
     return 1 if tokens[0] < QOS_2 else 2
 
 
 def packet_ids_of(tokens: Sequence[int]) -> Sequence[int]:
-    """The packet identifiers behind tokens."""
+    """Return the packet identifiers of tokens that share their QoS."""
     return tokens if tokens[0] < QOS_2 else [token - QOS_2 for token in tokens]

@@ -1,10 +1,10 @@
-"""What all connections bring in a turn of the loop, read in C (`arrivals.c`): PUBLISH packets that say nothing new.
+"""Fast path for PUBLISH packets to known topics, read in C (`arrivals.c`) for all connections.
 
-A connection gets a *lane* with its first PUBLISH that a log keeps or live subscribers get; the lane takes what the peer
-sends from then on. It is taught such topics when the machine has read their first message. What a taught topic brings
-is read without a call of Python, and given to the router at the end of the turn, in the order it came. Everything else
-goes to the machine, behind what the lane took before. When routes change, the router takes the next message of each
-topic by itself, and says whether the topic is still of that kind.
+A connection gets a *lane* with its first PUBLISH that a log stores or live subscribers get. From then on the lane reads
+what the client sends. It learns a topic after the state machine has read the first message. Further messages of the
+topic are read without a call of Python and given to the router at the end of the turn, in their order. Everything else
+goes to the state machine, behind the messages that the lane took before. After a change of routes the router processes
+the next message of each topic on its own, and decides whether the topic stays on the fast path.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from edge.broker.router.router import Router
 log = logging.getLogger(__name__)
 
 LONG, LATE = 1, 2
-"""Kinds of reads in `arrivals.c`: after one others have a turn; another has to wait for its own."""
+"""Kinds of reads in `arrivals.c`: LONG yields to other connections afterwards, LATE has to wait for its turn."""
 
 
 class LanePublisher(Origin, Protocol):
-    """A connection's session."""
+    """The handler of a connection, as its lane uses it."""
 
     connection: MqttConnection
 
@@ -77,12 +77,12 @@ class LaneBatch(CollectedBatch):
         answers, failed = native.mqtt_accept(self._stretch, waiting)
         answer_all(answers)
         for origin in failed:
-            log.error("%s: its answers could not be written, its connection ends", origin.name)
+            log.error("%s: writing its answers failed, closing the connection", origin.name)
             origin.abort()
 
 
 class MqttLane:
-    """The reading side of one connection."""
+    """Reads the messages of one connection on the fast path."""
 
     __slots__ = ("_connection", "_driver", "_grant", "_lane", "_publish", "_receive")
 
@@ -94,7 +94,7 @@ class MqttLane:
         driver: ConnectionDriver,
         grant: Grant | None,
     ) -> None:
-        """`publish` gives the router what all lanes took; `grant`: what the client may do, None: everything."""
+        """`publish` gives the messages of all lanes to the router. `grant`: rights of the client, None: all."""
         self._publish = publish
         self._driver = driver
         self._connection = connection = publisher.connection
@@ -115,41 +115,41 @@ class MqttLane:
             HEADS_CACHED_MAX,
         )
 
-    def begin(self) -> None:
-        """Take what the peer sends from now on."""
+    def start(self) -> None:
+        """Read what the client sends from now on."""
         self._driver.divert(self._receive, self.lost)
 
     def lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol.connection_lost`: the socket is closed next."""
+        """See `asyncio.Protocol.connection_lost`."""
         native.mqtt_close_lane(self._lane)
         self._driver.connection_lost(error)
 
     def learn(self, event: PublishEvent, column: Any) -> None:
-        """Take what is like these messages from now on, which the client may send to their topic."""
+        """Read messages of the same topic and properties from now on. The client has the right to send them."""
         run = event.run
         first = 0x32 if run.flags & DURABLE else 0x30
         native.mqtt_learn(self._lane, first, event.head, event.block, run.address, run.properties, column)
 
     def permit(self, prefix: Any) -> None:
-        """The client may send to all topics of a prefix: they need not be taught."""
+        """Read messages to all topics of a prefix. The client has the right to send to them."""
         native.mqtt_permit(self._lane, prefix)
 
     def forget(self) -> None:
-        """What the client may send has changed: it is taught anew."""
+        """Forget all topics, as the rights of the client have changed."""
         native.mqtt_unlearn(self._lane)
         self._connection.receiver.forget_topics()
 
     def close(self) -> None:
-        """The connection has ended."""
+        """Close the lane after the end of the connection."""
         native.mqtt_close_lane(self._lane)
 
     @property
-    def heard_s(self) -> float:
-        """When it last took something, of the clock of the loop."""
+    def received_at_s(self) -> float:
+        """Time of the last message, by the clock of the loop."""
         return native.mqtt_heard(self._lane)
 
     def leave(self) -> None:
-        """The session ends: what the lane took goes to the router now, before what follows the end."""
+        """Publish waiting messages when the session ends, before its will."""
         if self._grant is not None:
             self._grant.call_when_replaced(nothing)
         if native.mqtt_waits(self._lane):
@@ -157,12 +157,12 @@ class MqttLane:
 
     @property
     def held_bytes(self) -> int:
-        """What the client has it remember."""
+        """Memory of the learned topics."""
         return native.mqtt_held(self._lane)
 
     def _read_on(self, data: bytes, kind: int) -> int:
-        """Have the machine take these bytes of a read; how many it then needs to end a packet, as
-        `MqttConnection.missing_bytes` has it."""
+        """Pass these bytes to the state machine. Return how many it needs to complete a packet
+        (`MqttConnection.missing_bytes`)."""
         if kind == LATE:
             self._driver.put_off(data)
         elif data:
@@ -173,15 +173,15 @@ class MqttLane:
 
 
 class Loop(Protocol):
-    """`asyncio.AbstractEventLoop`, as far as it is needed."""
+    """The part of `asyncio.AbstractEventLoop` that is used."""
 
     def time(self) -> float:
-        """Its clock, in seconds."""
+        """Return the time of its clock in seconds."""
         ...
 
 
 class MqttLanes:
-    """Of one broker."""
+    """Lanes of one broker."""
 
     def __init__(self, router: Router, loop: Loop) -> None:
         self._router = router
@@ -192,9 +192,9 @@ class MqttLanes:
         self._live: dict[tuple[LiveSink, ...], tuple[LiveSink, ...]] = {}
         self._prefixes: dict[str, Any] = {}
         self._directed: dict[str, Any] = {}
-        """Those of them that follow the routes of now: many connections share one."""
+        """Prefixes with current routes; many connections share one."""
         self._generation = 0
-        """How often the routes were forgotten."""
+        """Number of times that the routes were forgotten."""
         router.add_source(self)
 
     def teach(
@@ -205,11 +205,11 @@ class MqttLanes:
         driver: ConnectionDriver,
         grant: Grant | None,
     ) -> MqttLane | None:
-        """What is like these messages, which were published, is taken by the connection's lane from now on, if all that
-        is done with it is that a log keeps it and subscribers get it.
+        """Teach the lane of a connection the topic of these published messages, if logs and live subscribers are their
+        only destinations.
 
-        `lane` is the one it has; returned is the one it has then: None where what comes is not what the machine takes
-        (WebSocket).
+        `lane` is the current lane of the connection. Return the lane it has then; None if the bytes of the transport
+        are not those of MQTT (WebSocket).
         """
         connection = publisher.connection
         column = self._column(event.run.address, event.run.qos)
@@ -219,7 +219,7 @@ class MqttLanes:
         if lane is None:
             lane = MqttLane(self._turn, self.publish, publisher, driver, grant)
             connection.receiver.attach_lane(lane)
-            lane.begin()
+            lane.start()
         lane.learn(event, column)
         prefix = self._prefix(event.run.address, grant)
         if prefix is not None:
@@ -227,8 +227,7 @@ class MqttLanes:
         return lane
 
     def _prefix(self, address: str, grant: Grant | None) -> Any:
-        """Of all topics that the client may send to and whose messages go where those of this one go; None where there
-        is none."""
+        """Return the longest prefix whose topics all have the same route and are allowed for the client, or None."""
         found = self._router.routes.prefix(address)
         end = len(found)
         while found and grant is not None and not grant.may_send_below(found):
@@ -252,7 +251,7 @@ class MqttLanes:
         return prefix
 
     def _direct_all(self, prefix: Any, address: str) -> None:
-        """What comes to topics of this prefix, which is one of now, goes where that of this address goes."""
+        """Set the route of this address for all topics of a current prefix."""
         native.mqtt_direct_all(self._turn, prefix, *(self._column(address, qos) for qos in (0, 1)))
 
     def _begin(self) -> None:
@@ -262,7 +261,7 @@ class MqttLanes:
         router.flush_soon()
 
     def publish(self) -> None:
-        """Give the router what has come in this turn."""
+        """Give the messages of this turn to the router."""
         generation = self._generation
         for each in native.mqtt_take(self._turn):
             if type(each) is tuple:
@@ -271,7 +270,7 @@ class MqttLanes:
                 self._publish_together(LaneBatch(each), generation)
 
     def _publish_together(self, batch: LaneBatch, generation: int) -> None:
-        """`generation`: of the routes when the batch was made; what is published may change them."""
+        """`generation`: that of the routes when the batch was made. Publishing may change them."""
         if generation == self._generation:
             origin_called(batch, self._router.publish, batch)
             return
@@ -288,8 +287,7 @@ class MqttLanes:
                     self._direct_all(prefix, run.address)
 
     def _column(self, address: str, qos: int) -> Any:
-        """Where what is published to this address, as something was, goes for now; None where the router has more to
-        look at."""
+        """Return the targets of messages to this address; None if the router has to process each message."""
         column = self._router.find_targets(address, qos)
         if column is None:
             return None
@@ -299,7 +297,7 @@ class MqttLanes:
         return made
 
     def _make_column(self, column: RouteTargets) -> Any:
-        """Columns with the same log, or the same that get messages now, share what stands for it."""
+        """Columns with the same log or the same live subscribers share the objects for these."""
         live, sink = self._live.setdefault(column.live, column.live), column.log
         if sink is not None and sink.log not in self._logs:
             self._logs[sink.log] = native.mqtt_log(sink)
@@ -312,7 +310,7 @@ class MqttLanes:
         self._generation += 1
 
     def close(self) -> None:
-        """Nothing more is taken. What C holds the garbage collector does not see."""
+        """Stop reading and free what C holds, which the garbage collector does not see."""
         native.mqtt_close_turn(self._turn)
         self._clear()
 

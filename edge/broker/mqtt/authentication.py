@@ -1,6 +1,6 @@
-"""Enhanced authentication (MQTT 5 section 4.12): the table of which AUTH may come now, and the packets we send.
+"""Enhanced authentication (MQTT 5 section 4.12): which AUTH packets are allowed when, and those we send.
 
-Knows no mechanism and no secret: what the data means is between the client and `edge.broker.security.mechanisms`.
+It knows no mechanism and no secret. `edge.broker.security.mechanisms` interprets the data.
 
     DECIDING ──CHALLENGE──▶ CHALLENGED ──CONTINUE──▶ DECIDING ──SUCCEED──▶ AUTHENTICATED ──AGAIN──▶ DECIDING
 """
@@ -19,11 +19,11 @@ from edge.broker.mqtt.handshake import Auth
 
 
 class AuthenticationState(enum.Enum):
-    """Where the authentication of one client stands."""
+    """State of the authentication of one client."""
 
-    DECIDING = "the session decides on what the client said last"
-    CHALLENGED = "the client is to go on"
-    AUTHENTICATED = "the client is who it says, and may authenticate again"
+    DECIDING = "the session checks the last message of the client"
+    CHALLENGED = "the client has to continue"
+    AUTHENTICATED = "the client is authenticated and may re-authenticate"
 
 
 CONTINUE, AGAIN = ReasonCode.CONTINUE_AUTHENTICATION, ReasonCode.RE_AUTHENTICATE
@@ -32,54 +32,54 @@ FOLLOWS: Final[Mapping[tuple[AuthenticationState, ReasonCode], AuthenticationSta
     (AuthenticationState.CHALLENGED, CONTINUE): AuthenticationState.DECIDING,
     (AuthenticationState.AUTHENTICATED, AGAIN): AuthenticationState.DECIDING,  # section 4.12.1
 }
-"""By the reason code of the client's AUTH; whatever is not here breaks [MQTT-4.12.0-3] or section 4.12.1."""
+"""Next state by state and reason code of the client's AUTH. Others violate [MQTT-4.12.0-3] or section 4.12.1."""
 
 
 class AuthenticationExchange:
-    """The AUTH packets of one connection; `method` is what its CONNECT named, None when it named none."""
+    """AUTH packets of one connection. `method` is the authentication method of its CONNECT, None if it has none."""
 
-    __slots__ = ("_stands", "method")
+    __slots__ = ("_state", "method")
 
     def __init__(self, method: str | None) -> None:
         self.method = method
-        self._stands = AuthenticationState.AUTHENTICATED if method is None else AuthenticationState.DECIDING
+        self._state = AuthenticationState.AUTHENTICATED if method is None else AuthenticationState.DECIDING
 
     def take(self, packet: Auth) -> AuthenticateEvent:
-        """The event for an AUTH of the client. Raises ProtocolError for one that may not come now."""
+        """Return the event for an AUTH of the client. Raises ProtocolError if it is not allowed now."""
         if self.method is None:
             raise ProtocolError("AUTH without an authentication method in CONNECT")  # [MQTT-4.12.0-7]
         if packet.properties.authentication_method != self.method:
             raise ProtocolError("AUTH with another authentication method")  # [MQTT-4.12.0-5] [MQTT-4.12.1-1]
-        follows = FOLLOWS.get((self._stands, packet.reason))
+        follows = FOLLOWS.get((self._state, packet.reason))
         if follows is None:
-            raise ProtocolError(f"AUTH of a client with reason {packet.reason.words}, while {self._stands.value}")
-        self._stands = follows
+            raise ProtocolError(f"AUTH of a client with reason {packet.reason.words}, while {self._state.value}")
+        self._state = follows
         return AuthenticateEvent(packet.properties.authentication_data or b"", again=packet.reason is AGAIN)
 
     def challenge(self, data: bytes) -> bytes:
-        """AUTH that asks the client to go on [MQTT-4.12.0-2]. Raises LocalError when there is nothing to decide."""
-        if self._stands is not AuthenticationState.DECIDING:
-            raise LocalError(f"a challenge while {self._stands.value}")
-        self._stands = AuthenticationState.CHALLENGED
+        """Encode an AUTH that asks the client to continue [MQTT-4.12.0-2]. Raises LocalError in another state."""
+        if self._state is not AuthenticationState.DECIDING:
+            raise LocalError(f"a challenge while {self._state.value}")
+        self._state = AuthenticationState.CHALLENGED
         return self._auth(ReasonCode.CONTINUE_AUTHENTICATION, data)
 
     def succeed(self, data: bytes) -> bytes:
-        """AUTH that ends a re-authentication well (section 4.12.1)."""
+        """Encode the AUTH of a successful re-authentication (section 4.12.1)."""
         self.end()
         return self._auth(ReasonCode.SUCCESS, data)
 
     def end(self) -> None:
-        """The client is authenticated: from now on it may do it again."""
-        self._stands = AuthenticationState.AUTHENTICATED
+        """Mark the client as authenticated; from now on it may re-authenticate."""
+        self._state = AuthenticationState.AUTHENTICATED
 
     def _auth(self, reason: ReasonCode, data: bytes) -> bytes:
         return Auth(reason, Properties(authentication_method=self.method, authentication_data=data)).encode(5)
 
 
 NO_METHOD: Final = AuthenticationExchange(None)
-"""Of every connection whose CONNECT names none: it changes with nothing that happens to it."""
+"""Exchange of all connections without an authentication method. It never changes."""
 
 
-def dialogue(method: str | None) -> AuthenticationExchange:
-    """For a connection whose CONNECT names this method."""
+def start_exchange(method: str | None) -> AuthenticationExchange:
+    """Return the exchange of a connection with this method in its CONNECT."""
     return NO_METHOD if method is None else AuthenticationExchange(method)

@@ -1,4 +1,4 @@
-"""Commands over MQTT with their name in the topic: clients before MQTT 5 have no property that says it.
+"""Commands over MQTT with their name in the topic, as clients before MQTT 5 have no property for it.
 
 A hub's commands to a device are in one queue, ``command/<device>``. A subscription to ``command/<device>/#``, or to
 ``command/<device>/+`` or one name, gets them as ``command/<device>/<name>``. A subscription to ``command/<device>``
@@ -24,18 +24,18 @@ from edge.broker.router.commands.addresses import COMMANDS
 
 _SUBJECT: Final = 3
 _UNESCAPED: Final = " !$&'()*,-.:;=?@_~"
-"""Characters of a name that stand in a topic as they are; the others, and a slash, are escaped as in URLs."""
+"""Characters of a name that are not escaped in a topic. Others, and the slash, are escaped as in URLs."""
 
 
 def subscriber_of(session: MqttSession, request: SubscriptionRequest, identifier: int, *, kept: bool) -> Subscriber:
-    """Return the consumer for a subscription, which may be one for commands by name."""
+    """Return the consumer for a subscription; one to commands by name gets a consumer of its own kind."""
     levels = request.filter.split("/")
     by_name = len(levels) == 3 and levels[0] == COMMANDS and levels[1] not in ("", "+", "#") and bool(levels[2])
     return (CommandTopicSubscriber if by_name else Subscriber)(session, request, identifier, kept=kept)
 
 
 def topic_of(run: Run, i: int) -> str:
-    """Return the topic of a message in the queue of a device: with the command's name where it has one."""
+    """Return the topic of a message in a device's queue, with the name of the command if it has one."""
     if not run.flags & AMQP or run.address.count("/") != 1:
         return run.address
     try:
@@ -47,7 +47,7 @@ def topic_of(run: Run, i: int) -> str:
 
 
 class CommandSelection(MessageSelection):
-    """Chooses the commands with a topic that one filter matches."""
+    """Selects the commands with a topic that one filter matches."""
 
     def __init__(self, pattern: str) -> None:
         self.text = f"mqtt topic {pattern}"

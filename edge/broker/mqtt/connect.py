@@ -1,4 +1,4 @@
-"""From a CONNECT packet to the event the session decides on, and from a broken one to the answer its version has."""
+"""CONNECT: decode it to an event, and encode the answers to it, for each version."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from edge.broker.mqtt.limits import REASON_STRING_CHARACTERS_MAX, TOPIC_ALIAS_MA
 from edge.broker.mqtt.names import check_topic_name
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
-"""Session expiry interval that means: for ever (section 3.1.2.11.2)."""
+"""Session expiry interval without an end (section 3.1.2.11.2)."""
 RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
 _REASON_STRING_HEAD_BYTES: Final = 1 + 3 + 3 + 3
-"""At most: first byte, remaining length, length of the properties, identifier and length of the Reason String. Where a
-byte or two of these would have done, a packet that would just fit goes without its words."""
+"""Most bytes of: first byte, remaining length, length of the properties, identifier and length of the Reason String. A
+packet that would just fit with shorter lengths is sent without its Reason String."""
 KEEP_ALIVE_S_MAX: Final = 65_535
 """The largest two byte integer."""
 PACKET_BYTES_UNLIMITED: Final = 268_435_460
-"""The largest packet there can be: five bytes of fixed header, 268 435 455 behind it."""
+"""Size of the largest possible packet: five bytes of fixed header and 268 435 455 behind it."""
 
 
 def decode_connect(body: bytes, flags: int) -> events.ConnectEvent:
-    """The event for a CONNECT with this variable header and payload.
+    """Decode variable header and payload of a CONNECT.
 
     Raises MalformedPacket or ProtocolError.
     """
@@ -68,7 +68,7 @@ def decode_connect(body: bytes, flags: int) -> events.ConnectEvent:
 
 
 class ConnectTerms(msgspec.Struct, frozen=True):
-    """What of a client's wishes is granted; None where it is what it asked for, so that nothing needs to be said."""
+    """Granted session expiry and keep alive. `announced_*` is None if it equals what the client requested."""
 
     session_expiry_s: int
     announced_session_expiry_s: int | None
@@ -76,8 +76,11 @@ class ConnectTerms(msgspec.Struct, frozen=True):
 
 
 def agree(connect: events.ConnectEvent, limits: Limits, *, keeps_session: bool = True) -> ConnectTerms:
-    """Hold session expiry and keep alive to our limits. MQTT 5 clients are told and have to follow [MQTT-3.1.2-21];
-    of older ones only the session's end is ours to decide. `keeps_session`: it may outlive the connection at all."""
+    """Apply our limits to session expiry and keep alive.
+
+    MQTT 5 clients are told the limits and have to follow [MQTT-3.1.2-21]; of older clients only the session expiry can
+    be limited. Without `keeps_session` the session ends with the connection.
+    """
     expiry_s = min(connect.session_expiry_s, limits.session_expiry_s_max) if keeps_session else 0
     if connect.version < 5:
         return ConnectTerms(expiry_s, None, None)
@@ -90,8 +93,10 @@ def agree(connect: events.ConnectEvent, limits: Limits, *, keeps_session: bool =
 
 
 def connack(connect: events.ConnectEvent, limits: Limits, session_present: bool, announced: Properties) -> ConnAck:
-    """CONNACK that accepts; MQTT 5 clients read what was `announced`, and of what we support
-    all that is not its default (section 3.2.2.3): some clients take small packets only."""
+    """Return the CONNACK of success. For MQTT 5 it has the `announced` properties and our limits.
+
+    Properties with their default value are left out (section 3.2.2.3), as some clients accept small packets only.
+    """
     if connect.version < 5:
         return ConnAck(session_present)
     supported: dict[str, object] = {
@@ -115,7 +120,7 @@ def _will(will: WillMessage, client_id: str) -> events.Will:
         user_property=block.user_property,
     )
     if block.payload_format_indicator == 1 and not is_text(will.payload):
-        raise ProtocolError("the will is not UTF-8, as it was said to be", ReasonCode.PAYLOAD_FORMAT_INVALID)
+        raise ProtocolError("the will is marked as UTF-8 and is not", ReasonCode.PAYLOAD_FORMAT_INVALID)
     flags = will.qos | (RETAIN if will.retain else 0) | (DURABLE if will.qos else 0)
     run = Run(will.topic, client_id, flags, encode_run(forwarded), [will.payload])
     return events.Will(run, block.will_delay_interval_s or 0)
@@ -124,8 +129,10 @@ def _will(will: WillMessage, client_id: str) -> events.Will:
 def encode_refusal(
     reason: ReasonCode, version: int, text: str = "", packet_bytes_max: int = PACKET_BYTES_UNLIMITED
 ) -> bytes:
-    """CONNACK with an error, without `text` where the client does not take as much; empty when it takes none, or no
-    return code of MQTT 3.1 or 3.1.1 says the error [MQTT-3.2.2-6]."""
+    """Encode a CONNACK with an error, without `text` if the packet would be too large for the client.
+
+    Return nothing if even that is too large, or if MQTT 3.1 and 3.1.1 have no return code for it [MQTT-3.2.2-6].
+    """
     if version < 5:
         return b"" if connack_return_code(reason) is None else ConnAck(reason=reason).encode(version)
     sent = reason if reason in CONNACK_REASONS else ReasonCode.UNSPECIFIED_ERROR
@@ -137,8 +144,11 @@ def encode_refusal(
 
 
 def reason_string(connect: events.ConnectEvent, text: str, content_bytes: int) -> Properties:
-    """`text` as Reason String of a packet with so many bytes of other content, where the client wants to hear it
-    [MQTT-3.1.2-29] and takes a packet of that size [MQTT-3.4.2-2] [MQTT-3.5.2-2] [MQTT-3.9.2-1] [MQTT-3.14.2-3]."""
+    """Return properties with `text` as Reason String, for a packet with `content_bytes` of other content.
+
+    They are empty if the client does not request problem information [MQTT-3.1.2-29] or the packet would be too large
+    for it [MQTT-3.4.2-2] [MQTT-3.5.2-2] [MQTT-3.9.2-1] [MQTT-3.14.2-3].
+    """
     if not text or connect.version < 5 or not connect.request_problem_information:
         return NONE
     text = text[:REASON_STRING_CHARACTERS_MAX]
@@ -147,15 +157,15 @@ def reason_string(connect: events.ConnectEvent, text: str, content_bytes: int) -
     return Properties(reason_string=text)
 
 
-def encode_farewell(reason: ReasonCode, text: str, connect: events.ConnectEvent) -> bytes:
-    """DISCONNECT of an MQTT 5 server; nothing at all where the client does not take that many bytes."""
+def encode_disconnect(reason: ReasonCode, text: str, connect: events.ConnectEvent) -> bytes:
+    """Encode a DISCONNECT for an MQTT 5 client; return nothing if it is too large for the client."""
     sent = reason if reason in SERVER_DISCONNECT_REASONS else ReasonCode.UNSPECIFIED_ERROR
     encoded = Disconnect(sent, reason_string(connect, text, 1)).encode(5)
     return encoded if len(encoded) <= connect.maximum_packet_size else b""
 
 
 def encode_violation(error: RemoteError, data: bytes) -> bytes:
-    """What to answer when `data`, the first bytes of a connection, is no acceptable CONNECT; often nothing."""
+    """Encode the answer to first bytes that are not an acceptable CONNECT; often nothing."""
     if isinstance(error, UnsupportedProtocolVersion):
         # A level with bit 7 set is a bridge's: those of MQTT 3.1.1 and older read return code 1.
         return encode_refusal(error.reason, 5 if 5 < error.level < 0x80 else 4)
@@ -171,10 +181,10 @@ def encode_violation(error: RemoteError, data: bytes) -> bytes:
 
 
 def expiry_of_disconnect(packet: Disconnect, connect: events.ConnectEvent) -> int | None:
-    """The session expiry interval a client's DISCONNECT sets, seconds; None when it sets none. Raises ProtocolError."""
+    """Return the session expiry interval of a client's DISCONNECT in seconds; None if absent. Raises ProtocolError."""
     if packet.reason not in CLIENT_DISCONNECT_REASONS:
         raise ProtocolError(f"DISCONNECT of a client with reason {packet.reason.words}")
     expiry_s = packet.properties.session_expiry_interval_s
     if expiry_s and not connect.session_expiry_s:
-        raise ProtocolError("session expiry interval set by DISCONNECT, and 0 by CONNECT")
+        raise ProtocolError("session expiry interval in DISCONNECT after 0 in CONNECT")
     return expiry_s

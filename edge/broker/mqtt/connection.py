@@ -26,11 +26,11 @@ from edge.broker.mqtt.acknowledgements import (
     PUBREL,
     read_packet_ids,
 )
-from edge.broker.mqtt.authentication import NO_METHOD, dialogue
+from edge.broker.mqtt.authentication import NO_METHOD, start_exchange
 from edge.broker.mqtt.connect import (
     connack,
     decode_connect,
-    encode_farewell,
+    encode_disconnect,
     encode_refusal,
     encode_violation,
     expiry_of_disconnect,
@@ -56,40 +56,40 @@ from edge.broker.mqtt.state import InFlight, SessionState
 from edge.broker.mqtt.unread import NOTHING, UNREADY
 
 _OPEN: Final = ConnectionPhase.OPEN
-"""Here, as an attribute of an enumeration takes four times as long, and the hot path asks for nothing else."""
+"""A module constant, as reading an attribute of an enumeration takes four times as long on the hot path."""
 _DECIDING: Final = ConnectionPhase.DECIDING
 _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 
 
 class MqttConnection:
-    """One client's connection; obeys `bridge.transport.connection.ConnectionMachine`."""
+    """State machine of one client's connection (`bridge.transport.connection.ConnectionMachine`)."""
 
     has_output = True
     __slots__ = (
-        "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue", "_end_reason", "_inbound",
+        "_authentication", "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_end_reason", "_inbound",
         "_keep_alive_s", "_lost", "_now", "_out", "_outbound", "_phase", "_publisher", "_reported", "_state", "_unread",
         "limits", "more", "spoken", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
-        """`limits`: packet_bytes_max, inflight_max, receive_maximum and handshake_s count here."""
+        """`limits`: packet_bytes_max, inflight_max, receive_maximum and handshake_s are used."""
         self.limits = limits
         self._phase, self._now, self._connect_deadline = ConnectionPhase.CONNECTING, now, now + limits.handshake_s
         self.version = 4
-        """Protocol level the client speaks: 3 (MQTT 3.1), 4 (3.1.1) or 5; from CONNECT on."""
+        """Protocol level of the client, from CONNECT on: 3 (MQTT 3.1), 4 (3.1.1) or 5."""
         self._connect: events.ConnectEvent  # from CONNECT on
-        self._dialogue = NO_METHOD
-        self._reported = False  # True once `DisconnectedEvent` has been given
-        self._out: list[bytes] | None = None  # none at rest: an empty list is 64 bytes
+        self._authentication = NO_METHOD
+        self._reported = False  # True once `DisconnectedEvent` was returned
+        self._out: list[bytes] | None = None  # None while idle: an empty list takes 64 bytes
         self._unread = NOTHING
         self.more, self._lost, self._connect_bytes, self._keep_alive_s = False, False, 0, 0
         self.spoken, self._client_id, self._publisher, self._end_reason = "", "", "", "closed by the gateway"
         self._state: SessionState  # from `accept` on
         self._outbound: PublishSender | None = None
         self._inbound: PublishReceiver | None = None
-        """Each is made for its first message: many clients only listen, or only send."""
+        """Sender and receiver are created for the first message, as many clients only receive or only send."""
 
-    # --- bridge.transport.connection.ConnectionMachine ---------------------------------------------------------------
+    # --- bridge.transport.connection.ConnectionMachine ----------------------------------------------------------
 
     @property
     def closed(self) -> bool:
@@ -98,15 +98,15 @@ class MqttConnection:
 
     @property
     def deadline(self) -> float | None:
-        """End of the time to CONNECT and be accepted, later of the keep alive period."""
+        """Time limit for CONNECT and CONNACK; after that the end of the keep alive period."""
         if self._phase is _OPEN:
-            heard_s = self._now if self._inbound is None else max(self._now, self._inbound.heard_s)
-            return heard_s + self._keep_alive_s * KEEP_ALIVE_GRACE if self._keep_alive_s else None
+            received_at_s = self._now if self._inbound is None else max(self._now, self._inbound.received_at_s)
+            return received_at_s + self._keep_alive_s * KEEP_ALIVE_GRACE if self._keep_alive_s else None
         return self._connect_deadline + BEFORE_OPEN[self._phase] if self._phase in BEFORE_OPEN else None
 
     @property
     def missing_bytes(self) -> int:
-        """As `Unread.missing` of a connection that is open and has taken all it could; else `UNREADY`."""
+        """See `UnreadPackets.missing`, for an open connection with nothing left to process; else `UNREADY`."""
         return UNREADY if self._phase is not _OPEN or self.more else self._unread.missing
 
     @property
@@ -116,17 +116,17 @@ class MqttConnection:
 
     @property
     def held_bytes(self) -> int:
-        """What is not taken apart, what CONNECT said, and what PUBLISH packets have us remember."""
+        """Memory in use for unparsed bytes, CONNECT, and topic names and properties that are cached for PUBLISH."""
         held = self._unread.held_bytes + self._connect_bytes
         return held if self._inbound is None else held + self._inbound.held_bytes
 
     def shed(self) -> Sequence[Event]:
-        """There is no room for what the client makes us hold. MQTT 5 clients are told Quota exceeded."""
+        """Close the connection for lack of memory, with Quota exceeded for MQTT 5 clients."""
         self.disconnect(ReasonCode.QUOTA_EXCEEDED)
         return self._last(publish_will=True)
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
-        """Bytes of the client; returns what they complete. Never raises for what the client sent."""
+        """Process bytes of the client and return the events. Never raises for what the client sent."""
         if self._phase in ENDED:
             return ()
         self._now = now
@@ -135,17 +135,17 @@ class MqttConnection:
             return self._take(data)
         unread = self._unread = unread.add(data)
         if self._phase is _DECIDING:
-            return self._held()
+            return self._check_early_bytes()
         return self._take(unread.take()) if unread.whole else ()
 
     def receive_eof(self, now: float) -> Sequence[Event]:
-        """The socket is gone; idempotent."""
+        """Process the end of the socket. Idempotent."""
         if self._phase not in ENDED:
             self._end("the network connection was closed", lost=True)
         return self._last(publish_will=True)
 
     def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Event]:
-        """Ends the connection when `deadline` has passed; CONNECT has its time, whoever listens."""
+        """End the connection after `deadline`. Without `listening` (nothing was read) keep alive starts again."""
         if self._phase is _OPEN and not listening:
             self._now = now
         deadline = self.deadline
@@ -153,13 +153,13 @@ class MqttConnection:
             return ()
         if self._phase is _OPEN:
             self._lost = True
-            self._farewell(ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
+            self._send_disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
         else:
-            self._end("no CONNECT in time")
+            self._end("no CONNECT within the time limit")
         return self._last(publish_will=True)
 
     def data_to_send(self) -> bytes:
-        """Everything to write now, once."""
+        """Return all bytes to write, and clear them."""
         out = self._out
         if not out:
             return b""
@@ -168,10 +168,10 @@ class MqttConnection:
         self._out = None if self._outbound is None and self._inbound is None else out
         return data
 
-    # --- answers to CONNECT -----------------------------------------------------------------------------------
+    # --- answers to CONNECT -------------------------------------------------------------------------------------
 
     def admit(self) -> None:
-        """The client may connect, and `accept` follows: how it has proven who it is, is kept no longer. Idempotent."""
+        """Drop the credentials of an authenticated client, before `accept`. Idempotent."""
         if self._phase not in ENDED:
             self._client_id = self._connect.client_id or self._client_id
             self._connect = self._connect.accepted()
@@ -190,10 +190,10 @@ class MqttConnection:
         authentication_data: bytes | None = None,
         now: float | None = None,
     ) -> Sequence[Event]:
-        """Send CONNACK and what `state` has in flight; returns the events of what came behind CONNECT.
+        """Send CONNACK and the messages that `state` has in flight. Return the events of packets behind CONNECT.
 
-        `publisher` names the client's messages (empty: its identifier), `assigned_client_id` a client that sent none;
-        the others tell MQTT 5 clients what differs from their wishes; `now` restarts the keep alive. Raises LocalError.
+        `publisher` names the client in its messages (empty: its identifier). The properties tell MQTT 5 clients what
+        differs from their request. `now` restarts the keep alive. Raises LocalError.
         """
         if self._phase in ENDED:
             return ()
@@ -202,7 +202,7 @@ class MqttConnection:
         self.admit()
         connect, client_id = self._connect, self._client_id or assigned_client_id
         if not client_id:
-            raise LocalError("a client without an identifier has to be assigned one")
+            raise LocalError("no client identifier assigned")
         if connect.will is not None:
             connect.will.run.device = publisher or client_id
         self._keep_alive_s = connect.keep_alive_s
@@ -215,10 +215,10 @@ class MqttConnection:
             response_information=response_information,
             authentication_data=authentication_data,
         )
-        self._dialogue.end()
+        self._authentication.end()
         answer = connack(connect, self.limits, session_present, announced).encode(connect.version)
-        if len(answer) > connect.maximum_packet_size:  # nothing but CONNACK may come first [MQTT-3.14.0-1]
-            self._refuse(ReasonCode.PACKET_TOO_LARGE, "CONNACK above the client's maximum packet size")
+        if len(answer) > connect.maximum_packet_size:  # the first packet must be CONNACK [MQTT-3.14.0-1]
+            self._refuse(ReasonCode.PACKET_TOO_LARGE, "CONNACK exceeds the client's maximum packet size")
             return self._last(publish_will=False)
         self._phase = phase
         self._output.append(answer)
@@ -231,70 +231,69 @@ class MqttConnection:
         return found or self._last(publish_will=True)
 
     def refuse(self, reason: ReasonCode, text: str = "") -> None:
-        """Answer CONNECT with an error and close; MQTT 5 clients read `text`. Raises LocalError without a CONNECT."""
+        """Answer CONNECT with an error and close; MQTT 5 clients get `text`. Raises LocalError without a CONNECT."""
         if self._phase not in ENDED:
             self._refuse(reason, f"refused: {text or reason.words}", text)
 
     def challenge(self, data: bytes) -> Sequence[Event]:
-        """Ask the client to go on authenticating, before CONNACK or later; returns the events of what it sent since."""
+        """Send AUTH to continue the authentication, before CONNACK or later. Return events of packets that waited."""
         if self._phase in ENDED:
             return ()
         opened = self._phase is _OPEN
         if not opened:
             self._phase = after_step(self._phase, ConnectionStep.CHALLENGE)
-        self._append(self._dialogue.challenge(data), "AUTH")
+        self._append(self._authentication.challenge(data), "AUTH")
         return () if opened else self._take(self._unread.take())
 
-    # --- calls of the session on an open connection -----------------------------------------------------------
+    # --- calls of the session on an open connection -------------------------------------------------------------
 
     def authenticated(self, data: bytes) -> None:
-        """A re-authentication ended well."""
+        """Send the AUTH of a successful re-authentication."""
         if self._phase is _OPEN:
-            self._append(self._dialogue.succeed(data), "AUTH")
+            self._append(self._authentication.succeed(data), "AUTH")
 
     @property
     def window(self) -> int:
-        """QoS 1 and 2 messages that may be delivered now; 0 unless the connection is open."""
+        """Number of QoS 1 and 2 messages that may be delivered now; 0 unless the connection is open."""
         if self._phase is not _OPEN:
             return 0
         return self._outbound.window if self._outbound else first_window(self._connect, self._state, self.limits)
 
     def deliver(self, delivery: events.MqttDelivery) -> Sequence[int]:
-        """Send one PUBLISH a message; returns the indexes of those above the client's Maximum Packet Size.
+        """Send one PUBLISH for each message. Return the indexes of messages above the client's Maximum Packet Size.
 
-        QoS 1 and 2 messages stay in the session's state until acknowledged; on a connection that has closed they only
-        enter the state, to be sent when it is resumed. Raises LocalError beyond `window`, and before `accept`."""
+        QoS 1 and 2 messages stay in the session's state until acknowledged. On a closed connection they only enter the
+        state, to be sent when the session resumes. Raises LocalError beyond `window`, and before `accept`."""
         if self._phase is not _OPEN:
             self._must_have_opened()
         return (self._outbound or self._sender).deliver(delivery, send=self._phase is _OPEN)
 
     def deliver_all(self, runs: Sequence[Run], alike: events.MqttDelivery, ids: int) -> bool:
-        """As `PublishSender.deliver_all`; False on a connection that has closed, too."""
+        """See `PublishSender.deliver_all`; also False on a closed connection."""
         return self._phase is _OPEN and self._sender.deliver_all(runs, alike, ids)
 
     def send_committed(self, packet_ids: Sequence[int]) -> None:
-        """What waited for the commit of these packet identifiers is on disk: send PUBLISH, or PUBREL."""
+        """Send the PUBLISH or PUBREL of these packet identifiers, which are on disk now."""
         if self._phase is _OPEN:
             self._sender.send_committed(packet_ids)
 
     def fits(self, delivery: events.MqttDelivery, index: int) -> bool:
-        """The client takes a packet as large as this message, of QoS 1 or 2."""
+        """Return True if this message of QoS 1 or 2 is within the client's maximum packet size."""
         self._must_have_opened()
         return self._sender.fits(delivery, index)
 
     def send_again(self, packet_id: int) -> None:
-        """Send a message of the session that a connection before this one sent already."""
+        """Send a message again that an earlier connection of the session sent."""
         if self._phase is _OPEN:
             self._sender.send_again(packet_id)
 
     def acknowledge(
         self, qos: int, packet_ids: Sequence[int], reason: ReasonCode = ReasonCode.SUCCESS, text: str = ""
     ) -> None:
-        """The messages are safe, or refused for `reason`: PUBACK (QoS 1) or PUBREC (QoS 2) for each, in order, with
-        `text` as Reason String where the client takes one.
+        """Send PUBACK (QoS 1) or PUBREC (QoS 2) for stored or refused messages, in order, with `text` as Reason String.
 
-        Before MQTT 5 a refusal cannot be said: nothing is sent, and a QoS 2 packet identifier is free again. On a
-        connection that has closed, QoS 2 identifiers are noted in the state, and answered over its new one."""
+        Before MQTT 5 nothing is sent for a refusal, and a QoS 2 packet identifier is free again. If this connection has
+        closed, QoS 2 messages are answered over the new connection of the session."""
         self._must_have_opened()
         if qos == 2 and packet_ids:
             self._state.pending.difference_update(packet_ids)
@@ -307,55 +306,55 @@ class MqttConnection:
             self.receiver.puback(packet_ids, reason, text)
 
     def puback(self, packet_ids: Sequence[int]) -> None:
-        """These messages of QoS 1, which came over this connection, are safe: as `acknowledge`."""
+        """Acknowledge stored messages of QoS 1 that came over this connection. See `acknowledge`."""
         if self._phase is _OPEN:
-            self.receiver.puback_safe(packet_ids)
+            self.receiver.puback_success(packet_ids)
 
     def confirm(self, packet_ids: Sequence[int], reason: ReasonCode, text: str = "") -> None:
-        """PUBREC for those of these QoS 2 messages that came over this connection."""
+        """Send PUBREC for those of these QoS 2 messages that came over this connection."""
         if self._phase is _OPEN:
             self.receiver.pubrec(packet_ids, reason, text)
 
     def complete(self, packet_ids: Iterable[int]) -> None:
-        """It is on disk that these were released: PUBCOMP, where PUBREL came over this connection."""
+        """Send PUBCOMP for these released messages, now on disk, if their PUBREL came over this connection."""
         if self._phase is _OPEN:
             self.receiver.complete(packet_ids)
 
     def subscribed(self, packet_id: int, codes: Sequence[int], text: str = "") -> None:
-        """Send SUBACK: one code a filter, in `text` why some failed."""
+        """Send SUBACK with a code for each filter; `text` explains failures."""
         self._must_have_opened()
         explanation = reason_string(self._connect, text, 2 + len(codes))
         self._reply(packets.SubAck(packet_id, _suback_codes(codes, self.version), explanation))
 
     def unsubscribed(self, packet_id: int, codes: Sequence[int]) -> None:
-        """UNSUBACK; one code a filter, which older clients do not get to see."""
+        """Send UNSUBACK. The codes, one for each filter, are sent to MQTT 5 clients only."""
         self._must_have_opened()
         self._reply(packets.UnsubAck(packet_id, tuple(codes) if self.version == 5 else ()))
 
     def disconnect(self, reason: ReasonCode) -> None:
-        """Close; an MQTT 5 client is told why. Idempotent. `DisconnectedEvent` comes with `receive_eof`."""
+        """Close, with a DISCONNECT for MQTT 5 clients. Idempotent. `receive_eof` returns the `DisconnectedEvent`."""
         if self._phase is ConnectionPhase.CONNECTING:
             self._end(f"disconnected: {reason.words}")
         elif self._phase not in ENDED:
             self._close(reason, f"disconnected: {reason.words}")
 
-    # --- taking packets apart ---------------------------------------------------------------------------------
+    # --- parsing ------------------------------------------------------------------------------------------------
 
     def _take(self, data: bytes) -> Sequence[Event]:
-        """Handle what is complete in `data`, keep the rest."""
+        """Process the complete packets in `data` and keep the rest."""
         found: list[Event] = []
         try:
             self._split(data, found)
         except RemoteError as error:
             self._violated(error, data)
         if self._phase is _DECIDING:
-            found.extend(self._held())
+            found.extend(self._check_early_bytes())
         elif self._phase in ENDED:
             found.extend(self._last(publish_will=True))
         return found
 
     def _split(self, data: bytes, found: list[Any]) -> None:
-        """Of what the next packets bring as much as `EVENTS_AT_ONCE`; of a packet in parts one part."""
+        """Parse packets up to `EVENTS_AT_ONCE` events, or one part of a packet that is processed in parts."""
         unread = self._unread
         if unread.parts:
             self._unread = unread.next_part(found, data)
@@ -395,20 +394,20 @@ class MqttConnection:
         self.more = self.more or bool(self._unread.parts)
         self._unread = self._unread.keep(data[pos:], packet_bytes)
 
-    def _held(self) -> Sequence[Event]:
+    def _check_early_bytes(self) -> Sequence[Event]:
         if self._unread.size <= EARLY_BYTES_MAX:
             return ()
         self._refuse(ReasonCode.QUOTA_EXCEEDED, f"more than {EARLY_BYTES_MAX} bytes before CONNACK")
         return self._last(publish_will=False)
 
-    # --- packets ----------------------------------------------------------------------------------------------
+    # --- packets ------------------------------------------------------------------------------------------------
 
     def _connected(self, body: bytes, flags: int, found: list[Any]) -> None:
         self._connect = connect = decode_connect(body, flags)
         self._connect_bytes = len(body)
         self._phase = after_packet(self._phase, PacketType.CONNECT, connect.version)
         self.version = connect.version
-        self._dialogue = dialogue(connect.authentication_method)
+        self._authentication = start_exchange(connect.authentication_method)
         found.append(connect)
 
     @property
@@ -425,13 +424,13 @@ class MqttConnection:
 
     @property
     def receiver(self) -> PublishReceiver:
-        """Of PUBLISH packets; once the connection is open."""
+        """Receiver of PUBLISH packets; only while the connection is open."""
         if self._inbound is None:
             self._inbound = PublishReceiver(self._connect, self._publisher, self._state, self._output, self.limits)
         return self._inbound
 
     def _acknowledged(self, first: int, packet_ids: list[int], found: list[Any]) -> None:
-        """A row of four byte acknowledgements of one kind."""
+        """Process a row of four byte acknowledgements of one type."""
         done: list[InFlight] = []
         received: list[int] = []
         zero = 0 in packet_ids
@@ -455,7 +454,7 @@ class MqttConnection:
             raise ProtocolError("packet identifier 0")
 
     def _handle(self, packet: packets.Packet, found: list[Any]) -> None:
-        """Everything that is not on the hot path, which the table lets come whenever the connection is open."""
+        """Process a packet that is not on the hot path, if the table of phases allows it."""
         phase = after_packet(self._phase, packet.kind, self.version)
         match packet:
             case packets.PubAck(packet_id, reason) | packets.PubRec(packet_id, reason) if reason.failed:
@@ -477,7 +476,7 @@ class MqttConnection:
             case packets.Disconnect():
                 self._disconnected(packet, found)
             case packets.Auth():
-                found.append(self._dialogue.take(packet))
+                found.append(self._authentication.take(packet))
                 self._phase = phase
             case _:
                 raise TypeError(f"{packet.kind.name} has no handler")
@@ -487,10 +486,10 @@ class MqttConnection:
         self._end(f"DISCONNECT: {packet.reason.words}" if packet.reason else "DISCONNECT", lost=bool(packet.reason))
         found.extend(self._last(publish_will=self._lost, session_expiry_s=expiry_s))
 
-    # --- ends -------------------------------------------------------------------------------------------------
+    # --- ends ---------------------------------------------------------------------------------------------------
 
     def _reply(self, packet: packets.Packet) -> None:
-        """Send a packet that cannot be left out; a client that does not take its size cannot be served."""
+        """Send a required packet. Close if it exceeds the client's maximum packet size."""
         if self._phase is _OPEN:
             self._append(packet.encode(self.version), packet.kind.name)
 
@@ -498,14 +497,14 @@ class MqttConnection:
         if len(encoded) <= self._connect.maximum_packet_size:  # [MQTT-3.1.2-24]
             self._output.append(encoded)
         else:
-            self._close(ReasonCode.PACKET_TOO_LARGE, f"{name} above the client's maximum packet size")
+            self._close(ReasonCode.PACKET_TOO_LARGE, f"{name} exceeds the client's maximum packet size")
 
     def _must_have_opened(self) -> None:
         if self._phase not in OPENED:
             raise LocalError(f"called while {self._phase.value}")
 
     def _violated(self, error: RemoteError, data: bytes) -> None:
-        """Answer a client that broke the standard (section 4.13) as its version has it, and close."""
+        """Close after a protocol violation (section 4.13), with the answer of the client's version."""
         self._lost = True
         if self._phase is ConnectionPhase.CONNECTING:
             self._output.append(encode_violation(error, data))
@@ -515,16 +514,16 @@ class MqttConnection:
             self._close(error.reason, str(error))
 
     def _close(self, reason: ReasonCode, text: str) -> None:
-        (self._farewell if self._phase is _OPEN else self._refuse)(reason, text)  # [MQTT-4.12.0-4]
+        (self._send_disconnect if self._phase is _OPEN else self._refuse)(reason, text)  # [MQTT-4.12.0-4]
 
     def _refuse(self, reason: ReasonCode, text: str, explanation: str = "") -> None:
         self._end(text, ConnectionStep.REFUSE)
         self._output.append(encode_refusal(reason, self.version, explanation, self._connect.maximum_packet_size))
 
-    def _farewell(self, reason: ReasonCode, text: str) -> None:
-        """Close an open connection; MQTT 5 says why."""
+    def _send_disconnect(self, reason: ReasonCode, text: str) -> None:
+        """Close an open connection, with a DISCONNECT in MQTT 5."""
         if self.version == 5:
-            self._output.append(encode_farewell(reason, text, self._connect))
+            self._output.append(encode_disconnect(reason, text, self._connect))
         self._end(text)
 
     def _end(self, text: str, step: ConnectionStep = ConnectionStep.CLOSE, *, lost: bool = False) -> None:
@@ -544,13 +543,13 @@ class MqttConnection:
 
 
 def _suback_codes(codes: Sequence[int], version: int) -> tuple[int, ...]:
-    """Return the codes as this version has them: failures are 0x80 in 3.1.1, and QoS 0 in 3.1 (section 3.8)."""
+    """Return the codes for this version: failures are 0x80 in 3.1.1, and QoS 0 in 3.1 (section 3.8)."""
     failure = {3: 0, 4: 0x80}.get(version)
     return tuple(codes) if failure is None else tuple(code if code < 0x80 else failure for code in codes)
 
 
 def _subscribe_parts(packet: packets.Subscribe) -> Iterator[events.SubscribeEvent]:
-    """Raises RemoteError where one of its filters is none."""
+    """Split a SUBSCRIBE into events. Raises RemoteError for an invalid filter."""
     for request in packet.requests:
         check_subscription(request.filter, TOPIC_LEVELS_MAX, no_local=request.no_local)
     identifiers = packet.properties.subscription_identifier or (0,)
@@ -558,7 +557,7 @@ def _subscribe_parts(packet: packets.Subscribe) -> Iterator[events.SubscribeEven
 
 
 def _unsubscribe_parts(packet: packets.Unsubscribe) -> Iterator[events.UnsubscribeEvent]:
-    """Raises RemoteError where one of its filters is none."""
+    """Split an UNSUBSCRIBE into events. Raises RemoteError for an invalid filter."""
     for topic_filter in packet.filters:
         check_topic_filter(topic_filter, TOPIC_LEVELS_MAX)
     return events.unsubscribe_parts(packet.packet_id, packet.filters)
@@ -567,7 +566,7 @@ def _unsubscribe_parts(packet: packets.Unsubscribe) -> Iterator[events.Unsubscri
 def _fixed_header(
     data: bytes, pos: int, phase: ConnectionPhase, version: int, limits: Limits
 ) -> tuple[int, int] | None:
-    """Where variable header and packet end, once the remaining length is there."""
+    """Return where fixed header and packet end; None while the remaining length is incomplete."""
     early = phase is not _OPEN
     if early:
         check_first_byte(phase, data[pos])
@@ -576,7 +575,7 @@ def _fixed_header(
         return None
     body, length, shortest = header
     if not shortest and version == 5:
-        raise MalformedPacket("remaining length longer than need be")
+        raise MalformedPacket("remaining length is not in its shortest form")
     if body + length - pos > (CONNECT_BYTES_MAX if early else limits.packet_bytes_max):
         raise ProtocolError(f"packet of {body + length - pos} bytes", ReasonCode.PACKET_TOO_LARGE)
     return body, body + length

@@ -1,4 +1,4 @@
-"""Order the looks at sessions of absent clients by time, so that no look goes through all of them."""
+"""Schedule the checks of sessions of absent clients in a heap, so that no check visits all of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Final
 
 _STALE_MAX: Final = 1_000
-"""Outdated entries beyond the number of sessions, 100 bytes each. A client that comes and goes leaves one each time,
-and a session may live for a year."""
+"""Outdated entries beyond the number of sessions, 100 bytes each. Each reconnect of a client leaves one, and a session
+may live for a year."""
 
 
 class DueSessions:
-    """Client identifiers by time. One may be here several times, or need no look when its time comes."""
+    """Heap of client identifiers by time. An entry may be outdated, and a client may have several."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, str]] = []
@@ -21,18 +21,18 @@ class DueSessions:
         return len(self._heap)
 
     def add(self, client_id: str, at: float | None) -> None:
-        """Look at this session at that time; never for None."""
+        """Schedule a check of this session; none for None."""
         if at is not None:
             heapq.heappush(self._heap, (at, client_id))
 
     def take(self, now: float) -> str | None:
-        """Remove and return one that is due; None if the heap has nothing due."""
+        """Remove and return an identifier that is due; None without one."""
         if not self._heap or self._heap[0][0] > now:
             return None
         return heapq.heappop(self._heap)[1]
 
     def replace(self, due: Iterable[tuple[str, float]]) -> None:
-        """Forget what was added, and look at these."""
+        """Replace all entries."""
         self._heap = [(at, client_id) for client_id, at in due]
         heapq.heapify(self._heap)
 

@@ -1,4 +1,4 @@
-"""What the MQTT machine tells its session: one class a packet type that matters above the protocol."""
+"""Events of the MQTT state machine for the session: one class for each packet type that matters above the protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Will(msgspec.Struct, frozen=True, gc=False):
 
 @hides("password", "authentication_data")
 class ConnectEvent(msgspec.Struct, frozen=True, gc=False):
-    """A valid CONNECT. The session answers with `MqttConnection.accept` or `Connection.refuse`."""
+    """A valid CONNECT. The session answers with `MqttConnection.accept` or `MqttConnection.refuse`."""
 
     version: int
     """Protocol level: 3 (MQTT 3.1), 4 (3.1.1), 5."""
@@ -31,7 +31,7 @@ class ConnectEvent(msgspec.Struct, frozen=True, gc=False):
     clean_start: bool
     keep_alive_s: int
     session_expiry_s: int
-    """0: ends with the connection; 0xFFFFFFFF: never. Before MQTT 5: 0 with clean session, else never."""
+    """0: the session ends with the connection; 0xFFFFFFFF: never. Before MQTT 5: 0 with clean session, else never."""
     username: str | None = None
     password: bytes | None = None
     will: Will | None = None
@@ -46,20 +46,22 @@ class ConnectEvent(msgspec.Struct, frozen=True, gc=False):
     """Set for the bridge of another broker: its subscriptions use No Local and Retain As Published."""
 
     def accepted(self) -> ConnectEvent:
-        """What of it counts from CONNACK on: who the client is has been proven, and is not kept for the life of a
-        connection. What is left most clients of a fleet have said alike, and then it is one object."""
+        """Return the part that is needed after CONNACK, without credentials.
+
+        Most clients of a fleet agree in it; they share one object.
+        """
         terms = msgspec.structs.replace(self, client_id="", username=None, password=None, authentication_data=b"")
         return _shared(terms) if terms.will is None and terms.authentication_method is None else terms
 
     @property
     def kept_bytes(self) -> int:
-        """Of an accepted one, about: the client identifier, and the payload of the Will Message."""
+        """Approximate size of an accepted one: client identifier and payload of the Will Message."""
         return len(self.client_id) + (0 if self.will is None else sum(map(len, self.will.run.bodies)))
 
 
 @lru_cache(maxsize=TERMS_SHARED_MAX)
 def _shared(terms: ConnectEvent) -> ConnectEvent:
-    """The first that said the same."""
+    """Return the first equal object."""
     return terms
 
 
@@ -68,7 +70,7 @@ class AuthenticateEvent(msgspec.Struct, frozen=True, gc=False):
     """AUTH of a client (MQTT 5 section 4.12). The session answers with `MqttConnection.challenge`, or with `accept` or
     `refuse` (`authenticated` or `disconnect` when the connection was open before).
 
-    `again`: the client begins a re-authentication; else it goes on with what it began.
+    `again`: the client starts a re-authentication; else it continues the exchange.
     """
 
     data: bytes
@@ -76,24 +78,26 @@ class AuthenticateEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class PublishEvent(msgspec.Struct, frozen=True, gc=False):
-    """PUBLISH packets that arrived together, alike but for their payload.
+    """PUBLISH packets that arrived together and differ only in payload and packet identifier.
 
     `packet_ids` has one entry a message at QoS 1 and 2 and is empty at QoS 0. A QoS 2 packet id that is already
-    being received is answered by the machine and never shows up twice. The session answers with
-    `MqttConnection.acknowledge(qos, packet_ids)` once the messages are safe: PUBACK, or PUBREC.
+    being received is answered by the state machine and is not reported again. The session answers with
+    `MqttConnection.acknowledge(qos, packet_ids)` (PUBACK or PUBREC) once the messages are stored.
     """
 
     run: Run
     packet_ids: list[int]
     head: bytes = b""
-    """Topic name with its length, of packets that begin so for the first time and are remembered; else empty."""
+    """Encoded topic name, if this is the first such packet and the name is cached; else empty."""
     block: bytes = b""
-    """The properties of such packets with their length."""
+    """Encoded properties of such packets."""
 
 
 class RejectedPublish(msgspec.Struct, frozen=True, gc=False):
-    """PUBLISH packets of QoS 1 or 2 that break a rule which costs them, and not the connection. The session answers
-    with `MqttConnection.acknowledge(qos, packet_ids, reason)` when it is their turn."""
+    """PUBLISH packets of QoS 1 or 2 that are refused without ending the connection.
+
+    The session answers with `MqttConnection.acknowledge(qos, packet_ids, reason)`, in order.
+    """
 
     run: Run
     packet_ids: list[int]
@@ -101,16 +105,16 @@ class RejectedPublish(msgspec.Struct, frozen=True, gc=False):
 
 
 class PubRelEvent(msgspec.Struct, frozen=True, gc=False):
-    """PUBREL for these packet ids: they may be forgotten. PUBCOMP follows with `MqttConnection.complete`."""
+    """PUBREL for these packet identifiers: they are to be forgotten. `MqttConnection.complete` sends PUBCOMP."""
 
     packet_ids: list[int]
 
 
-class MqttDelivery(msgspec.Struct, frozen=True):  # the collector has to see it: its token leads back to who holds it
-    """A run handed to `MqttConnection.deliver`: sent as one PUBLISH a message.
+class MqttDelivery(msgspec.Struct, frozen=True):  # with GC: its token refers back to its holder
+    """A run to send with `MqttConnection.deliver`, one PUBLISH for each message.
 
     `qos` is the one granted (never above the run's own), `retain` the RETAIN flag to send, `identifiers` the
-    subscription identifiers (MQTT 5 section 3.3.2.3.8), `token` whatever the session wants to find again.
+    subscription identifiers (MQTT 5 section 3.3.2.3.8), `token` an object of the session to identify it.
     """
 
     run: Run
@@ -119,20 +123,20 @@ class MqttDelivery(msgspec.Struct, frozen=True):  # the collector has to see it:
     token: object
     identifiers: tuple[int, ...] = ()
     kept: bool = False
-    """QoS 2, and its packet identifier is kept on disk: PUBLISH and PUBREL wait for `MqttConnection.send_committed`."""
+    """QoS 2 with its packet identifier on disk: PUBLISH and PUBREL wait for `MqttConnection.send_committed`."""
 
 
 class PubRecEvent(msgspec.Struct, frozen=True, gc=False):
-    """PUBREC for these packet ids of kept deliveries. PUBREL follows with `MqttConnection.send_committed`."""
+    """PUBREC for these packet identifiers of kept deliveries. `MqttConnection.send_committed` sends PUBREL."""
 
     packet_ids: list[int]
 
 
 class AcknowledgedEvent(msgspec.Struct, frozen=True, gc=False):
-    """Messages of ours the peer is done with (PUBACK, PUBCOMP, or PUBREC with an error), in that order.
+    """Messages that the client has answered for good (PUBACK, PUBCOMP, or PUBREC with an error), in this order.
 
-    Each is (delivery, index of the message in ``delivery.run.bodies``). `outcome`: REJECTED when the answer was a
-    reason code of 0x80 or above; TOO_LARGE when the client takes no such message any more, and was not sent it again.
+    Each is (delivery, index of the message in ``delivery.run.bodies``). `outcome`: REJECTED if the reason code is 0x80
+    or above; TOO_LARGE for a message of an earlier connection that is too large for this one, and was not sent again.
     """
 
     messages: list[tuple[MqttDelivery, int]]
@@ -150,8 +154,10 @@ class SubscriptionRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class SubscribeEvent(msgspec.Struct, frozen=True, gc=False):
-    """`FILTERS_AT_ONCE` filters of a SUBSCRIBE, or what is left of it. After the last part the session answers with
-    `MqttConnection.subscribed(packet_id, codes)`; nothing else comes between the parts."""
+    """Up to `FILTERS_AT_ONCE` filters of a SUBSCRIBE. No other event comes between the parts of one packet.
+
+    After the last part the session answers with `MqttConnection.subscribed(packet_id, codes)`.
+    """
 
     packet_id: int
     requests: list[SubscriptionRequest]
@@ -160,7 +166,7 @@ class SubscribeEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class UnsubscribeEvent(msgspec.Struct, frozen=True, gc=False):
-    """The same of an UNSUBSCRIBE; answered with `MqttConnection.unsubscribed(packet_id, codes)`."""
+    """Up to `FILTERS_AT_ONCE` filters of an UNSUBSCRIBE, answered with `MqttConnection.unsubscribed`."""
 
     packet_id: int
     filters: list[str]
@@ -168,12 +174,12 @@ class UnsubscribeEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class DisconnectedEvent(msgspec.Struct, frozen=True, gc=False):
-    """The connection is over; always the last event, exactly once.
+    """The connection has ended. Always the last event, exactly once.
 
     `publish_will`: false after a normal DISCONNECT (or one without a will), true otherwise.
     `session_expiry_s`: set when DISCONNECT changed it (MQTT 5 section 3.14.2.2.2).
-    `reason`: for the log, in words.
-    `lost`: the client has gone without a goodbye, or broke the standard; what it had not answered may be why.
+    `reason`: text for the log.
+    `lost`: the client left without DISCONNECT, or violated the protocol; an unanswered message may be the cause.
     """
 
     publish_will: bool
@@ -194,20 +200,20 @@ Event = (
     | UnsubscribeEvent
     | DisconnectedEvent
 )
-"""Whatever the machine tells."""
+"""Any event of the state machine."""
 
 
 def subscribe_parts(
     packet_id: int, requests: Sequence[SubscriptionRequest], identifier: int
 ) -> Iterator[SubscribeEvent]:
-    """A SUBSCRIBE in parts."""
+    """Split a SUBSCRIBE into events of up to `FILTERS_AT_ONCE` filters."""
     for start in range(0, len(requests), FILTERS_AT_ONCE):
         stop = start + FILTERS_AT_ONCE
         yield SubscribeEvent(packet_id, list(requests[start:stop]), identifier, stop >= len(requests))
 
 
 def unsubscribe_parts(packet_id: int, filters: Sequence[str]) -> Iterator[UnsubscribeEvent]:
-    """An UNSUBSCRIBE in parts."""
+    """Split an UNSUBSCRIBE into events of up to `FILTERS_AT_ONCE` filters."""
     for start in range(0, len(filters), FILTERS_AT_ONCE):
         stop = start + FILTERS_AT_ONCE
         yield UnsubscribeEvent(packet_id, list(filters[start:stop]), stop >= len(filters))

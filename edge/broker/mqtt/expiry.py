@@ -1,7 +1,7 @@
-"""Message expiry: what is left of a message's lifetime when it is delivered (MQTT 5 section 3.3.2.3.3).
+"""Message expiry: the remaining lifetime of a message when it is delivered (MQTT 5 section 3.3.2.3.3).
 
-The interval stands in the properties as the publisher wrote it; the age of a run counts from `Run.received_at`. Both
-are the same for all messages of a run, so this is looked at once a run.
+The properties contain the interval of the publisher; the age counts from `Run.received_at`. Both are equal for all
+messages of a run, so they are evaluated once for each run.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from edge.broker.model.clock import MessageClock
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX
 
 EXPIRY_IDENTIFIER: Final = b"\x02"
-"""First byte of a Message Expiry Interval: properties without this byte anywhere have none."""
+"""First byte of a Message Expiry Interval. Properties that do not contain this byte have none."""
 
 NS_PER_S: Final = 1_000_000_000
 
 
 class Lifetime:
-    """Counts message expiry down, by the gateway's clock."""
+    """Computes the remaining message expiry with the clock of the gateway."""
 
     def __init__(self, clock: MessageClock) -> None:
         """`clock` stamps `Run.received_at`."""
         self.expired = 0
-        """Messages not delivered because their time was over, one a subscriber."""
+        """Expired messages that were not delivered, counted for each subscriber."""
         self._clock = clock
         self._intervals: dict[bytes, int | None] = {}
 
-    def left(self, run: Run) -> Run | None:
-        """The run with what is left of its interval [MQTT-3.3.2-6]; None when nothing is [MQTT-3.3.2-5].
+    def remaining(self, run: Run) -> Run | None:
+        """Return the run with its remaining interval [MQTT-3.3.2-6]; None if it has expired [MQTT-3.3.2-5].
 
-        Only for runs whose properties contain `EXPIRY_IDENTIFIER`, to keep the others free of a call.
+        Call it only for properties that contain `EXPIRY_IDENTIFIER`, to save the call for others.
         """
         interval_s = self._interval(run.properties)
         if interval_s is None:
@@ -48,7 +48,7 @@ class Lifetime:
         return msgspec.structs.replace(run, properties=with_message_expiry(run.properties, interval_s - age_s))
 
     def _age_s(self, run: Run) -> int:
-        """Whole seconds since the run came."""
+        """Return the whole seconds since the run was received."""
         return self._clock.age_ns(run) // NS_PER_S if run.received_at else 0
 
     def _interval(self, properties: bytes) -> int | None:

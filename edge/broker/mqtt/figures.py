@@ -1,8 +1,8 @@
-"""The broker's figures as topics below ``$SYS/broker``: made when somebody reads them, never stored.
+"""Figures of the broker as topics below ``$SYS/broker``, computed for subscribers and never stored.
 
-Names and meanings are those other brokers have, so that existing dashboards find them. Only QoS 0, and only the broker
-publishes there (`edge.broker.router.routes.RefusingRoute`), with one exception: bridges of other brokers publish the
-state of their own connection (`edge.broker.router.connection_states`).
+Names and meanings are those of other brokers, so existing dashboards work. They are sent at QoS 0. Only the broker
+publishes there (`edge.broker.router.routes.RefusingRoute`), except that bridges of other brokers publish the state of
+their own connection (`edge.broker.router.connection_states`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from edge.broker.store.records import StoreTotals
 PREFIX: Final = "$SYS/"
 
 PERIOD_S: Final = 10.0
-"""How often subscribers get new figures, as with other brokers."""
+"""Seconds between two publications of the figures, as in other brokers."""
 
 
 class ClientFigures(NamedTuple):
-    """What is to be told of the sessions."""
+    """Figures of the sessions."""
 
     connected: int
     total: int
-    """With a connection or without."""
+    """Connected or not."""
     subscriptions: int
     lifetime: Lifetime
 
@@ -38,7 +38,7 @@ class NetworkFigures(NamedTuple):
     """Counters of connections since the start."""
 
     connections: int = 0
-    """Connections of MQTT and AMQP that have authenticated, or need not."""
+    """MQTT and AMQP connections that have authenticated, or need not."""
     received_bytes: int = 0
     sent_bytes: int = 0
 
@@ -65,13 +65,13 @@ class BrokerFigures:
         self._due = 0.0
 
     def matching(self, pattern: str) -> list[Run]:
-        """Every figure a filter matches, as a retained message."""
-        told = [
+        """Return the figures that match a filter, as retained messages."""
+        states = [
             Run(name, "", RETAIN, b"", [state])
             for name, state in self._router.connection_states.items()
             if matches(pattern, name)
         ]
-        return told + self._counted(pattern)
+        return states + self._counted(pattern)
 
     def _counted(self, pattern: str) -> list[Run]:
         return [
@@ -81,7 +81,7 @@ class BrokerFigures:
         ]
 
     def tick(self, now: float) -> None:
-        """Tell subscribers once a period; `now` is monotonic, in seconds."""
+        """Publish the figures once a period; `now` is monotonic seconds."""
         self._now = now
         if self._started_at is None:
             self._started_at = now
@@ -105,7 +105,7 @@ class BrokerFigures:
                 self._router.publish_live(run)
 
     def _now_values(self) -> dict[str, object]:
-        """The figures of this tick: a client that asks by a thousand filters has them counted once."""
+        """Return the figures of this tick, computed once also for a client with a thousand filters."""
         if self._values_at != self._now:
             self._values, self._values_at = self._count(), self._now
         return self._values

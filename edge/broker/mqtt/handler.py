@@ -1,7 +1,7 @@
-"""Handles one MQTT connection: turns the machine's events into calls of the router, and its answers into packets.
+"""Handle one MQTT connection: turn events of the state machine into calls of the router, and answers into packets.
 
-It is the driver's owner and the router's origin. It holds no protocol rule (the machine does) and no subscription
-(the session does); it ends with its connection.
+The handler owns the driver and is the origin of the client's messages for the router. It contains no protocol rules
+(they are in `connection`) and no subscriptions (they belong to the session). It ends with its connection.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ from edge.broker.security.proof import VerifiedIdentity
 
 log = logging.getLogger(__name__)
 
-SUBSCRIBER_BEHIND = "a subscriber has to catch up"
+SUBSCRIBER_BEHIND = "a subscriber is behind"
 
-NO_PLACE = "the user, or the address, has as many connections as there is room for"
+CONNECTION_LIMIT = "connection limit of the user or address reached"
 
 REPLIES = "replies"
-"""Response Information is a topic below this, with the client's identifier (MQTT 5 section 3.2.2.3.15)."""
+"""Prefix of the Response Information, followed by the client identifier (MQTT 5 section 3.2.2.3.15)."""
 
 
 class HandlerContext:
-    """What the handlers of one broker have in common."""
+    """Objects that all handlers of one broker share."""
 
     __slots__ = ("arrivals", "clock", "gate", "interception", "router", "sessions")
 
@@ -81,8 +81,8 @@ class HandlerContext:
         gate: Authenticator | None = None,
         interception: Interception = NO_INTERCEPTION,
     ) -> None:
-        """`clock` returns monotonic seconds. Without a gate every client may do everything. `interception` steps in
-        before the router is called."""
+        """`clock` returns monotonic seconds. Without a `gate` every client may do everything. `interception` can handle
+        packets before the router does."""
         self.router: Final = router
         self.sessions: Final = sessions
         self.clock: Final = clock
@@ -91,15 +91,15 @@ class HandlerContext:
         self.arrivals: Final = arrivals
 
     def publisher(self, driver: ConnectionDriver) -> Callable[[Publication], None]:
-        """Return the function that publishes runs. That of a trace also reports the result."""
+        """Return the function that publishes runs. With a trace it also reports the result."""
         return self.router.publish if driver.trace is None else partial(driver.trace.publish, self.router)
 
 
 class ConnectionHandler(Origin):
-    """Owner of one driver over one MQTT connection."""
+    """Handles the events of one MQTT connection; owner of its driver."""
 
     in_order = True
-    """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
+    """Answers keep the order of the client's packets, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
     __slots__ = (
         "_admission", "_answers", "_arriving", "_common", "_connect", "_driver", "_grant", "_in_parts", "_interceptor",
         "_lane", "_left", "_login", "_session", "connection", "name", "user",
@@ -110,30 +110,30 @@ class ConnectionHandler(Origin):
         self.connection, self._driver = connection, driver
         self._common = common
         self._session: MqttSession | None = None
-        """Set by CONNECT for good; `_left` says whether it is still ours."""
+        """Set once, by CONNECT; `_left` says whether the connection still has it."""
         self._left = False
-        """The session belongs to another connection."""
+        """The session has been returned, or belongs to another connection."""
         self._arriving = False
-        """The session is ours, and the client has not heard so."""
+        """The session is taken, and CONNACK has not been sent."""
         self._answers: PublishAnswers | None = None
         self._connect: ConnectEvent | None = None
         self._login: MqttLogin | None = None
-        """Of a client that named a method, and may come back to it."""
+        """Login of a client that named an authentication method and may re-authenticate."""
         self._grant: Grant | None = None
-        """What the client may do; None where everybody may do everything."""
+        """Rights of the client; None without authentication."""
         self._admission: ClientAdmission = UNCHANGED
         self._interceptor: Interceptor = PASS_THROUGH
         self._lane: MqttLane | None = None
         self._in_parts: Subscribing | None = None
-        """SUBSCRIBE or UNSUBSCRIBE of which the last part has not come."""
+        """SUBSCRIBE or UNSUBSCRIBE that is processed in parts, until its last part."""
 
-    # --- driver's owner ---------------------------------------------------------------------------------------
+    # --- driver's owner -----------------------------------------------------------------------------------------
 
     def handle(self, events: Sequence[Any]) -> None:
         try:
             self._handle(events)
-        except Exception:  # the driver logs it and closes; what is left of these events may have been the last ones
-            self._leave(DisconnectedEvent(publish_will=True, reason="an error of the gateway"))
+        except Exception:  # the driver logs it and closes; the last event may have been among these
+            self._leave(DisconnectedEvent(publish_will=True, reason="internal error"))
             raise
 
     def _handle(self, events: Sequence[Any]) -> None:
@@ -169,32 +169,31 @@ class ConnectionHandler(Origin):
         return self.name, self.user
 
     def retrace(self) -> None:
-        """See `edge.broker.model.tracing.Traceable`: the lane learns nothing while the connection is traced, so every
-        packet goes to the machine; afterwards it learns again."""
+        """See `edge.broker.model.tracing.Traceable`. While traced, the lane learns no topics."""
         if self._lane is not None:
             self._lane.forget()
         elif self._session is not None and not self.connection.closed and not self._arriving:
             self.connection.receiver.forget_topics()
 
-    # --- for the interceptor -----------------------------------------------------------------------------------
+    # --- for the interceptor ------------------------------------------------------------------------------------
 
     def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
-        """Publish as the client's; answered to it under these packet identifiers."""
+        """Publish a run as the client's own. The client gets the answers under these packet identifiers."""
         if run.qos < 2:
             self._common.publisher(self._driver)(Publication(self, run, packet_ids))
         else:
             self._publish_once(run, packet_ids)
 
     def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
-        """Answer messages that are not published; before MQTT 5 an answer has no reason."""
+        """Answer messages that are not published. Before MQTT 5 an answer has no reason code."""
         self._published.answer_unpublished(packet_ids, qos, reason)
 
     def forget(self, packet_ids: Sequence[int]) -> None:
-        """Forget QoS 2 messages that are not published and get no answer: they may come again."""
+        """Forget QoS 2 messages that are not published and get no answer. The client may send them again."""
         self._published.forget(packet_ids)
 
     def _publish_once(self, run: Run, packet_ids: Sequence[int]) -> None:
-        """QoS 2: the packet identifiers are written in the group that stores their messages."""
+        """Publish at QoS 2: the packet identifiers are written in the group that stores the messages."""
         session = self._attached
         if self._common.router.addresses.type_of(run.address) is AddressType.ANYCAST:
             session.state.unstored.update(packet_ids)
@@ -207,7 +206,7 @@ class ConnectionHandler(Origin):
             self.forget(packet_ids)
             raise
 
-    # --- attachment of a client -------------------------------------------------------------------------------
+    # --- AttachedConnection of the session ----------------------------------------------------------------------
 
     @property
     def congested(self) -> bool:
@@ -216,20 +215,20 @@ class ConnectionHandler(Origin):
     def flush_soon(self) -> None:
         self._driver.flush_soon()
 
-    def go_on_soon(self) -> None:
-        self._driver.soon(self._go_on)
+    def continue_soon(self) -> None:
+        self._driver.soon(self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._session is not None and not self._left:
-            self._session.go_on()
+            self._session.continue_delivery()
 
     def taken_over(self) -> None:
-        """Another connection came with our client id."""
+        """Close: another connection has the same client identifier."""
         self.connection.disconnect(ReasonCode.SESSION_TAKEN_OVER)
         self._driver.flush_soon()
         self._leave(DisconnectedEvent(publish_will=True, reason="session taken over", lost=True))
 
-    # --- origin -----------------------------------------------------------------------------------------------
+    # --- origin -------------------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
         if self._interceptor is PASS_THROUGH and max(tokens) < QOS_2:
@@ -253,28 +252,28 @@ class ConnectionHandler(Origin):
         return self.connection.version < 5 and self._interceptor is PASS_THROUGH
 
     def hold_back(self) -> None:
-        """A subscriber of what we publish is behind: read nothing more of the client for now."""
+        """Stop reading from the client until a subscriber of its messages has caught up."""
         self._driver.pause_reading(SUBSCRIBER_BEHIND)
 
     def go_on(self) -> None:
-        """It has caught up, or is not waited for any more."""
+        """Resume reading from the client."""
         self._driver.resume_reading(SUBSCRIBER_BEHIND)
 
     def abort(self) -> None:
         self._driver.abort()
 
-    # --- control packets --------------------------------------------------------------------------------------
+    # --- control packets ----------------------------------------------------------------------------------------
 
     @property
     def _published(self) -> PublishAnswers:
         if self._answers is None:
-            raise LookupError("nothing is published before CONNECT was accepted")
+            raise LookupError("PUBLISH before CONNECT was accepted")
         return self._answers
 
     @property
     def _attached(self) -> MqttSession:
         if self._session is None:
-            raise LookupError("the machine gave an event before CONNECT was accepted")
+            raise LookupError("event before CONNECT was accepted")
         return self._session
 
     def _control(self, event: Any) -> None:
@@ -284,9 +283,9 @@ class ConnectionHandler(Origin):
                 login = MqttLogin(self._common.gate, self.connection, self, driver.identity, driver.address)
                 if event.authentication_method is not None:
                     self._login = login
-                login.begin(event)
+                login.start(event)
             case AuthenticateEvent() if self._login is not None:
-                self._login.go_on(event)
+                self._login.resume(event)
             case SubscribeEvent():
                 self._subscribe(event)
             case UnsubscribeEvent():
@@ -303,7 +302,7 @@ class ConnectionHandler(Origin):
                 raise TypeError(f"unknown event {type(event).__name__}")
 
     def admit(self, connect: ConnectEvent, proven: VerifiedIdentity | None, data: bytes | None = None) -> None:
-        """The client is who it says: give it its session. `proven` None: nobody was asked."""
+        """Give the authenticated client its session. `proven` is None without authentication."""
         assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
         self.name = assigned or connect.client_id
         self.user = user = "" if proven is None else proven.user
@@ -315,7 +314,7 @@ class ConnectionHandler(Origin):
                 user if proven is not None else connect.username, authenticated=proven is not None
             )
         except NotAdmitted as error:
-            log.warning("%s: not admitted: %s", self.name, error)
+            log.warning("%s: connection refused: %s", self.name, error)
             self.connection.refuse(ReasonCode.NOT_AUTHORIZED)
             return
         if proven is not None:
@@ -325,7 +324,7 @@ class ConnectionHandler(Origin):
                 return
         if not self._driver.identified(user):
             self._release()
-            self.connection.refuse(ReasonCode.QUOTA_EXCEEDED, NO_PLACE)
+            self.connection.refuse(ReasonCode.QUOTA_EXCEEDED, CONNECTION_LIMIT)
             return
         self.connection.admit()
         agreed = agree(connect, self.connection.limits, keeps_session=self._admission.keeps_session)
@@ -336,9 +335,9 @@ class ConnectionHandler(Origin):
     ) -> None:
         """Take the session. CONNACK waits for the commit, so that an ended session cannot return after a power cut."""
         self._arriving = True
-        anew = connect.clean_start or not self._admission.keeps_session
+        clean_start = connect.clean_start or not self._admission.keeps_session
         session, present = self._common.sessions.take(
-            self.name, self, clean_start=anew, expiry_s=agreed.session_expiry_s, user=self.user
+            self.name, self, clean_start=clean_start, expiry_s=agreed.session_expiry_s, user=self.user
         )
         self._session = session
         self._interceptor = self._admission.interceptor(self, session)
@@ -346,7 +345,7 @@ class ConnectionHandler(Origin):
         will = self._interceptor.will(connect.will, self._grant)
         self._connect = connect if will is connect.will else msgspec.structs.replace(connect, will=will)
         self._drop_subscriptions()
-        relay = self._grant is not None and self._grant.may_relay  # without authentication no client is one
+        relay = self._grant is not None and self._grant.may_relay  # without authentication no client is a relay
         accept = partial(
             self.connection.accept,
             session.state,
@@ -361,14 +360,14 @@ class ConnectionHandler(Origin):
         self._common.sessions.save(session, will, self, partial(self._accept, session, accept))
 
     def _accept(self, session: MqttSession, accept: Callable[..., Sequence[Any]], why: Refusal | None) -> None:
-        """It is on disk that the session is the client's, or `why` it could not be written."""
+        """Send CONNACK: the session is on disk, or could not be written because of `why`."""
         if self._left or self.connection.closed:
             return  # the client did not wait
         self._arriving = False
         if why is not None:
-            log.warning("%s: not accepted, its session cannot be kept: %s", self.name, why.value)
-            self.connection.refuse(ReasonCode.SERVER_UNAVAILABLE, f"the session cannot be kept: {why.value}")
-            self._leave(DisconnectedEvent(publish_will=False, reason="its session could not be written"))
+            log.warning("%s: connection refused, its session cannot be stored: %s", self.name, why.value)
+            self.connection.refuse(ReasonCode.SERVER_UNAVAILABLE, f"the session cannot be stored: {why.value}")
+            self._leave(DisconnectedEvent(publish_will=False, reason="its session could not be stored"))
         else:
             self._common.sessions.join(session)
             events = accept(now=self._common.clock())
@@ -377,26 +376,25 @@ class ConnectionHandler(Origin):
             self.handle(events)
         self._driver.flush_soon()
 
-    # --- authorization ----------------------------------------------------------------------------------------
+    # --- authorization ------------------------------------------------------------------------------------------
 
     def renewed(self, proven: VerifiedIdentity) -> bool:
-        """The client has authenticated again: what it may do now counts. False: it is somebody else."""
+        """Apply the rights of a client that re-authenticated. Return False if it may not continue as this user."""
         grant = self._grant
         if grant is None or self._common.gate is None or not self._common.gate.renew(grant, proven):
             return False
-        will = self._connect.will if self._connect is not None else None
-        if will is not None and not grant.may_send(will.run.address):
+        if self._connect is not None and (will := self._connect.will) and not grant.may_send(will.run.address):
             return False
         self._drop_subscriptions()
         return True
 
     def _drop_subscriptions(self) -> None:
-        """End those to what may not be received any more."""
+        """End the subscriptions that the client has no right to any more."""
         if self._session is not None and self._grant is not None:
             self._common.sessions.drop_forbidden(self._session, self._grant)
 
     def _take_grant(self, proven: VerifiedIdentity, connect: ConnectEvent) -> ReasonCode | None:
-        """Find out what the user may do over this connection; why it may not connect at all, if so."""
+        """Get the grant of the user for this connection. Return a reason code if the client may not connect."""
         owner = self._common.sessions.owner(self.name)
         if owner not in (None, "", proven.user):
             log.warning("%s: the session belongs to user %s, not to %s", self.name, owner, proven.user)
@@ -408,13 +406,13 @@ class ConnectionHandler(Origin):
         grant.allow_own_topic(state_topic(self.name))
         will = connect.will
         if will is not None and not self._admission.takes_will and not grant.may_send(will.run.address):
-            log.warning("%s: its will must not go to %s", self.name, will.run.address)
+            log.warning("%s: connection refused: no right to send its will to %s", self.name, will.run.address)
             self._release()
             return ReasonCode.NOT_AUTHORIZED
         return None
 
     def _refuse(self, event: PublishEvent | RejectedPublish, why: Refusal) -> None:
-        """Not taken: answered in its turn at QoS 1 and 2, only counted at QoS 0."""
+        """Refuse messages: answer in order at QoS 1 and 2, only count at QoS 0."""
         packet_ids = event.packet_ids
         if event.run.qos == 0:
             self._common.router.figures.refused += len(event.run.bodies)
@@ -426,7 +424,7 @@ class ConnectionHandler(Origin):
         self._common.router.answers.refuse(self, packet_ids, why)
 
     def _revoked(self, why: Ended) -> None:
-        """Close. A will was allowed until now when a token has expired; else by rules that are no more."""
+        """Close the connection. Publish the will only if the token expired: other rights may not allow it."""
         expired = why is Ended.EXPIRED
         self.connection.disconnect(ReasonCode.MAXIMUM_CONNECT_TIME if expired else ReasonCode.NOT_AUTHORIZED)
         self._driver.flush_soon()
@@ -442,7 +440,7 @@ class ConnectionHandler(Origin):
 
         def answer() -> None:
             self.connection.subscribed(event.packet_id, subscribing.codes, subscribing.text)
-            self._deliver_retained(subscribing.wanting_retained)  # simple clients drop what comes before SUBACK
+            self._deliver_retained(subscribing.wanting_retained)  # simple clients drop messages before SUBACK
 
         if event.last:
             subscribing.when_joined(partial(self._answer_when_saved, answer))
@@ -461,7 +459,7 @@ class ConnectionHandler(Origin):
         """Return the SUBSCRIBE that is processed in parts, or a new one. `last`: this is the last part."""
         found, terms = self._in_parts, self._connect
         if terms is None:
-            raise LookupError("nothing is subscribed to before CONNECT was accepted")
+            raise LookupError("SUBSCRIBE before CONNECT was accepted")
         if found is None:
             found = Subscribing(self._attached, self._common.sessions, self._interceptor, self._grant, terms)
         self._in_parts = None if last else found
@@ -478,16 +476,15 @@ class ConnectionHandler(Origin):
             self._interceptor.pump()
 
     def _answer_when_saved(self, answer: Callable[[], None]) -> None:
-        """SUBACK and UNSUBACK of a session that outlives its connection: a power cut must not undo what they say, nor
-        leave what a part of the packet has joined without the session it is of."""
+        """Send SUBACK or UNSUBACK once the session is on disk, so that a power cut does not undo what they say."""
         if self._left:
-            return  # while it was joined to thousands of queues
+            return  # while it joined thousands of queues
 
-        def tell() -> None:
+        def send() -> None:
             answer()
             self._driver.flush_soon()
 
-        self._common.sessions.on_disk.save_and_tell(self._attached, tell)
+        self._common.sessions.on_disk.save_then_call(self._attached, send)
 
     def _leave(self, event: DisconnectedEvent) -> None:
         session = self._session
@@ -497,7 +494,7 @@ class ConnectionHandler(Origin):
         self._common.router.forget_origin(self)
         self._release()
         if session is None and self._connect is None and event.lost and not self.connection.spoken:
-            log.warning("%s: no MQTT client: %s", self._driver.address, event.reason)
+            log.warning("%s: not an MQTT client: %s", self._driver.address, event.reason)
         if session is None or self._left:
             return
         self._left = True
@@ -508,7 +505,7 @@ class ConnectionHandler(Origin):
             self._interceptor.leave()
 
     def _detach(self, session: MqttSession, event: DisconnectedEvent) -> None:
-        """Give the session back."""
+        """Return the session to the registry."""
         if event.session_expiry_s is not None and self._admission.keeps_session:
             expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
             self._common.sessions.expire_after(session, expiry_s)

@@ -1,7 +1,7 @@
-"""The packets that open and end a connection: CONNECT, CONNACK, DISCONNECT, AUTH (sections 3.1, 3.2, 3.14, 3.15).
+"""Packets that open and end a connection: CONNECT, CONNACK, DISCONNECT, AUTH (sections 3.1, 3.2, 3.14, 3.15).
 
-Each is a frozen struct with `encode(version)` and `decode(reader, flags, version)`; `version` is the protocol level
-(3, 4 or 5). Content is checked here, state is not.
+Each is a frozen struct with `encode(version)` and `decode(reader, flags, version)`. `version` is the protocol level
+(3, 4 or 5). The content is checked here; whether a packet may come now is checked in `phase`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from edge.broker.message.mqtt_wire import PacketReader, PacketType, encode_binar
 R = ReasonCode
 PROTOCOL_NAMES = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
 BRIDGE_BIT = 0x80
-"""Bit 7 of the protocol level: set by the bridges of other brokers (Mosquitto, and those that took it over from there)
-in MQTT 3.1 and 3.1.1, which have no options of a subscription."""
+"""Bit 7 of the protocol level. Bridges of other brokers (Mosquitto and its followers) set it in MQTT 3.1 and 3.1.1,
+which have no subscription options."""
 
 CONNACK_REASONS = frozenset(
     {
@@ -56,7 +56,7 @@ _CLEAN, _WILL, _WILL_RETAIN, _PASSWORD, _USER_NAME = 0x02, 0x04, 0x20, 0x40, 0x8
 
 @hides("payload", "properties")
 class WillMessage(msgspec.Struct, frozen=True):
-    """The will as CONNECT carries it (section 3.1.3.2 to 3.1.3.4)."""
+    """The will in a CONNECT (sections 3.1.3.2 to 3.1.3.4)."""
 
     topic: str
     payload: bytes
@@ -79,10 +79,10 @@ class Connect(msgspec.Struct, frozen=True):
     will: WillMessage | None = None
     properties: Properties = NONE
     bridge: bool = False
-    """The protocol level has the bridge bit; before MQTT 5 only."""
+    """The protocol level has the bridge bit (before MQTT 5 only)."""
 
     def encode(self, version: int = 0) -> bytes:
-        """The whole packet; its own `version` counts."""
+        """Encode the packet for its own `version`; the argument is ignored."""
         version = self.version
         parts = [
             encode_string(PROTOCOL_NAMES[version]),
@@ -112,7 +112,10 @@ class Connect(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> Connect:
-        """Raises UnsupportedProtocolVersion, MalformedPacket or ProtocolError; `version` is not looked at."""
+        """Decode a CONNECT; `version` is ignored.
+
+        Raises UnsupportedProtocolVersion, MalformedPacket or ProtocolError.
+        """
         if flags:
             raise MalformedPacket("reserved bits of CONNECT")
         version, bridge = _protocol(reader)
@@ -137,8 +140,7 @@ class Connect(msgspec.Struct, frozen=True):
 
 
 def _protocol(reader: PacketReader) -> tuple[int, bool]:
-    """Read protocol name and level (sections 3.1.2.1 and 3.1.2.2); return the level, and whether it has the bridge
-    bit."""
+    """Read protocol name and level (sections 3.1.2.1 and 3.1.2.2). Return the level and the bridge bit."""
     name = reader.binary()
     if name not in {b"MQTT", b"MQIsdp"}:
         raise MalformedPacket("not MQTT")
@@ -151,7 +153,7 @@ def _protocol(reader: PacketReader) -> tuple[int, bool]:
 
 
 def _check_flags(flags: int, version: int) -> None:
-    """Connect flags (section 3.1.2.3)."""
+    """Check the connect flags (section 3.1.2.3)."""
     if flags & 1 and version > 3:
         raise MalformedPacket("reserved connect flag")
     if flags & 0x18 == 0x18:
@@ -170,7 +172,7 @@ def _will(reader: PacketReader, flags: int, version: int) -> WillMessage:
 
 @hides("properties")
 class ConnAck(msgspec.Struct, frozen=True):
-    """CONNACK (section 3.2); before MQTT 5 the reason is sent as the return code that means the same."""
+    """CONNACK (section 3.2). Before MQTT 5 the reason is sent as the equivalent return code."""
 
     kind: ClassVar[PacketType] = PacketType.CONNACK
     session_present: bool = False
@@ -178,18 +180,18 @@ class ConnAck(msgspec.Struct, frozen=True):
     properties: Properties = NONE
 
     def encode(self, version: int) -> bytes:
-        """The whole packet; ValueError when no return code of `version` says the reason."""
+        """Encode the packet. Raises ValueError if `version` has no return code for the reason."""
         if version == 5:
             head = bytes((self.session_present, self.reason))
             return frame(0x20, head, props.encode(self.properties, PacketType.CONNACK))
         code = connack_return_code(self.reason)
         if code is None:
-            raise ValueError(f"no return code says {self.reason.words}")
+            raise ValueError(f"no return code for {self.reason.words}")
         return frame(0x20, bytes((self.session_present and version > 3, code)))
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> ConnAck:
-        """Raises MalformedPacket."""
+        """Decode a CONNACK. Raises MalformedPacket."""
         acknowledge_flags = reader.integer(1)
         code = reader.integer(1)
         if flags or acknowledge_flags > 1:
@@ -204,19 +206,19 @@ class ConnAck(msgspec.Struct, frozen=True):
 
 @hides("properties")
 class Disconnect(msgspec.Struct, frozen=True):
-    """DISCONNECT (section 3.14); before MQTT 5 it has no content and comes from clients only."""
+    """DISCONNECT (section 3.14). Before MQTT 5 it has no content and only clients send it."""
 
     kind: ClassVar[PacketType] = PacketType.DISCONNECT
     reason: ReasonCode = R.NORMAL_DISCONNECTION
     properties: Properties = NONE
 
     def encode(self, version: int) -> bytes:
-        """The whole packet, in its shortest form."""
+        """Encode the packet in its shortest form."""
         return frame(0xE0, _reason_and_properties(self.reason, self.properties, self.kind) if version == 5 else b"")
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> Disconnect:
-        """Raises MalformedPacket or ProtocolError."""
+        """Decode the packet. Raises MalformedPacket or ProtocolError."""
         if flags and version > 3:
             raise MalformedPacket("reserved bits of DISCONNECT")
         if version < 5:
@@ -238,16 +240,16 @@ class Auth(msgspec.Struct, frozen=True):
     properties: Properties = NONE
 
     def encode(self, version: int) -> bytes:
-        """The whole packet, in its shortest form."""
+        """Encode the packet in its shortest form."""
         if version < 5:
-            raise ValueError("AUTH came with MQTT 5")
+            raise ValueError("there is no AUTH before MQTT 5")
         return frame(0xF0, _reason_and_properties(self.reason, self.properties, self.kind))
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> Auth:
-        """Raises MalformedPacket or ProtocolError."""
+        """Decode the packet. Raises MalformedPacket or ProtocolError."""
         if flags or version < 5:
-            raise MalformedPacket("reserved bits of AUTH" if version == 5 else "packet type 15 came with MQTT 5")
+            raise MalformedPacket("reserved bits of AUTH" if version == 5 else "packet type 15 before MQTT 5")
         reason = reason_code(reader.integer(1), AUTH_REASONS) if reader.left else R.SUCCESS
         properties = props.decode(reader, cls.kind) if reader.left else NONE
         reader.finish()

@@ -50,12 +50,12 @@ def read_run(
     ids: list[int],
     bodies: list[bytes],
 ) -> int:
-    """Read the PUBLISH at `pos` and those behind it that differ only in packet identifier and payload.
+    """Read the PUBLISH at `pos` and the following ones that differ only in packet identifier and payload.
 
     The packet at `pos` is complete: its variable header starts at `body` with `prefix` (topic name with its length)
     and holds `block` (properties with their length, empty before MQTT 5), and it ends at `stop`. Packet identifiers
-    (none at QoS 0) and payloads are appended to `ids` and `bodies`. Returns where the first packet that does not
-    belong, or is not complete, starts.
+    (none at QoS 0) and payloads are appended to `ids` and `bodies`. Return the start of the first packet that differs
+    or is incomplete.
     """
     end = len(data)
     first = data[pos]
@@ -63,12 +63,12 @@ def read_run(
     at_id = len(prefix)
     at_block = at_id + 2 if with_id else at_id
     skip = at_block + len(block)
-    startswith, take, note = data.startswith, bodies.append, ids.append
+    startswith, add_body, add_id = data.startswith, bodies.append, ids.append
     while True:
         if with_id:
             at = body + at_id
-            note(data[at] << 8 | data[at + 1])
-        take(data[body + skip : stop])
+            add_id(data[at] << 8 | data[at + 1])
+        add_body(data[body + skip : stop])
         pos = stop
         if pos + 3 > end or data[pos] != first:
             return pos
@@ -88,7 +88,7 @@ def read_run(
 
 
 def _publish_flags(low_bits: int, version: int) -> int:
-    """Run flags of the low four bits of a PUBLISH's first byte; -1 when they are not allowed together."""
+    """Return the run flags for the low four bits of a PUBLISH's first byte; -1 for an invalid combination."""
     qos = low_bits >> 1 & QOS_MASK
     if qos == 3 or (low_bits & 8 and not qos and version > 3):  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
         return -1
@@ -100,37 +100,37 @@ _KNOWN_FLAGS = {
     version: {0x30 | bits: flags[bits] for bits in range(16) if flags[bits] >= 0 and bits >> 1 & QOS_MASK < 2}
     for version, flags in _FLAGS.items()
 }
-"""Run flags by first byte, of the packets `PublishReceiver.read_known` takes: QoS 2 has more to look at."""
+"""Run flags by first byte of packets that `PublishReceiver.read_known` reads; QoS 2 needs more checks."""
 
 _NO_PROPERTIES, _UNKNOWN_BLOCK = (0, b"", False), (1, b"", False)
 
 KNOWN_LENGTH_MAX = 16_383
-"""Largest remaining length that takes two bytes."""
+"""Largest remaining length of two bytes."""
 
 PUBLISH_BYTES_MIN = 5
-"""Bytes of a PUBLISH with a topic name of one character and no payload, at QoS 0 before MQTT 5."""
+"""Smallest PUBLISH: a topic name of one character and no payload, at QoS 0 before MQTT 5."""
 
 
 class InboundLane(Protocol):
-    """Takes PUBLISH packets that say nothing new (`edge.broker.mqtt.arrivals`)."""
+    """Fast path for PUBLISH packets to known topics (`edge.broker.mqtt.arrivals`)."""
 
     @property
-    def heard_s(self) -> float:
-        """When it last took something."""
+    def received_at_s(self) -> float:
+        """Time of its last message."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """What the client has it remember."""
+        """Memory of the learned topics."""
         ...
 
     def close(self) -> None:
-        """The connection has ended."""
+        """Close the lane after the end of the connection."""
         ...
 
 
 class PublishReceiver:
-    """PUBLISH packets of one connection: which are new, which are allowed, and what is still to be acknowledged."""
+    """Receives the PUBLISH packets of one connection: checks them, detects duplicates, and acknowledges them."""
 
     __slots__ = (
         "_alias_bytes",
@@ -157,11 +157,11 @@ class PublishReceiver:
     def __init__(
         self, connect: ConnectEvent, device: str, state: SessionState, out: list[bytes], limits: Limits
     ) -> None:
-        """`out` is where an answer that cannot wait goes; `limits`: packet_bytes_max and receive_maximum count."""
+        """`out` collects answers to send. `limits`: packet_bytes_max and receive_maximum are used."""
         self.lane: InboundLane | None = None
-        """Who takes what it can of what the client sends, before it comes to the machine."""
+        """Reads messages before they get to the state machine, if there is a lane."""
         self.outstanding = 0
-        """QoS 1 and 2 messages the client counts against our Receive Maximum (MQTT 5 section 4.9), or would."""
+        """Unanswered QoS 1 and 2 messages, limited by our Receive Maximum (MQTT 5 section 4.9)."""
         self._connect = connect
         self._version = version = connect.version
         self.device = device
@@ -177,36 +177,36 @@ class PublishReceiver:
         self._blocks: dict[bytes, tuple[int, bytes, bool]] = {}
         self._aliases: dict[int, str] = {}
         self._topic_bytes = self._block_bytes = self._alias_bytes = 0
-        """What these three cost."""
+        """Memory of the three caches."""
 
     def attach_lane(self, lane: InboundLane) -> None:
-        """Messages like those before are taken by this lane from now on."""
+        """Let this lane read messages to known topics from now on."""
         self.lane = lane
 
     @property
-    def heard_s(self) -> float:
-        """When the lane last took something; 0 where there is none."""
-        return 0.0 if self.lane is None else self.lane.heard_s
+    def received_at_s(self) -> float:
+        """Time of the lane's last message; 0 without a lane."""
+        return 0.0 if self.lane is None else self.lane.received_at_s
 
     def close(self) -> None:
-        """The connection has ended."""
+        """Close the lane after the end of the connection."""
         if self.lane is not None:
             self.lane.close()
             self.lane = None
 
     def forget_topics(self) -> None:
-        """Topic names come as for the first time."""
+        """Clear the cache of topic names."""
         self._topics.clear()
         self._topic_bytes = 0
 
     @property
     def known_length_max(self) -> int:
-        """Longest remaining length of a packet that `read_known` takes."""
+        """Longest remaining length of a packet that `read_known` reads."""
         return min(self._length_max, KNOWN_LENGTH_MAX)
 
     @property
     def held_bytes(self) -> int:
-        """What the client has us remember: topic names, property blocks, QoS 2 packet identifiers."""
+        """Memory of cached topic names and property blocks, and of QoS 2 packet identifiers."""
         held = self._topic_bytes + self._block_bytes + self._alias_bytes
         if self.lane is not None:
             held += self.lane.held_bytes
@@ -214,27 +214,27 @@ class PublishReceiver:
 
     @property
     def expected(self) -> set[int]:
-        """QoS 2 packet identifiers that came over this connection and have not been answered by PUBREC."""
+        """QoS 2 packet identifiers that came over this connection and were not answered by PUBREC."""
         if self._expected is None:
             self._expected = set()
         return self._expected
 
     @property
     def completing(self) -> set[int]:
-        """QoS 2 packet identifiers whose PUBREL came over this connection and has not been answered by PUBCOMP."""
+        """QoS 2 packet identifiers that were released over this connection and not answered by PUBCOMP."""
         if self._completing is None:
             self._completing = set()
         return self._completing
 
     def read_known(self, data: bytes, pos: int, events: list[Any]) -> int:
-        """Read the PUBLISH packets of QoS 0 and 1 at `pos` that are complete and bring nothing new.
+        """Read complete PUBLISH packets of QoS 0 and 1 to known topics, starting at `pos`.
 
-        Appends one `PublishEvent` for each run of packets that begin alike, until there are `EVENTS_AT_ONCE`. Returns
-        where the first packet starts that is another one, is not complete, or is to be looked at by `publish`.
+        Append one `PublishEvent` for each run of packets with the same beginning, until there are `EVENTS_AT_ONCE`.
+        Return the start of the first packet that is of another type, incomplete, or has to be read by `publish`.
         """
         last, room, startswith = len(data), self.receive_maximum - self.outstanding, data.startswith
         length_max = min(self._length_max, KNOWN_LENGTH_MAX)
-        run_first, prefix, block, skip = -1, b"", b"", 0  # no first byte: 0 is one, of a packet that is none
+        run_first, prefix, block, skip = -1, b"", b"", 0  # -1: not a first byte
         ids: list[int] = []
         bodies: list[bytes] = []
         while pos + PUBLISH_BYTES_MIN <= last:
@@ -271,8 +271,10 @@ class PublishReceiver:
         return pos
 
     def _known_head(self, first: int, data: bytes, body: int, stop: int) -> tuple[bytes, bytes, Run] | None:
-        """Topic name with its length, properties with theirs, and an empty run for a packet that starts with `first`;
-        None when it is not like one that was read before, or its properties say something of the topic or payload."""
+        """Return encoded topic name, encoded properties and an empty run for a packet that starts with `first`.
+
+        Return None if topic or properties are not cached, or the properties have an alias or the UTF-8 indicator.
+        """
         flags = self._known_flags.get(first)
         prefix = data[body : body + 2 + (data[body] << 8 | data[body + 1])]
         topic = self._topics.get(prefix)
@@ -291,8 +293,8 @@ class PublishReceiver:
     def publish(self, data: bytes, pos: int, body: int, stop: int, events: list[Any]) -> int:
         """Read a run of PUBLISH packets, the first of which is ``data[pos:stop]`` with its variable header at `body`.
 
-        Appends at most one `PublishEvent`; returns where the run ends. Raises MalformedPacket and ProtocolError after
-        appending what was right before the wrong packet.
+        Append the events and return the end of the run. Raises MalformedPacket or ProtocolError after appending the
+        messages before the invalid packet.
         """
         flags = self._flags[data[pos] & 15]
         if flags < 0:
@@ -316,8 +318,8 @@ class PublishReceiver:
         if bodies:
             run = Run(topic, self.device, flags, properties, bodies)
             if text and not all(map(bytes.isascii, bodies)):
-                violation = _judge_text(run, ids, events) or violation
-            elif prefix in self._topics and not text and self._says_nothing(block):
+                violation = _check_text(run, ids, events) or violation
+            elif prefix in self._topics and not text and self._has_no_alias(block):
                 events.append(PublishEvent(run, ids, prefix, block))
             else:
                 events.append(PublishEvent(run, ids))
@@ -325,26 +327,26 @@ class PublishReceiver:
             raise violation
         return pos
 
-    def _says_nothing(self, block: bytes) -> bool:
-        """These properties are remembered, and say nothing of topic names: not even what an alias stands for."""
+    def _has_no_alias(self, block: bytes) -> bool:
+        """Return True if these properties are cached and contain no topic alias."""
         return len(block) <= 1 or not self._blocks.get(block, _UNKNOWN_BLOCK)[0]
 
     def puback(self, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
-        """PUBACK for these; before MQTT 5 a refusal is not sent."""
+        """Send PUBACK with a reason; before MQTT 5 a refusal is not sent."""
         if not reason:
-            self.puback_safe(packet_ids)
+            self.puback_success(packet_ids)
             return
         self._answered(len(packet_ids))
         self._acknowledge(PUBACK, packet_ids, reason, text)
 
-    def puback_safe(self, packet_ids: Sequence[int]) -> None:
-        """PUBACK without a reason."""
+    def puback_success(self, packet_ids: Sequence[int]) -> None:
+        """Send PUBACK without a reason."""
         outstanding = self.outstanding - len(packet_ids)
         self.outstanding = outstanding if outstanding > 0 else 0
         self.out.append(encode_acknowledgements(PUBACK, packet_ids))
 
     def pubrec(self, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
-        """PUBREC for those of these whose PUBLISH came over this connection."""
+        """Send PUBREC for those messages that came over this connection."""
         expected = self.expected
         if not expected.issuperset(packet_ids):
             packet_ids = [packet_id for packet_id in packet_ids if packet_id in expected]
@@ -355,9 +357,9 @@ class PublishReceiver:
             self._acknowledge(PUBREC, packet_ids, reason, text)
 
     def pubrel(self, packet_ids: list[int], events: list[Any]) -> None:
-        """PUBREL for these: forget them, append `PubRelEvent` for those that were known and answer the others.
+        """Process PUBREL: append a `PubRelEvent` for known packet identifiers, and answer unknown ones.
 
-        Raises ProtocolError for a message that has not been answered by PUBREC, after handling those before it.
+        Raises ProtocolError for a message that was not answered by PUBREC, after processing those before it.
         """
         state = self._state
         known: list[int] = []
@@ -386,7 +388,7 @@ class PublishReceiver:
             raise violation
 
     def complete(self, packet_ids: Iterable[int]) -> None:
-        """PUBCOMP for those of these whose PUBREL came over this connection."""
+        """Send PUBCOMP for those messages that were released over this connection."""
         ids = [packet_id for packet_id in packet_ids if packet_id in self.completing]
         if ids:
             self.completing.difference_update(ids)
@@ -394,7 +396,7 @@ class PublishReceiver:
             self._answered(len(ids))
 
     def _answered(self, count: int) -> None:
-        """The client may send this many messages more."""
+        """Allow the client this many further messages."""
         self.outstanding = max(0, self.outstanding - count)
 
     def _acknowledge(self, first: int, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
@@ -403,11 +405,11 @@ class PublishReceiver:
         elif not reason:
             self.out.append(encode_acknowledgements(first, packet_ids))
 
-    # --- once a run -------------------------------------------------------------------------------------------
+    # --- once for each run --------------------------------------------------------------------------------------
 
     def _topic(self, prefix: bytes) -> str:
         topic = decode_string(prefix[2:])
-        if topic or self._version < 5:  # an MQTT 5 client may send an alias instead: `_properties` sees to that
+        if topic or self._version < 5:  # an MQTT 5 client may send an alias instead: see `_properties`
             check_topic_name(topic, TOPIC_LEVELS_MAX)
             if len(prefix) <= HEAD_BYTES_MAX:
                 if len(self._topics) >= HEADS_CACHED_MAX:
@@ -417,8 +419,8 @@ class PublishReceiver:
         return topic
 
     def _properties(self, data: bytes, start: int, stop: int, topic: str) -> tuple[bytes, bytes, str, bool]:
-        """Property block as it is on the wire, what is forwarded of it, the topic its alias stands for, and whether
-        the payload is said to be UTF-8."""
+        """Return the encoded properties, the part to forward, the topic (also of an alias), and True if the payload is
+        marked as UTF-8."""
         if data[start : start + 1] == b"\0":
             if not topic:
                 raise ProtocolError("neither topic name nor topic alias", ReasonCode.PROTOCOL_ERROR)
@@ -456,7 +458,7 @@ class PublishReceiver:
             raise ProtocolError(f"topic alias {alias} was never set") from None
 
     def _admit(self, qos: int, ids: list[int], bodies: list[bytes]) -> ProtocolError | None:
-        """Take out of a run what came before (QoS 2) and what is not allowed; returns why the connection must end."""
+        """Remove duplicates (QoS 2) and messages beyond limits from a run. Return an error to end the connection."""
         violation: ProtocolError | None = None
         if 0 in ids:
             violation = ProtocolError("packet identifier 0")
@@ -475,23 +477,26 @@ class PublishReceiver:
         return violation
 
     def _drop_received(self, ids: list[int], bodies: list[bytes]) -> None:
-        """QoS 2 method: a packet identifier not released yet is the same message again [MQTT-4.3.3-10]."""
+        """Remove duplicates: an unreleased QoS 2 packet identifier stands for the same message [MQTT-4.3.3-10]."""
         state = self._state
         fresh: dict[int, bytes] = {}
         for packet_id, body in zip(ids, bodies, strict=True):
             if packet_id not in state.incoming:
                 fresh.setdefault(packet_id, body)
             elif packet_id in state.pending:
-                self.expected.add(packet_id)  # PUBREC follows when the message is safe
+                self.expected.add(packet_id)  # PUBREC follows when the message is stored
             else:
                 self.out.append(b"\x50\x02" + packet_id.to_bytes(2, "big"))
         ids[:] = fresh.keys()
         bodies[:] = fresh.values()
 
 
-def _judge_text(run: Run, ids: list[int], events: list[Any]) -> ProtocolError | None:
-    """Events for a run whose payloads are said to be UTF-8 (section 3.3.2.3.2), in its order: those that are not are
-    `RejectedPublish` at QoS 1 and 2, and end the connection at QoS 0, where nothing else could say so."""
+def _check_text(run: Run, ids: list[int], events: list[Any]) -> ProtocolError | None:
+    """Append the events of a run with payloads that are marked as UTF-8 (section 3.3.2.3.2), in order.
+
+    Payloads that are not UTF-8 become `RejectedPublish` at QoS 1 and 2. At QoS 0 they end the connection: return the
+    error.
+    """
     start = 0
     verdicts = [is_text(body) for body in run.bodies]
     for i in range(1, len(verdicts) + 1):
@@ -503,7 +508,7 @@ def _judge_text(run: Run, ids: list[int], events: list[Any]) -> ProtocolError | 
         elif ids:
             events.append(RejectedPublish(part, ids[start:i], ReasonCode.PAYLOAD_FORMAT_INVALID))
         else:
-            return ProtocolError("the payload is not UTF-8, as it was said to be", ReasonCode.PAYLOAD_FORMAT_INVALID)
+            return ProtocolError("the payload is marked as UTF-8 and is not", ReasonCode.PAYLOAD_FORMAT_INVALID)
         start = i
     return None
 

@@ -1,7 +1,7 @@
-"""Where another layer steps in between an MQTT client and the router: publish, subscribe, and how a client connects.
+"""Extension points between an MQTT client and the router: connecting, publishing and subscribing.
 
-The session asks an `Interceptor` before it does what a packet says. The classes here step in nowhere: they are the
-default, and the base of those that do (`edge.broker.hono.mqtt`).
+The session calls an `Interceptor` before it processes a packet. The classes here change nothing. They are the default,
+and the base classes of those that do (`edge.broker.hono.mqtt`).
 """
 
 from __future__ import annotations
@@ -19,96 +19,100 @@ from edge.broker.mqtt.session import MqttSession
 
 
 class NotAdmitted(Exception):
-    """The client may not connect under the name it has."""
+    """The client may not connect under its name."""
 
 
 class InterceptedPublisher(Protocol):
-    """The connection's session, as an interceptor uses it."""
+    """The parts of a connection's handler that an interceptor uses."""
 
     name: str
     connection: MqttConnection
 
     def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
-        """Publish as the client's; answered to it under these packet identifiers."""
+        """Publish a run as the client's own. The client gets the answers under these packet identifiers."""
         ...
 
     def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
-        """Answer messages that are not published; before MQTT 5 an answer says no reason."""
+        """Answer messages that are not published. Before MQTT 5 an answer has no reason code."""
         ...
 
     def forget(self, packet_ids: Sequence[int]) -> None:
-        """Messages of QoS 2 that are not published are not answered either: they may come again."""
+        """Forget QoS 2 messages that are not published and get no answer. The client may send them again."""
         ...
 
     def flush_soon(self) -> None:
-        """Something is to be sent."""
+        """Send soon what was written."""
         ...
 
 
 class Interceptor:
-    """Of one connection. Steps in nowhere."""
+    """Interceptor of one connection; this one changes nothing."""
 
     __slots__ = ()
 
     def will(self, will: Will | None, grant: Grant | None) -> Will | None:
-        """The Will Message as it is to be published; None: none is."""
+        """Return the Will Message to publish; None: no will."""
         return will
 
     def published(self, event: PublishEvent) -> bool:
-        """True when the messages are dealt with; False leaves them to the session."""
+        """Return True if the messages are handled; False leaves them to the session."""
         return False
 
     def accepted(self, packet_ids: Sequence[int]) -> None:
-        """The session acknowledges these."""
+        """Called when the session acknowledges these messages."""
 
     def refused(self, packet_ids: Sequence[int], qos: int, why: Refusal) -> bool:
-        """True when the router's refusal is dealt with; False leaves it to the session. Not asked once the connection
-        is over."""
+        """Return True if the router's refusal is handled; False leaves it to the session.
+
+        Not called after the connection has ended.
+        """
         return False
 
     def subscribe(self, request: SubscriptionRequest) -> ReasonCode | None:
-        """The answer to a subscription that is dealt with; None leaves it to the session."""
+        """Return the answer to a subscription that is handled; None leaves it to the session."""
         return None
 
     def unsubscribe(self, pattern: str) -> bool:
-        """True when there was such a subscription among those dealt with here."""
+        """Return True if a subscription that is handled here was removed."""
         return False
 
     def pump(self) -> None:
-        """The client has room: deliver what waits for subscriptions dealt with here."""
+        """Deliver waiting messages of subscriptions that are handled here; the client has room."""
 
     def leave(self) -> None:
-        """The connection is over."""
+        """Called when the connection has ended."""
 
 
 class ClientAdmission:
-    """How one client connects. Changes nothing."""
+    """Admission of one client; this one changes nothing."""
 
     __slots__ = ()
 
     @property
     def keeps_session(self) -> bool:
-        """The session may outlive the connection, as the client wishes."""
+        """True if the session may outlive the connection."""
         return True
 
     @property
     def takes_will(self) -> bool:
-        """`Interceptor.will` deals with a will the client has no right to leave; else such a client is refused."""
+        """True if `Interceptor.will` handles a will that the client has no right to; else the client is refused."""
         return False
 
     def interceptor(self, publisher: InterceptedPublisher, session: MqttSession) -> Interceptor:
-        """For the connection, once the client has its session."""
+        """Return the interceptor of the connection, once the client has its session."""
         return PASS_THROUGH
 
 
 class Interception:
-    """Of one broker. Admits everybody, and changes nothing."""
+    """Interception of one broker; this one admits every client and changes nothing."""
 
     __slots__ = ()
 
     def admit(self, user: str | None, *, authenticated: bool) -> ClientAdmission:
-        """For a client that calls itself `user`, which is proven when it is `authenticated`; where nobody has to say
-        who he is, it is what CONNECT says. Raises NotAdmitted."""
+        """Return the admission of a client. Raises NotAdmitted.
+
+        `user` is the verified user if `authenticated`, else the user name of CONNECT.
+        """
         return UNCHANGED
 
 

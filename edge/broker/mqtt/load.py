@@ -1,4 +1,4 @@
-"""Moving averages of counters, for `$SYS/broker/load`: exponentially decayed, over 1, 5 and 15 minutes, per minute."""
+"""Load averages for `$SYS/broker/load`: rates per minute, exponentially decayed over 1, 5 and 15 minutes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LoadAverages:
         self._averages: dict[tuple[str, int], float] = {}
 
     def update(self, counts: Mapping[str, int], now: float) -> None:
-        """Take the counters as they are at `now`, in seconds. They began at 0: the first call begins the first period,
-        and what they counted before it belongs to that."""
+        """Process the counters at `now`, in seconds. The first call starts the first period, which includes all counts
+        before it."""
         before, self._updated_at = self._updated_at, now
         if before is None:
             self._counts = dict.fromkeys(counts, 0)

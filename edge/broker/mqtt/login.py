@@ -1,6 +1,6 @@
-"""Asks the gate who the client of one MQTT connection is: by certificate, by name and password, or with a mechanism.
+"""Authenticate the client of one MQTT connection: by certificate, name and password, or a SASL mechanism.
 
-It answers the machine as far as authentication goes; what a client may do is not its business.
+It answers CONNECT and AUTH as far as authentication is concerned. Authorization is the handler's task.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 
 
 class AdmittingSession(Protocol):
-    """Whom the client becomes once it is known."""
+    """The part of a connection's handler that takes over after authentication."""
 
     def admit(self, connect: ConnectEvent, proven: VerifiedIdentity | None, data: bytes | None = None) -> None:
-        """The client is who it says (None: nobody was asked); `data` goes out with CONNACK."""
+        """Admit the client; `proven` is None without authentication. `data` is sent with CONNACK."""
         ...
 
     def renewed(self, proven: VerifiedIdentity) -> bool:
-        """The client has authenticated again; False when it may not go on as this."""
+        """Process a re-authentication. Return False if the client may not continue as this user."""
         ...
 
     def handle(self, events: Sequence[Any]) -> None:
-        """Events of packets that waited."""
+        """Process events of packets that waited."""
         ...
 
     def flush_soon(self) -> None:
-        """Something is to be sent."""
+        """Send soon what was written."""
         ...
 
 
 class MqttLogin:
-    """Of one connection."""
+    """Authentication of one connection."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class MqttLogin:
         identity: str | None,
         source: str,
     ) -> None:
-        """`identity`: name in the verified certificate; `source`: address of the peer. Without a gate nobody is
-        asked."""
+        """`identity`: name in the verified certificate; `source`: address of the peer. Without a `gate` there is no
+        authentication."""
         self._gate = gate
         self._connection = connection
         self._session = session
@@ -59,10 +59,10 @@ class MqttLogin:
         self._exchange: SaslExchange | None = None
         self._open = False
 
-    def begin(self, connect: ConnectEvent) -> None:
-        """CONNACK waits for the verdict, and what the client sends meanwhile waits too."""
+    def start(self, connect: ConnectEvent) -> None:
+        """Authenticate the client of a CONNECT. Its further packets wait for the verdict, like CONNACK."""
         if self._connection.closed:
-            return  # it sent too much before the answer
+            return  # it sent too much before CONNACK
         gate, identity = self._gate, self._identity
         self._connect = connect
         method = connect.authentication_method
@@ -75,17 +75,17 @@ class MqttLogin:
         elif gate is None or gate.open:
             self._session.admit(connect, None)
         elif identity is not None and connect.username in (None, identity) and connect.password is None:
-            self._session.admit(connect, VerifiedIdentity(identity))  # TLS has proven it
+            self._session.admit(connect, VerifiedIdentity(identity))  # verified by TLS
         else:
             gate.check(connect.username, connect.password, partial(self._decided, connect), self._source)
 
-    def go_on(self, event: AuthenticateEvent) -> None:
-        """AUTH of the client: of the exchange under way, or the first of a new one (section 4.12.1)."""
+    def resume(self, event: AuthenticateEvent) -> None:
+        """Process an AUTH: of the current exchange, or the first of a re-authentication (section 4.12.1)."""
         connect = self._connect
         if event.again and self._gate is not None and connect is not None:
             self._open = True
             self._exchange = start_exchange(self._gate, connect.authentication_method or "", self._source)
-        if self._exchange is None:  # the method is not in force any more
+        if self._exchange is None:  # the method was disabled
             self._refuse(LoginVerdict.REFUSED)
         else:
             self._exchange.step(event.data, self._next)
@@ -93,7 +93,7 @@ class MqttLogin:
     def _next(self, step: Challenge | Authenticated | AuthenticationFailed) -> None:
         connection = self._connection
         if connection.closed or self._connect is None:
-            return  # the client did not wait
+            return  # the client has disconnected
         match step:
             case Challenge(data):
                 self._session.handle(connection.challenge(data))
@@ -117,7 +117,7 @@ class MqttLogin:
 
     def _decided(self, connect: ConnectEvent, verdict: LoginVerdict, proven: VerifiedIdentity | None) -> None:
         if self._connection.closed:
-            return  # the client did not wait
+            return  # the client has disconnected
         if proven is None:
             self._refuse(verdict)
         else:
@@ -125,7 +125,7 @@ class MqttLogin:
         self._session.flush_soon()
 
     def _refuse(self, verdict: LoginVerdict) -> None:
-        """[MQTT-4.12.0-4], on an open connection [MQTT-4.12.1-2]."""
+        """Refuse the client [MQTT-4.12.0-4], also on an open connection [MQTT-4.12.1-2]."""
         self._exchange = None
         if verdict is LoginVerdict.BUSY:
             reason = ReasonCode.SERVER_BUSY

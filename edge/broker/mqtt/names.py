@@ -1,7 +1,4 @@
-"""Topic names and topic filters: which strings are well-formed ones (MQTT 5 section 4.7, MQTT 3.1.1 section 4.7).
-
-Matching is the router's; this only says yes or no.
-"""
+"""Check topic names and topic filters (section 4.7 of MQTT 5 and of MQTT 3.1.1). Matching is in the router."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from edge.broker.message.mqtt_errors import ProtocolError
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 
 SHARE = "$share/"
-"""Start of a shared subscription's filter (MQTT 5 section 4.8.2)."""
+"""Prefix of the filter of a shared subscription (MQTT 5 section 4.8.2)."""
 
 
 def check_topic_name(topic: str, levels_max: int) -> None:
@@ -44,7 +41,7 @@ def check_topic_filter(topic_filter: str, levels_max: int) -> None:
 
 
 def check_subscription(topic_filter: str, levels_max: int, *, no_local: bool) -> None:
-    """As `check_topic_filter`; and ProtocolError (0x82) for No Local on a shared subscription [MQTT-3.8.3-4]."""
+    """Check a filter; also raise ProtocolError (0x82) for No Local on a shared subscription [MQTT-3.8.3-4]."""
     check_topic_filter(topic_filter, levels_max)
     if no_local and topic_filter.startswith(SHARE):
         raise ProtocolError("no local on a shared subscription")

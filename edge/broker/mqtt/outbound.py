@@ -1,7 +1,7 @@
-"""The hot path out: runs to PUBLISH packets, packet identifiers to acknowledgements, and what the client acknowledges.
+"""Sending hot path: turns runs into PUBLISH packets and processes the acknowledgements of the client.
 
-A delivery is encoded piece by piece (head, packet identifier, payload) and joined once when the driver asks; the head
-is made anew only when the length of the payload changes.
+A delivery is encoded in pieces (head, packet identifier, payload), which are joined once when the driver writes. The
+head is encoded again only if the length of the payload changes.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from edge.broker.mqtt.state import InFlight, SessionState
 
 _RETAIN_BIT, _DUP_BIT = 0x01, 0x08
 _HEAD_1, _HEAD_2 = Struct(">BBH").pack, Struct(">BBBH").pack
-"""First byte, remaining length of one byte or two, length of the topic name."""
+"""Encode first byte, remaining length of one or two bytes, and length of the topic name."""
 SHORT_LENGTH_MAX = 16_383
-"""Largest remaining length that takes two bytes."""
+"""Largest remaining length of two bytes."""
 ALIAS_ROOM_BYTES = 4
-"""What a topic alias adds to a packet that has the topic name as well: the property, and a byte of its length."""
+"""Bytes that a topic alias adds to a packet with a topic name: the property, and a byte of the properties' length."""
 
 
 def write_publishes(
     out: list[bytes], first: int, topic: bytes, *, middles: Iterable[bytes], between: int, bodies: Iterable[bytes]
 ) -> None:
-    """Append one PUBLISH a body to `out`: first byte, remaining length, `topic`, its middle, the body.
+    """Append one PUBLISH for each body to `out`: first byte, remaining length, `topic`, middle, body.
 
-    A middle is what stands between topic name and payload: packet identifier and properties, `between` bytes in all.
+    A middle consists of packet identifier and properties and has `between` bytes.
     """
     fixed = len(topic) + between
     size = -1
@@ -51,7 +51,7 @@ def write_publishes(
 
 
 def first_window(connect: ConnectEvent, state: SessionState, limits: Limits) -> int:
-    """Messages of QoS 1 and 2 that may be sent over a connection before its first; `limits`: inflight_max."""
+    """Return how many QoS 1 and 2 messages may be sent before the first one; `limits`: inflight_max is used."""
     return max(0, min(connect.receive_maximum, limits.inflight_max, state.free_packet_ids) - state.in_flight)
 
 
@@ -60,7 +60,7 @@ def _alias_property(alias: int) -> bytes:
 
 
 class PublishSender:
-    """PUBLISH packets to one client: window, packet identifiers, acknowledgements, sending again."""
+    """Sends PUBLISH packets to one client: window, packet identifiers, acknowledgements and resending."""
 
     __slots__ = (
         "_aliases", "_behind", "_inflight_max", "_inflight_most", "_largest", "_last_kept", "_out", "_packet_bytes_max",
@@ -68,40 +68,40 @@ class PublishSender:
     )  # fmt: skip
 
     def __init__(self, connect: ConnectEvent, state: SessionState, out: list[bytes], limits: Limits) -> None:
-        """`limits`: inflight_max counts here."""
+        """`limits`: inflight_max is used."""
         self._aliases = TopicAliases(connect.topic_alias_maximum) if connect.topic_alias_maximum else None
         self._version = connect.version
         self._state = state
         self._out = out
         self._inflight_max = self._inflight_most = min(connect.receive_maximum, limits.inflight_max)
         self._largest = 0
-        """Bytes of the largest message since none was in flight, where it narrows the window."""
+        """Size of the largest message that narrows the window, since no message was in flight."""
         self._packet_bytes_max = connect.maximum_packet_size
         self._unsent: list[int] | None = None
-        """Packet identifiers of the session to send again when the client has room, last one first; None: none."""
+        """Packet identifiers to send again when the client has room, last one first."""
         self._last_kept = 0
         """Packet identifier of the last kept message delivered over this connection."""
         self._behind: deque[tuple[int, Sequence[int]]] | None = None
-        """Messages that overtake no kept one: the identifier of the one before them, and theirs."""
+        """Messages that must not overtake a kept one: the identifier of the kept message, and theirs."""
 
     @property
     def window(self) -> int:
-        """Messages of QoS 1 and 2 that may be sent now."""
+        """Number of QoS 1 and 2 messages that may be sent now."""
         state = self._state
         if self._largest and not state.outgoing:
             self._largest, self._inflight_max = 0, self._inflight_most
         return max(0, min(self._inflight_max, state.free_packet_ids) - state.in_flight)
 
     def _narrow(self, largest: int) -> None:
-        """A message of this size is in flight: as many may be as take `INFLIGHT_BYTES_MAX` when all are as large."""
+        """Narrow the window for a message of this size, so that a full window has at most `INFLIGHT_BYTES_MAX`."""
         if largest > self._largest and largest * self._inflight_most > INFLIGHT_BYTES_MAX:
             self._largest = largest
             self._inflight_max = min(self._inflight_most, max(INFLIGHT_BYTES_MAX // largest, 1))
 
     def deliver(self, delivery: MqttDelivery, *, send: bool) -> Sequence[int]:
-        """Send one PUBLISH a message, as new ones; returns the indexes of those larger than the client takes.
+        """Send one new PUBLISH for each message. Return the indexes of messages that are too large for the client.
 
-        With `send` false the messages only enter the session, to be sent when it is resumed.
+        Without `send` the messages only enter the session, to be sent when it resumes.
         """
         bodies: Sequence[bytes] = delivery.run.bodies
         if send and len(bodies) == 1 and self._deliver_one(delivery, bodies[0]):
@@ -125,7 +125,7 @@ class PublishSender:
             return skipped
         send = send and not delivery.kept
         if send and len(indexes) > self.window:
-            raise LocalError(f"{len(indexes)} messages delivered into a window of {self.window}")
+            raise LocalError(f"{len(indexes)} messages exceed the window of {self.window}")
         ids = self._state.reserve(len(indexes))
         self._narrow(largest)
         self._state.outgoing.update(zip(ids, zip(repeat(delivery), indexes, strict=False), strict=False))
@@ -148,9 +148,11 @@ class PublishSender:
         return skipped
 
     def deliver_all(self, runs: Sequence[Run], alike: MqttDelivery, ids: int) -> bool:
-        """Send one PUBLISH for each message of these, `ids` of them above QoS 0, as new ones; `alike` is their delivery
-        but for the run, with the highest QoS. False, and nothing was sent, where there is more to look at than to write
-        them: one has properties of its own, is retained, of QoS 2 or in AMQP's encoding, or is longer."""
+        """Send one new PUBLISH for each message of these runs with one call of C; `ids` of them are above QoS 0.
+
+        `alike` is their delivery with the highest QoS; only the run differs. Return False and send nothing if one
+        message has properties, is retained, of QoS 2, in AMQP's encoding, or too long.
+        """
         if self._aliases is not None or self._last_kept:
             return False
         block = b""
@@ -175,7 +177,7 @@ class PublishSender:
         return True
 
     def _deliver_one(self, delivery: MqttDelivery, body: bytes) -> bool:
-        """Send the only message of a run; False when there is more to look at than to write it."""
+        """Send a run of one message; return False if it needs the full path of `deliver`."""
         address = delivery.run.address
         if self._aliases is not None or self._last_kept or delivery.kept or "\0" in address:
             return False
@@ -191,7 +193,7 @@ class PublishSender:
             head = _HEAD_2(first, size & 127 | 128, size >> 7, len(topic)) + topic
         if delivery.qos:
             if not self.window:
-                raise LocalError("a message delivered into no window")
+                raise LocalError("a message exceeds the window of 0")
             packet_id = self._state.reserve_one()
             self._state.outgoing[packet_id] = (delivery, 0)
             self._out += (head, packet_id.to_bytes(2, "big") + block, body)
@@ -200,9 +202,9 @@ class PublishSender:
         return True
 
     def resume(self) -> list[InFlight]:
-        """Send again what the session has in flight, PUBREL first, both in their order [MQTT-4.4.0-1].
+        """Send again what the session has in flight, in order, with PUBREL first [MQTT-4.4.0-1].
 
-        Returns the messages that are larger than the client takes now, which are not sent [MQTT-3.1.2-24].
+        Return the messages that are too large for the client now; they are not sent [MQTT-3.1.2-24].
         """
         state = self._state
         if state.released:
@@ -220,7 +222,7 @@ class PublishSender:
         return dropped
 
     def send_committed(self, packet_ids: Sequence[int]) -> None:
-        """The disk knows of these: send their PUBLISH for the first time, or their PUBREL, and what waits behind."""
+        """Send PUBLISH or PUBREL of these committed packet identifiers, and the messages that wait behind them."""
         state, behind = self._state, self._behind
         released: list[int] = []
         for packet_id in packet_ids:
@@ -238,18 +240,18 @@ class PublishSender:
             self._out.append(encode_acknowledgements(PUBREL, released))
 
     def fits(self, delivery: MqttDelivery, index: int) -> bool:
-        """The client takes a packet of this size, with a packet identifier and its full topic name."""
+        """Return True if the message is not too large for the client, with packet identifier and full topic name."""
         _, topic, block = self._head(delivery)
         return len(delivery.run.bodies[index]) <= self._room(len(topic) + len(block) + 2)
 
     def send_again(self, packet_id: int) -> None:
-        """Send a message of the session once more."""
+        """Send a message of the session again, with DUP."""
         self._send_one(packet_id, _DUP_BIT)
 
-    # --- what the client answers ------------------------------------------------------------------------------
+    # --- answers of the client ----------------------------------------------------------------------------------
 
     def puback(self, packet_ids: Sequence[int], done: list[InFlight]) -> None:
-        """PUBACK for these; what they stand for is appended to `done`."""
+        """Process PUBACK for these packet identifiers; append their messages to `done`."""
         outgoing = self._state.outgoing
         for packet_id in packet_ids:
             entry = outgoing.get(packet_id)
@@ -258,13 +260,13 @@ class PublishSender:
                 done.append(entry)
             elif entry is not None or packet_id in self._state.released:
                 raise ProtocolError("PUBACK for a message of QoS 2")
-            # else acknowledged before: nothing to do
+            # else it was acknowledged before
         if self._unsent:
             self._send_again(self._unsent)
 
     def pubrec(self, packet_ids: Sequence[int], received: list[int]) -> None:
-        """PUBREC without an error for these: answer PUBREL. For messages kept on disk that has to wait: they are
-        appended to `received`."""
+        """Process PUBREC without an error: answer PUBREL. Append messages that are kept on disk to `received`; their
+        PUBREL follows after the commit."""
         state = self._state
         known: list[int] = []
         unknown: list[int] = []
@@ -280,7 +282,7 @@ class PublishSender:
                     state.awaiting_commit[packet_id] = None
                     received.append(packet_id)
             if packet_id in state.awaiting_commit:
-                continue  # PUBREL follows when the disk knows of it
+                continue  # PUBREL follows after the commit
             if packet_id in state.released or self._version < 5:
                 known.append(packet_id)
             else:
@@ -292,7 +294,7 @@ class PublishSender:
             raise violation
 
     def pubrec_refused(self, packet_id: int, done: list[InFlight]) -> None:
-        """PUBREC with an error: the client is done with the message (MQTT 5 section 4.3.3)."""
+        """Process PUBREC with an error, which ends the exchange (MQTT 5 section 4.3.3)."""
         entry = self._state.outgoing.pop(packet_id, None)
         if entry is not None:
             self._state.awaiting_commit.pop(packet_id, None)
@@ -301,7 +303,7 @@ class PublishSender:
             self._send_again(self._unsent)
 
     def pubcomp(self, packet_ids: Sequence[int], done: list[InFlight]) -> None:
-        """PUBCOMP for these."""
+        """Process PUBCOMP for these packet identifiers; append their messages to `done`."""
         released = self._state.released
         for packet_id in packet_ids:
             entry = released.pop(packet_id, None)
@@ -314,17 +316,17 @@ class PublishSender:
         if self._unsent:
             self._send_again(self._unsent)
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------
 
     def _head(self, delivery: MqttDelivery) -> tuple[int, bytes, bytes]:
-        """First byte, topic name with its length, properties with their length."""
+        """Return first byte, topic name with its length, and properties with their length."""
         run = delivery.run
         first = 0x30 | delivery.qos << 1 | (_RETAIN_BIT if delivery.retain else 0)
         topic = encode_string(run.address)
         return first, topic, b"" if self._version < 5 else self._block(delivery)
 
     def _block(self, delivery: MqttDelivery) -> bytes:
-        """Properties with their length (MQTT 5)."""
+        """Return the properties with their length (MQTT 5)."""
         properties = delivery.run.properties
         if not delivery.identifiers and not properties:
             return b"\0"
@@ -340,10 +342,10 @@ class PublishSender:
         delivery: MqttDelivery,
         bodies: Sequence[bytes],
     ) -> tuple[Sequence[bytes], bytes, bytes]:
-        """Bodies, topic name and properties to go on with: under an alias where there is one.
+        """Return bodies, topic name and properties to send, with the alias of the topic if it has one.
 
-        A topic whose alias is new takes it to the client with the first of the messages, which is sent here; not when
-        that would make the packet larger than the client takes.
+        The first message with a new alias is sent here, with both topic name and alias, unless it would be too large
+        for the client.
         """
         aliases = self._aliases
         if aliases is None or len(topic) < ALIAS_TOPIC_BYTES_MIN + 2:
@@ -362,7 +364,7 @@ class PublishSender:
         return bodies, b"\0\0", block
 
     def _room(self, fixed: int) -> int:
-        """Largest payload of a packet whose variable header takes `fixed` bytes."""
+        """Return the largest payload of a packet with a variable header of `fixed` bytes."""
         limit = self._packet_bytes_max
         for length_bytes, length_max in ((1, 127), (2, 16_383), (3, 2_097_151), (4, 268_435_455)):
             if limit - 1 - length_bytes <= length_max:
@@ -370,7 +372,7 @@ class PublishSender:
         return 268_435_455 - fixed
 
     def _waits(self, packet_id: int) -> bool:
-        """Its PUBLISH waits for the disk."""
+        """Return True while its PUBLISH waits for the commit."""
         return packet_id in self._state.awaiting_commit and packet_id in self._state.outgoing
 
     def _send_again(self, unsent: list[int]) -> None:
@@ -383,7 +385,7 @@ class PublishSender:
                 sent += 1
 
     def _send_one(self, packet_id: int, dup: int) -> None:
-        """PUBLISH of one message in flight, under its full topic name."""
+        """Send the PUBLISH of one message in flight, with its full topic name."""
         entry = self._state.outgoing.get(packet_id)
         if entry is None:
             return

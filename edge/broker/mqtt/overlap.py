@@ -1,11 +1,11 @@
 """Overlapping subscriptions of one client: one copy for all of them (MQTT 5 section 3.3.4).
 
-Messages reach a client over two ways. Live copies of one message arrive together, so a route that finds several live
-subscriptions of a client offers the message to one `Overlap` in their place. Stored copies arrive through one cursor a
-subscription, in their own time: the first to come is sent in the name of all, and its position is remembered so that
-the others are done with when they come. Nothing is lost by that: the copy that was sent stays un-acknowledged in its
-own cursor until the client has it. What is forgotten (a restart, `limits.OVERLAP_RANGES_MAX`) arrives as one copy a
-subscription, each with its own identifier, which the standard allows as well.
+Messages reach a client in two ways. Live copies of a message arrive together, so a route with several live
+subscriptions of a client offers the message to one `Overlap` instead. Stored copies arrive later, through one cursor
+for each subscription. The first copy is sent for all subscriptions, and its position is remembered; the other copies
+are settled without being sent. No message is lost, as the sent copy stays unacknowledged in its cursor until the client
+has it. After a restart or beyond `limits.OVERLAP_RANGES_MAX` each subscription sends its own copy with its identifier,
+which the standard allows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edge.broker.router.live_subscriptions import LiveSink
 
 
 class MergedOptions(NamedTuple):
-    """What several subscriptions ask for together."""
+    """Combined options of several subscriptions."""
 
     qos: int
     identifiers: tuple[int, ...]
@@ -46,7 +46,7 @@ class OverlapMember(Consumer, Protocol):
 
     @property
     def client_overlaps(self) -> Overlaps:
-        """The overlapping subscriptions of its client."""
+        """Overlapping subscriptions of its client."""
         ...
 
     def mark_overlap(self, *, overlaps: bool = True) -> None:
@@ -54,11 +54,11 @@ class OverlapMember(Consumer, Protocol):
         ...
 
     def merged(self, combined: MergedOptions, live: Joinable) -> OverlapMember:
-        """Make a subscriber with the options of several, and have it join this live subscription."""
+        """Create a subscriber with combined options that joins this live subscription."""
         ...
 
     def pump(self) -> None:
-        """Deliver what is waiting."""
+        """Deliver waiting messages."""
         ...
 
 
@@ -68,7 +68,7 @@ class Overlap:
     __slots__ = ("_client_id", "_others", "_own", "_stored")
 
     def __init__(self, overlaps: Overlaps, members: Sequence[OverlapMember], pool: WaitingPool) -> None:
-        """`members` of one client in the order they were made."""
+        """`members`: subscriptions of one client, oldest first."""
         self._client_id = overlaps.client_id
         local = [member for member in members if not member.request.no_local]
         self._others = overlaps.merged_subscription(members, pool)
@@ -76,7 +76,7 @@ class Overlap:
         self._stored = (any(m.durable is not None for m in local), any(m.durable is not None for m in members))
 
     def offer(self, offer: LiveOffer) -> None:
-        """Deliver each run once; above QoS 0 a durable subscription among them does it, in the name of all."""
+        """Deliver each run once. Above QoS 0 a durable subscription among the members delivers it for all."""
         for run, origin in zip(offer.runs, offer.origins, strict=True):
             own = is_from(run, self._client_id)
             if run.qos and self._stored[0 if own else 1]:
@@ -92,18 +92,18 @@ class Overlaps:
     __slots__ = ("_combined", "_many", "_merged", "_sent", "_subscribers", "client_id")
 
     def __init__(self, client_id: str, subscribers: Mapping[str, OverlapMember]) -> None:
-        """`subscribers` are those of the client by filter, kept up to date by the session."""
+        """`subscribers`: those of the client by filter; the session updates them."""
         self.client_id = client_id
         self._subscribers = subscribers
         self._many = False
-        """All count as overlapping, as there are too many to compare."""
+        """There are too many subscriptions to compare, so all count as overlapping."""
         self._merged: dict[tuple[str, ...], tuple[OverlapMember, TransientSubscription]] = {}
         self._combined: dict[tuple[str, bool], MergedOptions] = {}
         self._sent: dict[int, Ranges] = {}
-        """Positions sent already for a subscription that overlaps with another, by log."""
+        """Positions that were sent for one of several overlapping subscriptions, by log."""
 
     def changed(self, pattern: str) -> None:
-        """A subscription was made, replaced or removed: look anew at what it overlaps with."""
+        """Update the overlaps after a subscription was created, replaced or removed."""
         self._combined.clear()
         for filters in [filters for filters in self._merged if pattern in filters]:
             subscriber, subscription = self._merged.pop(filters)
@@ -117,7 +117,7 @@ class Overlaps:
         self._many = len(subscribers) > OVERLAP_CHECKED_MAX
         if self._many:
             for each in subscribers:
-                each.mark_overlap()  # where it is not so, looking costs time and changes nothing
+                each.mark_overlap()  # where it does not overlap this only costs time
             return
         changed = next((each for each in subscribers if each.request.filter == pattern), None)
         if changed is None:
@@ -128,17 +128,17 @@ class Overlaps:
                 changed.mark_overlap()
 
     def merged_subscribers(self) -> list[OverlapMember]:
-        """The subscribers that stand for several live ones."""
+        """Return the subscribers that deliver for several live subscriptions."""
         return [subscriber for subscriber, _ in self._merged.values()]
 
     def clear_merged(self) -> None:
-        """The client is away: what was waiting for it is gone with its live subscriptions."""
+        """Leave the merged live subscriptions when the client disconnects."""
         for subscriber, subscription in self._merged.values():
             subscription.leave(subscriber)
         self._merged.clear()
 
     def merged_subscription(self, members: Sequence[OverlapMember], pool: WaitingPool) -> TransientSubscription:
-        """The subscription that delivers in the name of these; made once for the same filters."""
+        """Return the subscription that delivers for these members; there is one for each combination of filters."""
         filters = tuple(member.request.filter for member in members)
         found = self._merged.get(filters)
         if found is None:
@@ -149,7 +149,7 @@ class Overlaps:
         return found[1]
 
     def combined(self, run: Run) -> MergedOptions:
-        """What the client's subscriptions that match a run ask for together."""
+        """Return the combined options of the client's subscriptions that match a run."""
         own = is_from(run, self.client_id)
         key = (run.address, own)
         found = self._combined.get(key)
@@ -166,9 +166,8 @@ class Overlaps:
             found = self._combined[key] = _combine(members)
         return found
 
-    def sort_out(self, log: int, stored: Stored) -> Iterator[tuple[Stored, bool]]:
-        """The parts of a stored run, in order, with whether another subscription has sent them; those that are not
-        count as sent from now on."""
+    def split_sent(self, log: int, stored: Stored) -> Iterator[tuple[Stored, bool]]:
+        """Yield the parts of a stored run, with True if another subscription has sent them. Mark all as sent."""
         sent = self._sent.setdefault(log, Ranges())
         first, last = stored.position, stored.position + len(stored.run.bodies) - 1
         at = first
@@ -183,8 +182,8 @@ class Overlaps:
         if len(sent) > OVERLAP_RANGES_MAX:
             sent.remove(0, next(iter(sent))[1])
 
-    def take_back(self, log: int, first: int, last: int) -> None:
-        """What `sort_out` was given of these was not sent after all."""
+    def mark_unsent(self, log: int, first: int, last: int) -> None:
+        """Undo `split_sent` for positions that were not sent after all."""
         if log in self._sent:
             self._sent[log].remove(first, last)
 
@@ -198,7 +197,7 @@ def _combine(members: Sequence[OverlapMember]) -> MergedOptions:
 
 
 def merge_live(live: Sequence[TransientSubscription], pool: WaitingPool) -> Sequence[LiveSink]:
-    """Live subscriptions of one address, those of one client that overlap as one."""
+    """Merge the overlapping live subscriptions of each client at one address."""
     by_client: dict[Overlaps, list[OverlapMember]] = {}
     for subscription in live:
         subscriber = _overlapping(subscription)
@@ -220,7 +219,7 @@ def merge_live(live: Sequence[TransientSubscription], pool: WaitingPool) -> Sequ
 
 
 def _overlapping(subscription: TransientSubscription) -> OverlapMember | None:
-    """Its consumer when that is an MQTT subscriber which overlaps with another one of its client."""
+    """Return its consumer if that is an MQTT subscriber that overlaps with another of its client."""
     if subscription.share_name is not None or not subscription.group:
         return None
     consumer = subscription.group.consumers[0]

@@ -1,4 +1,4 @@
-"""Every control packet of MQTT 3.1, 3.1.1 and 5 as a frozen struct: bytes to packet and back.
+"""Control packets of MQTT 3.1, 3.1.1 and 5 as frozen structs, with encoder and decoder.
 
 `encode` is complete in both directions, so a client (a test, a simulator) can be written with it. The server's hot
 path (`inbound`, `outbound`) reads and writes PUBLISH and the two byte acknowledgements without these structs; the
@@ -27,17 +27,17 @@ DUP = 0x08
 
 
 class Packet(Protocol):
-    """What all packets have in common."""
+    """Interface of all packets."""
 
     kind: ClassVar[PacketType]
 
     def encode(self, version: int) -> bytes:
-        """The whole packet as `version` (3, 4, 5) has it; ValueError when it cannot be said there."""
+        """Encode the packet for `version` (3, 4, 5). Raises ValueError if the version cannot express it."""
         ...
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> Self:
-        """The packet with this variable header, payload and low four bits of its first byte.
+        """Decode variable header and payload; `flags` are the low four bits of the first byte.
 
         Raises MalformedPacket or ProtocolError.
         """
@@ -45,7 +45,7 @@ class Packet(Protocol):
 
 
 def packet_identifier(reader: PacketReader) -> int:
-    """A packet identifier, which is never 0 [MQTT-2.2.1-3] (3.1.1: [MQTT-2.3.1-1])."""
+    """Read a packet identifier, which must not be 0 [MQTT-2.2.1-3] (3.1.1: [MQTT-2.3.1-1])."""
     value = reader.integer(2)
     if not value:
         raise ProtocolError("packet identifier 0")
@@ -53,7 +53,7 @@ def packet_identifier(reader: PacketReader) -> int:
 
 
 def _check_reserved(flags: int, expected: int, version: int, kind: PacketType) -> None:
-    # MQTT 3.1 leaves these bits unused, and its clients set DUP when they send a packet again (section 2.1.2).
+    # MQTT 3.1 does not use these bits, and its clients set DUP when they resend a packet (section 2.1.2).
     if flags != expected and version > 3:
         raise MalformedPacket(f"reserved bits of {kind.name}")
 
@@ -72,7 +72,7 @@ class Publish(msgspec.Struct, frozen=True):
     properties: Properties = NONE
 
     def encode(self, version: int) -> bytes:
-        """The whole packet."""
+        """Encode the packet."""
         return frame(
             0x30 | (DUP if self.dup else 0) | self.qos << 1 | self.retain,
             encode_string(self.topic),
@@ -83,7 +83,7 @@ class Publish(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> Publish:
-        """Whether the topic name is one, its taker finds out."""
+        """Decode the packet. The caller checks the topic name."""
         qos = flags >> 1 & 3
         dup = bool(flags & DUP)
         if qos == 3:
@@ -98,7 +98,7 @@ class Publish(msgspec.Struct, frozen=True):
 
 @hides("properties")
 class _Acknowledgement(msgspec.Struct, frozen=True):
-    """What PUBACK, PUBREC, PUBREL and PUBCOMP share (sections 3.4 to 3.7)."""
+    """Common part of PUBACK, PUBREC, PUBREL and PUBCOMP (sections 3.4 to 3.7)."""
 
     kind: ClassVar[PacketType]
     low_bits: ClassVar[int] = 0
@@ -108,7 +108,7 @@ class _Acknowledgement(msgspec.Struct, frozen=True):
     properties: Properties = NONE
 
     def encode(self, version: int) -> bytes:
-        """The whole packet, in its shortest form."""
+        """Encode the packet in its shortest form."""
         first = self.kind << 4 | self.low_bits
         head = self.packet_id.to_bytes(2, "big")
         if version < 5 or (not self.reason and self.properties is NONE):
@@ -118,7 +118,7 @@ class _Acknowledgement(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> Self:
-        """Raises MalformedPacket or ProtocolError."""
+        """Decode the packet. Raises MalformedPacket or ProtocolError."""
         _check_reserved(flags, cls.low_bits, version, cls.kind)
         packet_id = packet_identifier(reader)
         reason, properties = R.SUCCESS, NONE
@@ -169,7 +169,7 @@ class PubComp(_Acknowledgement, frozen=True):
 
 @hides("properties")
 class Subscribe(msgspec.Struct, frozen=True):
-    """SUBSCRIBE (section 3.8); the subscription options beyond QoS are MQTT 5's."""
+    """SUBSCRIBE (section 3.8). Subscription options other than QoS require MQTT 5."""
 
     kind: ClassVar[PacketType] = PacketType.SUBSCRIBE
     packet_id: int
@@ -177,7 +177,7 @@ class Subscribe(msgspec.Struct, frozen=True):
     properties: Properties = NONE
 
     def encode(self, version: int) -> bytes:
-        """The whole packet."""
+        """Encode the packet."""
         parts = [self.packet_id.to_bytes(2, "big"), props.encode(self.properties, self.kind) if version == 5 else b""]
         for request in self.requests:
             options = request.qos
@@ -188,7 +188,7 @@ class Subscribe(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> Subscribe:
-        """Whether the filters are well-formed, its taker finds out."""
+        """Decode the packet. The caller checks the filters."""
         _check_reserved(flags, 2, version, cls.kind)
         packet_id = packet_identifier(reader)
         properties = props.decode(reader, cls.kind) if version == 5 else NONE
@@ -210,7 +210,7 @@ def _request(topic_filter: str, options: int, version: int) -> SubscriptionReque
     qos = options & 3
     if qos == 3:
         raise ProtocolError("subscription with QoS 3")
-    if version == 3:  # MQTT 3.1 section 3.8: the upper six bits are not used
+    if version == 3:  # MQTT 3.1 section 3.8: the upper six bits are unused
         return SubscriptionRequest(topic_filter, qos)
     if options & (0xFC if version == 4 else 0xC0):
         raise MalformedPacket("reserved bits of the subscription options")
@@ -230,13 +230,13 @@ class SubAck(msgspec.Struct, frozen=True):
     properties: Properties = NONE
 
     def encode(self, version: int) -> bytes:
-        """The whole packet."""
+        """Encode the packet."""
         head = self.packet_id.to_bytes(2, "big")
         return frame(0x90, head, props.encode(self.properties, self.kind) if version == 5 else b"", bytes(self.codes))
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> SubAck:
-        """Raises MalformedPacket or ProtocolError."""
+        """Decode the packet. Raises MalformedPacket or ProtocolError."""
         _check_reserved(flags, 0, version, cls.kind)
         packet_id = packet_identifier(reader)
         properties = props.decode(reader, cls.kind) if version == 5 else NONE
@@ -275,14 +275,14 @@ class Unsubscribe(msgspec.Struct, frozen=True):
     properties: Properties = NONE
 
     def encode(self, version: int) -> bytes:
-        """The whole packet."""
+        """Encode the packet."""
         head = self.packet_id.to_bytes(2, "big")
         block = props.encode(self.properties, self.kind) if version == 5 else b""
         return frame(0xA2, head, block, *map(encode_string, self.filters))
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> Unsubscribe:
-        """Whether the filters are well-formed, its taker finds out."""
+        """Decode the packet. The caller checks the filters."""
         _check_reserved(flags, 2, version, cls.kind)
         packet_id = packet_identifier(reader)
         properties = props.decode(reader, cls.kind) if version == 5 else NONE
@@ -297,7 +297,7 @@ class Unsubscribe(msgspec.Struct, frozen=True):
 
 @hides("properties")
 class UnsubAck(msgspec.Struct, frozen=True):
-    """UNSUBACK (section 3.11); `codes` came with MQTT 5."""
+    """UNSUBACK (section 3.11). `codes` require MQTT 5."""
 
     kind: ClassVar[PacketType] = PacketType.UNSUBACK
     packet_id: int
@@ -305,7 +305,7 @@ class UnsubAck(msgspec.Struct, frozen=True):
     properties: Properties = NONE
 
     def encode(self, version: int) -> bytes:
-        """The whole packet."""
+        """Encode the packet."""
         head = self.packet_id.to_bytes(2, "big")
         if version < 5:
             return frame(0xB0, head)
@@ -313,7 +313,7 @@ class UnsubAck(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> UnsubAck:
-        """Raises MalformedPacket or ProtocolError."""
+        """Decode the packet. Raises MalformedPacket or ProtocolError."""
         _check_reserved(flags, 0, version, cls.kind)
         packet_id = packet_identifier(reader)
         properties = props.decode(reader, cls.kind) if version == 5 else NONE
@@ -326,17 +326,17 @@ class UnsubAck(msgspec.Struct, frozen=True):
 
 
 class _Ping(msgspec.Struct, frozen=True):
-    """What PINGREQ and PINGRESP share: nothing but a first byte."""
+    """Common part of PINGREQ and PINGRESP, which have no content."""
 
     kind: ClassVar[PacketType]
 
     def encode(self, version: int) -> bytes:
-        """The whole packet."""
+        """Encode the packet."""
         return bytes((self.kind << 4, 0))
 
     @classmethod
     def decode(cls, reader: PacketReader, flags: int, version: int) -> Self:
-        """Raises MalformedPacket."""
+        """Decode the packet. Raises MalformedPacket."""
         _check_reserved(flags, 0, version, cls.kind)
         reader.finish()
         return cls()
@@ -362,7 +362,10 @@ _BY_KIND: dict[int, type[Packet]] = {each.kind: each for each in _CLASSES}
 
 
 def decode(first: int, body: bytes, version: int) -> Packet:
-    """The packet with this first byte, and variable header and payload; MalformedPacket or ProtocolError."""
+    """Decode a packet from its first byte and the bytes behind the fixed header.
+
+    Raises MalformedPacket or ProtocolError.
+    """
     cls = _BY_KIND.get(first >> 4)
     if cls is None:
         raise MalformedPacket("packet type 0")

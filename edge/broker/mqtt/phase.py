@@ -1,4 +1,4 @@
-"""Where the server's end of one MQTT connection stands: the table of what may come there, and of what follows.
+"""Phases of one MQTT connection on the server: which packets are allowed in each, and which phase follows.
 
     CONNECTING ──CONNECT──▶ DECIDING ──ACCEPT──▶ OPEN
         │                    │    ▲ │              │
@@ -7,9 +7,9 @@
         │            AUTHENTICATING │              ▼
         └─────────CLOSE───────┴─────┴─▶ REFUSED   CLOSED
 
-`PACKETS` says of every packet a client may send what it leads to, or which statement of the standard it breaks. In a
-phase without a row nothing of the client is looked at: what comes in DECIDING waits there (section 3.1.4). `STEPS` says
-the same of what we do ourselves; what is not in it is an error of our own. What an AUTH means, `authentication` says.
+`PACKETS` gives the next phase for every packet of a client, or the statement of the standard that the packet violates.
+In a phase without a row no packet is read: packets in DECIDING wait (section 3.1.4). `STEPS` gives the next phase for
+our own actions; a missing one is a bug of ours. `authentication` has the states of AUTH.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from edge.broker.message.mqtt_wire import PacketType
 
 
 class ConnectionPhase(enum.Enum):
-    """Where a connection stands."""
+    """Phase of a connection."""
 
     CONNECTING = "waiting for CONNECT"
     DECIDING = "waiting for the session's answer to CONNECT, or to AUTH before CONNACK"
@@ -35,16 +35,16 @@ class ConnectionPhase(enum.Enum):
 
 
 class ConnectionStep(enum.Enum):
-    """What we do, and no packet asks for."""
+    """Actions of the server."""
 
     ACCEPT = "CONNACK"
-    CHALLENGE = "AUTH that asks the client to go on, before CONNACK"
+    CHALLENGE = "AUTH that asks the client to continue, before CONNACK"
     REFUSE = "CONNACK with an error"
-    CLOSE = "the network connection ends, whoever ended it"
+    CLOSE = "the network connection ends, closed by either side"
 
 
 class Violation(NamedTuple):
-    """Why a packet may not come: the normative statement, in words, and as an error (its reason code: section 2.4)."""
+    """Why a packet is not allowed: normative statement, text, and error class with its reason code (section 2.4)."""
 
     clause: str
     text: str
@@ -56,7 +56,7 @@ _SECOND: Final = Violation("MQTT-3.1.0-2", "a second CONNECT")
 _EARLY: Final = Violation("MQTT-3.1.2-30", "neither AUTH nor DISCONNECT before CONNACK")
 _DIRECTION: Final = Violation("MQTT 5 table 2-1", "{kind} from a client")
 _RESERVED: Final = Violation("MQTT 5 table 2-1", "packet type 0", MalformedPacket)
-_MQTT_5: Final = Violation("MQTT 3.1.1 table 2.1", "packet type 15 came with MQTT 5", MalformedPacket)
+_MQTT_5: Final = Violation("MQTT 3.1.1 table 2.1", "packet type 15 before MQTT 5", MalformedPacket)
 
 _P = PacketType
 PACKETS: Final[Mapping[ConnectionPhase, Mapping[PacketType, ConnectionPhase | Violation]]] = {
@@ -88,7 +88,7 @@ PACKETS: Final[Mapping[ConnectionPhase, Mapping[PacketType, ConnectionPhase | Vi
         _P.AUTH: ConnectionPhase.OPEN,
     },
 }
-"""What a packet leads to. Before MQTT 5 there is no AUTH: see `after_packet`."""
+"""Phase that follows a packet. Before MQTT 5 there is no AUTH: see `after_packet`."""
 
 STEPS: Final[Mapping[ConnectionPhase, Mapping[ConnectionStep, ConnectionPhase]]] = {
     ConnectionPhase.CONNECTING: {ConnectionStep.CLOSE: ConnectionPhase.REFUSED},
@@ -108,22 +108,24 @@ STEPS: Final[Mapping[ConnectionPhase, Mapping[ConnectionStep, ConnectionPhase]]]
 }
 
 ENDED: Final = (ConnectionPhase.REFUSED, ConnectionPhase.CLOSED)
-"""The socket is to be closed; nothing is read any more, and whatever the session still says is of no consequence."""
+"""The socket is to be closed. Nothing is read any more, and calls of the session have no effect."""
 READING: Final = tuple(PACKETS)[::-1]
-"""Packets are looked at; the busiest phase first."""
+"""Phases in which packets are read, the busiest first."""
 BEFORE_OPEN: Final = {
     ConnectionPhase.CONNECTING: 0.0,
     ConnectionPhase.DECIDING: LOGIN_WAIT_S_MAX,
     ConnectionPhase.AUTHENTICATING: 0.0,
 }
-"""The time until CONNACK is limited: seconds that are added to the client's while it waits for us."""
+"""Phases with a time limit, and seconds added to it while the client waits for us."""
 OPENED: Final = (ConnectionPhase.OPEN, ConnectionPhase.CLOSED)
-"""The session has its connection, or had it."""
+"""Phases after CONNACK."""
 
 
 def after_packet(phase: ConnectionPhase, kind: int, version: int) -> ConnectionPhase:
-    """Where a packet of this type (the high four bits of its first byte) leads to. Raises MalformedPacket or
-    ProtocolError for one that may not come."""
+    """Return the phase that follows a packet of this type (the high four bits of its first byte).
+
+    Raises MalformedPacket or ProtocolError if the packet is not allowed.
+    """
     follows = PACKETS[phase][PacketType(kind)]
     if phase is ConnectionPhase.OPEN and kind == PacketType.AUTH and version < 5:
         follows = _MQTT_5
@@ -133,15 +135,17 @@ def after_packet(phase: ConnectionPhase, kind: int, version: int) -> ConnectionP
 
 
 def check_first_byte(phase: ConnectionPhase, first: int) -> None:
-    """Before CONNACK the first byte of a packet is judged as soon as it is there: a client that speaks another protocol
-    (TLS begins with 0x16) is not waited for. Raises MalformedPacket or ProtocolError."""
+    """Check the first byte of a packet before CONNACK, to detect other protocols early (TLS begins with 0x16).
+
+    Raises MalformedPacket or ProtocolError.
+    """
     after_packet(phase, first >> 4, 5)
     if phase is ConnectionPhase.CONNECTING and first & 15:
         raise MalformedPacket("reserved bits of CONNECT")
 
 
 def after_step(phase: ConnectionPhase, step: ConnectionStep) -> ConnectionPhase:
-    """Where a step of ours leads to. Raises LocalError for one that may not be taken."""
+    """Return the phase that follows an action of the server. Raises LocalError if it is not allowed."""
     follows = STEPS[phase].get(step)
     if follows is None:
         raise LocalError(f"{step.name} while {phase.value}")

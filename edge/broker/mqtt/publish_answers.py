@@ -1,4 +1,4 @@
-"""Answers to a client's PUBLISH packets: what the router decided, as PUBACK, PUBREC or the end of the connection."""
+"""Send the router's decision on a client's messages: PUBACK, PUBREC or the end of the connection."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ log = logging.getLogger(__name__)
 
 
 class PublishAnswers:
-    """Answers what one connection published. QoS 2 messages are answered over the connection that the session has at
-    that time: the client may have sent them again over a new one (MQTT 5 section 4.3.3)."""
+    """Answers the messages that one connection published.
+
+    QoS 2 messages are answered over the current connection of the session, as the client may have sent them again
+    over a new one (MQTT 5 section 4.3.3).
+    """
 
     __slots__ = ("_attachment", "_interceptor", "_on_disk", "_session")
 
@@ -30,7 +33,7 @@ class PublishAnswers:
         self._on_disk = on_disk
 
     def accept(self, tokens: Sequence[int], reason: ReasonCode) -> None:
-        """Acknowledge messages. A client of an older version than MQTT 5 reads no reason."""
+        """Acknowledge messages. A client before MQTT 5 gets no reason code."""
         for alike in by_qos(tokens):
             packet_ids, qos = packet_ids_of(alike), qos_of(alike)
             if qos == 2:
@@ -42,13 +45,13 @@ class PublishAnswers:
         self._flush()
 
     def mark_unstored(self, tokens: Sequence[int]) -> None:
-        """Keep the packet identifiers of messages that are going to be refused off the disk."""
+        """Do not store the packet identifiers of messages that will be refused."""
         if qos_of(tokens) == 2:
             self._session.state.unstored.update(packet_ids_of(tokens))
             self._on_disk.save_incoming(self._session)
 
     def refuse(self, tokens: Sequence[int], why: Refusal) -> None:
-        """Answer messages that were not taken."""
+        """Answer messages that were refused."""
         for alike in by_qos(tokens):
             self._refuse_alike(alike, why)
 
@@ -63,7 +66,7 @@ class PublishAnswers:
             self._on_disk.save_incoming(self._session)
 
     def forget(self, packet_ids: Sequence[int]) -> None:
-        """Forget QoS 2 messages that were not taken and get no answer: the client may send them again."""
+        """Forget QoS 2 messages that were not published and get no answer. The client may send them again."""
         self._session.state.forget_incoming(packet_ids)
         self._on_disk.save_incoming(self._session)
 
@@ -78,25 +81,25 @@ class PublishAnswers:
             self.accept(tokens, ReasonCode.SUCCESS)  # it was handed to every connected consumer
             return
         reason = REASONS[why]
-        if qos == 2:  # frees the packet identifiers, which were kept with the messages that could not be
+        if qos == 2:  # frees the packet identifiers of messages that were not stored
             self._session.state.answered(packet_ids)
         self._attachment.connection.acknowledge(qos, packet_ids, reason, why.value)
         if qos == 2:
             self._on_disk.save_incoming(self._session)
-        # MQTT before version 5 has no answer that refuses: the client gets none, and sends again on its next
+        # Before MQTT 5 a message cannot be refused: the client gets no answer and sends it again on its next
         # connection [MQTT-4.3.2-2].
         if older and reader is not None:
-            log.warning("%s: closing, messages cannot be taken: %s", self._session.client_id, why.value)
+            log.warning("%s: closing the connection, messages refused: %s", self._session.client_id, why.value)
             reader.connection.disconnect(reason)
         self._flush()
 
     @property
     def _joined(self) -> bool:
-        """The session is still that of our connection."""
+        """True while this connection has the session."""
         return self._session.attachment is self._attachment
 
     def _reader(self, qos: int) -> AttachedConnection | None:
-        """Return the connection over which the client reads an answer, or None."""
+        """Return the connection over which the client gets the answer, or None."""
         return self._session.attachment if qos == 2 or self._joined else None
 
     def _flush(self) -> None:

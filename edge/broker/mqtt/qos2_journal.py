@@ -1,16 +1,15 @@
-"""QoS 2 deliveries under way to a kept session, on disk, so that a restart of the gateway delivers none of them twice.
+"""Journal of QoS 2 deliveries in flight to a durable session, so that none is delivered twice after a restart.
 
-A receiver may hand a message on when PUBLISH comes and recognises it again by its packet identifier until PUBREL
-(MQTT 5 section 4.3.3). So two things have to be on disk before they are sent: which packet identifier a message has
-(before PUBLISH), and that it was released (before PUBREL). After a restart the subscription delivers once more, by
-position, what it had not settled; `Qos2Journal` recognises these messages and goes on where the exchange had stopped.
-So it does for queues and shared subscriptions; what others of the group are given instead keeps its packet identifier
-from other messages.
+A receiver may process a message at PUBLISH and recognises a duplicate by the packet identifier until PUBREL (MQTT 5
+section 4.3.3). So two facts have to be on disk before they are sent: the packet identifier of a message (before
+PUBLISH) and its release (before PUBREL). After a restart the subscription delivers again, by position, what it had not
+settled. `Qos2Journal` recognises these messages and resumes the exchange where it stopped, also for queues and shared
+subscriptions. The packet identifier of a message that another member of the group gets instead stays reserved.
 
     SENT ──PUBREC──▶ RELEASED ──PUBCOMP──▶ DONE ──cursor on disk──▶ (forgotten)
 
-DONE exists because cursors move lazily (`store.contract`): until the settled position is on disk, a restart delivers
-the message again, and only this record says that the client has it.
+DONE exists because cursors are written lazily (`store.contract`). Until the settled position is on disk, a restart
+delivers the message again, and only this record shows that the client has it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Qos2Stage(enum.IntEnum):
-    """Where an exchange stands."""
+    """Stage of an exchange."""
 
     SENT = 0
     RELEASED = 1
@@ -39,7 +38,7 @@ class Qos2Stage(enum.IntEnum):
 
 
 class Qos2Entry(NamedTuple):
-    """One message of the record."""
+    """One message of the journal."""
 
     stage: int
     packet_id: int
@@ -48,45 +47,45 @@ class Qos2Entry(NamedTuple):
 
 
 class ReleasedMessage(NamedTuple):
-    """Token of a message that was released before a restart; its body is not needed any more."""
+    """Token of a message that was released before a restart, so its body is not needed."""
 
     log: int
     position: int
 
 
 class Qos2Journal:
-    """The QoS 2 exchanges of one session that are kept on disk."""
+    """QoS 2 exchanges of one session that are stored on disk."""
 
     __slots__ = ("_changed", "_done", "_recovered", "_state", "_unwritten")
 
     def __init__(self, state: SessionState, changed: Callable[[], None]) -> None:
-        """`changed`: the record has to be written."""
+        """`changed` is called when the record has to be written."""
         self._unwritten: list[int] = []
-        """Packet identifiers that wait for a record that has not been written yet."""
+        """Packet identifiers that wait for the record to be written."""
         self._state = state
         self._changed = changed
         self._done: deque[tuple[int | None, int, int]] = deque()
-        """What is DONE: `Commits.moves_kept` when the record with it was first written, log and position."""
+        """Messages that are DONE: `Commits.moves_kept` when first written as such, log and position."""
         self._recovered: dict[tuple[int, int], Qos2Entry] = {}
-        """What a restart found and no subscription has delivered again yet."""
+        """Entries from before a restart that no subscription has delivered again yet."""
 
     def is_done(self, moves_kept: int) -> bool:
-        """All of the record is forgotten once it is written again; `moves_kept` as `encode` takes it."""
+        """Return True if the next record would be empty; `moves_kept` as for `encode`."""
         over = bool(self._done) and all(at is not None and at < moves_kept for at, _, _ in self._done)
         return over and not (self._unwritten or self._recovered)
 
     @property
     def resuming(self) -> bool:
-        """There are exchanges that a restart interrupted, whose messages have not been delivered again yet."""
+        """True while messages of interrupted exchanges have not been delivered again."""
         return bool(self._recovered)
 
     def resumes(self, log: int, position: int) -> bool:
-        """The exchange of this message was interrupted by a restart, and goes on once it is delivered again."""
+        """Return True if a restart interrupted the exchange of this message and it has not resumed."""
         return (log, position) in self._recovered
 
     @property
-    def at_rest(self) -> bool:
-        """The record is empty, on disk too."""
+    def idle(self) -> bool:
+        """True if the record is empty, also on disk."""
         return not (self._unwritten or self._done or self._recovered)
 
     # --- deliveries -------------------------------------------------------------------------------------------
@@ -94,9 +93,9 @@ class Qos2Journal:
     def deliver(
         self, connection: MqttConnection, delivery: MqttDelivery, log: int, position: int
     ) -> tuple[Sequence[int], Sequence[int]]:
-        """Send as `MqttConnection.deliver` does, once the record is on disk; go on with what a restart interrupted.
+        """Send like `MqttConnection.deliver`, after the record is on disk. Resume interrupted exchanges.
 
-        Returns the indexes of the messages the client has already, and of those larger than it takes.
+        Return the indexes of messages that the client already has, and of messages that are too large for it.
         """
         if not self._recovered:
             return (), self._deliver_new(connection, delivery)
@@ -118,7 +117,7 @@ class Qos2Journal:
                 too_large.append(i)
                 self._changed()
             else:
-                self._go_on(connection, entry, delivery, i)
+                self._resume(connection, entry, delivery, i)
         return had, too_large
 
     def _deliver_new(self, connection: MqttConnection, delivery: MqttDelivery) -> Sequence[int]:
@@ -130,7 +129,7 @@ class Qos2Journal:
             self._changed()
         return skipped
 
-    def _go_on(self, connection: MqttConnection, entry: Qos2Entry, delivery: MqttDelivery, index: int) -> None:
+    def _resume(self, connection: MqttConnection, entry: Qos2Entry, delivery: MqttDelivery, index: int) -> None:
         state = self._state
         if entry.stage == Qos2Stage.RELEASED:
             if entry.packet_id in state.released:
@@ -143,22 +142,22 @@ class Qos2Journal:
     # --- answers ----------------------------------------------------------------------------------------------
 
     def received(self, packet_ids: Sequence[int]) -> None:
-        """PUBREC came for these: PUBREL follows when that is on disk."""
+        """Process PUBREC for these: PUBREL follows when that is on disk."""
         self._unwritten += packet_ids
         self._changed()
 
     def completed(self, log: int, first: int, last: int) -> None:
-        """The client has these; their positions have been settled."""
+        """Record that the client has these messages; their positions have been settled."""
         for position in range(first, last + 1):
             self._done.append((None, log, position))
         self._changed()
 
-    def given_back(self) -> None:
-        """Exchanges have ended without the client having the messages: the record must not say more of them."""
+    def aborted(self) -> None:
+        """Write the record after exchanges ended without delivery."""
         self._changed()
 
     def recovered_completed(self, token: ReleasedMessage) -> None:
-        """PUBCOMP for a message whose subscription has not delivered it again yet."""
+        """Process PUBCOMP for a message that its subscription has not delivered again yet."""
         entry = self._recovered.get(token)
         if entry is not None:
             self._recovered[token] = entry._replace(stage=Qos2Stage.DONE)
@@ -166,24 +165,24 @@ class Qos2Journal:
     # --- the record -------------------------------------------------------------------------------------------
 
     def take_unwritten(self) -> list[int]:
-        """Packet identifiers whose PUBLISH, or PUBREL, waits for the record that `encode` has just made."""
+        """Return the packet identifiers that wait for the record that `encode` has just made."""
         taken, self._unwritten = self._unwritten, []
         return taken
 
     def write_again(self, packet_ids: Sequence[int]) -> None:
-        """The commit of that record failed: these wait for the next."""
+        """Wait for the next record, as the commit of the last one failed."""
         self._unwritten = [*packet_ids, *self._unwritten]
         self._changed()
 
     def encode(self, moves_kept: int) -> bytes:
-        """The record as the group that is sealed next is to hold it; empty when there is nothing to keep.
+        """Encode the record for the next group; empty if there is nothing to store.
 
-        `moves_kept`: see `Store`. What was DONE in an earlier record leaves when it has grown since, for then the
-        cursor's move is on disk. A clock would not do: on a busy machine moves are late.
+        `moves_kept`: see `Store`. When it has grown since a message was written as DONE, the cursor's move is on disk
+        and the entry is dropped. A clock cannot tell: on a busy machine moves are late.
         """
         entries: dict[tuple[int, int], Qos2Entry] = dict(self._recovered)
-        for stage, under_way in ((Qos2Stage.SENT, self._state.outgoing), (Qos2Stage.RELEASED, self._state.released)):
-            for packet_id, (delivery, i) in under_way.items():
+        for stage, in_flight in ((Qos2Stage.SENT, self._state.outgoing), (Qos2Stage.RELEASED, self._state.released)):
+            for packet_id, (delivery, i) in in_flight.items():
                 if delivery.kept:
                     log, position = _place(delivery, i)
                     entries[log, position] = Qos2Entry(stage, packet_id, log, position)
@@ -197,32 +196,32 @@ class Qos2Journal:
         return msgspec.msgpack.encode(list(entries.values())) if entries else b""
 
     def restore(self, record: bytes, pending: Callable[[int, int], bool]) -> None:
-        """Take up what the record says. `pending`: whether a subscription of the client still owes (log, position)."""
+        """Restore a record. `pending` returns True if a subscription of the client has not settled (log, position)."""
         state = self._state
         for entry in msgspec.msgpack.decode(record, type=list[Qos2Entry]):
             place = (entry.log, entry.position)
-            owed = pending(*place)
-            # PUBREL goes out whatever the cursor says: the client waits for it. So it does for a message that is not
-            # coming any more, for another of a group has it: the client must forget the packet identifier.
-            if entry.stage == Qos2Stage.RELEASED or (entry.stage == Qos2Stage.SENT and not owed):
+            unsettled = pending(*place)
+            # The client waits for PUBREL in any case. A message that another member of the group got needs PUBREL too,
+            # so that the client forgets the packet identifier.
+            if entry.stage == Qos2Stage.RELEASED or (entry.stage == Qos2Stage.SENT and not unsettled):
                 merged = MqttDelivery(
                     Run("", "", 2, b"", [b""]), 2, retain=False, token=ReleasedMessage(*place), kept=True
                 )
                 state.released[entry.packet_id] = (merged, 0)
-            if owed:
+            if unsettled:
                 self._recovered[place] = entry
                 if entry.stage == Qos2Stage.SENT:
                     state.reserved.add(entry.packet_id)
 
 
 def _at(delivery: MqttDelivery, index: int) -> object:
-    """The token of one message of a delivery."""
+    """Return the token of one message of a delivery."""
     token = delivery.token
     return token._replace(position=token.position + index)  # type: ignore[attr-defined]
 
 
 def _place(delivery: MqttDelivery, index: int) -> tuple[int, int]:
-    """Log and position of one message of a kept delivery."""
+    """Return log and position of one message of a kept delivery."""
     token = delivery.token
     if isinstance(token, ReleasedMessage):
         return token

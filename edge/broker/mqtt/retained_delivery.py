@@ -1,8 +1,8 @@
-"""Retained messages on their way to one client: looked for and sent a part at a time, as the client takes them.
+"""Deliver retained messages to one client in parts, as fast as the client accepts them.
 
-A filter such as ``+/+/x`` looks at every topic name there is and finds little; a SUBSCRIBE may have a thousand of them.
-So no more than `RETAINED_STEPS_MAX` names are looked at in one turn of the loop, others have theirs in between, and
-nothing is gathered that the client does not take.
+A filter such as ``+/+/x`` visits every topic name and may find few matches; a SUBSCRIBE may have a thousand filters. So
+at most `RETAINED_STEPS_MAX` names are visited in one turn of the loop, and messages are not collected ahead of the
+client's credit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edge.broker.mqtt.events import SubscriptionRequest
 
 
 class RetainedReader(Protocol):
-    """A new subscription that gets retained messages (`edge.broker.mqtt.session.Subscriber`)."""
+    """A new subscription that gets retained messages (implemented by `edge.broker.mqtt.session.Subscriber`)."""
 
     name: str
     request: SubscriptionRequest
@@ -25,7 +25,7 @@ class RetainedReader(Protocol):
 
     @property
     def credit(self) -> int:
-        """Messages it can take now."""
+        """Number of messages that it accepts now."""
         ...
 
     def send(
@@ -37,41 +37,43 @@ class RetainedReader(Protocol):
         identifiers: tuple[int, ...],
         retain: bool,
     ) -> None:
-        """Send the messages of a run to the client; `retain` is the RETAIN flag they carry."""
+        """Send the messages of a run to the client with this RETAIN flag."""
         ...
 
 
 class RetainedDelivery:
-    """What a client's new subscriptions still wait for, by filter: one that is made again begins anew."""
+    """Pending retained messages of a client's new subscriptions, by filter. A repeated SUBSCRIBE starts again."""
 
-    __slots__ = ("_goes_on", "_walks")
+    __slots__ = ("_paused", "_walks")
 
     def __init__(self) -> None:
         self._walks: dict[str, tuple[RetainedReader, Subscription, Iterator[Run | None]]] = {}
-        self._goes_on = False
-        """The rest is for the next turn of the loop."""
+        self._paused = False
+        """True until the next turn of the loop."""
 
     def add(self, subscriber: RetainedReader, subscription: Subscription, walk: Iterator[Run | None]) -> None:
-        """`walk` yields a run that is to be sent, or None for a name without one."""
+        """Add a subscription. `walk` yields a run to send, or None for a name without a retained message."""
         self._walks[subscriber.request.filter] = (subscriber, subscription, walk)
 
     def next_turn(self) -> None:
-        """The turn that was asked for has come."""
-        self._goes_on = False
+        """Continue in the next turn of the loop."""
+        self._paused = False
 
-    def send(self, subscribers: Mapping[str, RetainedReader], go_on_soon: Callable[[], None]) -> bool:
-        """Go on where the client has room and this turn allows; True when nothing is left. `subscribers` are those of
-        the client by filter; `go_on_soon` requests the next turn of the loop."""
+    def send(self, subscribers: Mapping[str, RetainedReader], continue_soon: Callable[[], None]) -> bool:
+        """Send messages as credit and this turn allow. Return True if nothing is left.
+
+        `subscribers`: those of the client by filter. `continue_soon` requests the next turn of the loop.
+        """
         steps = RETAINED_STEPS_MAX
-        while self._walks and not self._goes_on:
+        while self._walks and not self._paused:
             pattern, (subscriber, subscription, walk) = next(iter(self._walks.items()))
             if subscribers.get(pattern) is not subscriber:
                 del self._walks[pattern]  # it has been unsubscribed or replaced
                 continue
             steps = self._send_one(subscriber, subscription, walk, steps)
             if not steps:
-                self._goes_on = True
-                go_on_soon()
+                self._paused = True
+                continue_soon()
             elif subscriber.credit <= 0:
                 return False
             else:
@@ -81,7 +83,7 @@ class RetainedDelivery:
     def _send_one(
         self, subscriber: RetainedReader, subscription: Subscription, walk: Iterator[Run | None], steps: int
     ) -> int:
-        """Returns the steps left: more than 0 when the walk has ended or the client has no room."""
+        """Send messages of one walk. Return the steps left: above 0 at the end of the walk or without credit."""
         if subscriber.credit <= 0:
             return steps
         request = subscriber.request

@@ -1,7 +1,7 @@
-"""One MQTT session (MQTT 5 section 4.1): its subscriptions, and how what the router delivers for them is sent.
+"""One MQTT session (MQTT 5 section 4.1): its subscriptions, and the delivery of their messages.
 
-`Subscriber` is the router's consumer for one subscription, `MqttSession` the session they belong to. Nothing here reads
-packets, and nothing outlives the session but through `edge.broker.mqtt.session_registry`.
+`Subscriber` is the router's consumer for one subscription of an `MqttSession`. This module reads no packets. What
+outlives the session object is stored by `edge.broker.mqtt.session_registry`.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from edge.broker.mqtt.state import SessionState
 from edge.broker.mqtt.turn import DeliveryBudget, PendingDelivery
 
 UNLIMITED = 1 << 30
-"""Credit of a QoS 0 subscriber whose socket takes data: deliveries leave no trace that would need a bound."""
+"""Credit of a QoS 0 subscriber while its socket is writable: such deliveries need no state."""
 
 
 class AttachedConnection(Protocol):
-    """The connection a client has at the moment."""
+    """Current connection of a client, implemented by its handler."""
 
     connection: MqttConnection
 
     @property
     def congested(self) -> bool:
-        """The peer does not read fast enough."""
+        """True while the peer does not read fast enough."""
         ...
 
     def flush_soon(self) -> None:
-        """Something is to be sent."""
+        """Send soon what was written."""
         ...
 
-    def go_on_soon(self) -> None:
-        """Call `MqttSession.go_on` in the next turn of the loop."""
+    def continue_soon(self) -> None:
+        """Call `MqttSession.continue_delivery` in the next turn of the loop."""
         ...
 
     def taken_over(self) -> None:
-        """Another connection has the session now."""
+        """Close: another connection has the session now."""
         ...
 
     def abort(self) -> None:
@@ -64,23 +64,22 @@ class AttachedConnection(Protocol):
 
 
 class Subscriber(OverlapMember):
-    """One subscription of a client: the router's consumer for it."""
+    """One subscription of a client, as the router's consumer."""
 
     overlaps: bool
-    """Another subscription of the client matches some of the same topics. Declared here for the reason
-    `ConnectionHandler.user` is."""
+    """Another subscription of the client matches some of the same topics. Declared for the type checker."""
 
     __slots__ = ("competes", "durable", "identifiers", "kept", "kind", "live", "name", "overlaps", "request", "session")
 
     def __init__(self, session: MqttSession, request: SubscriptionRequest, identifier: int, *, kept: bool) -> None:
-        """`kept`: messages wait for it while the client is away."""
+        """`kept`: messages are stored for it while the client is disconnected."""
         self.name = session.client_id
         self.kept = kept
-        """As it was made, also when its QoS has become 0, until it `owes_nothing`."""
+        """Stays true after a change to QoS 0, until all stored messages are delivered (`is_drained`)."""
         self.kind = AddressType.TOPIC
-        """What it was joined to."""
+        """Type of the address that it has joined."""
         self.competes = False
-        """Others take what this one leaves: a queue, or a shared subscription."""
+        """True if it shares messages with other consumers: a queue, or a shared subscription."""
         self.overlaps = False
         self.session = session
         self.request = request
@@ -99,12 +98,12 @@ class Subscriber(OverlapMember):
 
     @property
     def shared(self) -> bool:
-        """It is a member of a shared subscription."""
+        """True for a member of a shared subscription."""
         return self.request.filter.startswith(SHARE)
 
     @property
-    def owes_nothing(self) -> bool:
-        """Its QoS was higher and is 0, and all that came meanwhile is delivered: nothing has to be kept for it."""
+    def is_drained(self) -> bool:
+        """True if its QoS was changed to 0 and all stored messages are delivered, so nothing has to be kept for it."""
         durable = self.durable if self.kept and self.request.qos == 0 else None
         return isinstance(durable, DurableSubscription) and durable.owes_nothing
 
@@ -139,7 +138,7 @@ class Subscriber(OverlapMember):
         self.send(subscription, stored, qos_max=request.qos, identifiers=self.identifiers, retain=retain)
 
     def _deliver_live(self, subscription: Subscription, batch: LiveBatch) -> bool:
-        """Write all packets with one call. Return False, and deliver nothing, where one has more to be looked at."""
+        """Write all packets with one call. Return False and deliver nothing if one needs the full path."""
         session, qos_max = self.session, self.request.qos
         attachment = session.attachment
         if attachment is None or session.turn is not None:
@@ -155,12 +154,15 @@ class Subscriber(OverlapMember):
         return True
 
     def _deliver_once(self, subscription: LogSubscription, stored: Stored) -> None:
-        """One copy for all subscriptions of the client that match [MQTT-3.3.4-2]: the first to come has it, under the
-        highest QoS [MQTT-3.3.5-1] and every identifier [MQTT-3.3.4-4]; for the others it is done."""
+        """Deliver one copy for all matching subscriptions of the client [MQTT-3.3.4-2].
+
+        The first one sends it with the highest QoS [MQTT-3.3.5-1] and all identifiers [MQTT-3.3.4-4]. The others settle
+        their copies unsent.
+        """
         overlaps = self.session.overlaps
         combined = overlaps.combined(stored.run)
         retain = combined.retain_as_published and bool(stored.run.flags & RETAIN)
-        for part, sent in overlaps.sort_out(subscription.log, stored):
+        for part, sent in overlaps.split_sent(subscription.log, stored):
             if sent:
                 last = part.position + len(part.run.bodies) - 1
                 subscription.settle(self, part.position, last, DeliveryOutcome.ACCEPTED)
@@ -181,7 +183,7 @@ class Subscriber(OverlapMember):
         self.overlaps = overlaps
 
     def merged(self, combined: MergedOptions, live: Joinable) -> Subscriber:
-        """Make a subscriber with the options of several, and have it join this live subscription."""
+        """Create a subscriber with combined options that joins this live subscription."""
         request = msgspec.structs.replace(
             self.request, qos=combined.qos, retain_as_published=combined.retain_as_published, no_local=False
         )
@@ -192,7 +194,7 @@ class Subscriber(OverlapMember):
         return made
 
     def pump(self) -> None:
-        """Deliver what is waiting."""
+        """Deliver waiting messages."""
         for joined in (self.durable, self.live):
             if joined is not None:
                 joined.pump()
@@ -206,22 +208,23 @@ class Subscriber(OverlapMember):
         identifiers: tuple[int, ...],
         retain: bool,
     ) -> None:
-        """Send the messages of a run to the client; `retain` is the RETAIN flag they carry."""
+        """Send the messages of a run to the client with this RETAIN flag."""
         write = partial(self._write, subscription, qos_max, identifiers, retain)
         run = stored.run
         if run.flags & AMQP:
-            self.session.begin_turn().translate(PendingDelivery(stored, write, partial(self._give_back, subscription)))
+            delivery = PendingDelivery(stored, write, partial(self._return_unsent, subscription))
+            self.session.start_turn().translate(delivery)
         else:
             if len(run.address) > USUAL_TOPIC_CHARACTERS_MAX:
-                self.session.begin_turn().write_topics(run)
+                self.session.start_turn().write_topics(run)
             write(stored.position, (run,))
 
-    def _give_back(self, subscription: Subscription, first: int, last: int) -> None:
-        """These were delivered to us, and the client does not get them over this connection."""
+    def _return_unsent(self, subscription: Subscription, first: int, last: int) -> None:
+        """Return messages that are not sent over this connection to the subscription."""
         if first < 0:
             return
         if self.overlaps and isinstance(subscription, LogSubscription):
-            self.session.overlaps.take_back(subscription.log, first, last)
+            self.session.overlaps.mark_unsent(subscription.log, first, last)
         subscription.settle(self, first, last, DeliveryOutcome.UNANSWERED)
 
     def _write(
@@ -233,7 +236,7 @@ class Subscriber(OverlapMember):
         position: int,
         runs: Sequence[Run],
     ) -> None:
-        """Send what was made of the messages of a stored run, whose first one is at `position`."""
+        """Send the MQTT runs of a stored run; its first message is at `position`."""
         session = self.session
         attachment = session.attachment
         if attachment is None:
@@ -243,26 +246,26 @@ class Subscriber(OverlapMember):
             parts = self._resumed(subscription, qos_max, position, runs)
         for run, qos_most in parts:
             last = position + len(run.bodies) - 1
-            left = session.lifetime.left(run) if EXPIRY_IDENTIFIER in run.properties else run
+            unexpired = session.lifetime.remaining(run) if EXPIRY_IDENTIFIER in run.properties else run
             had: Sequence[int] = ()
-            if left is None:
+            if unexpired is None:
                 if position >= 0:
                     subscription.settle(self, position, last, DeliveryOutcome.ACCEPTED)
                     position = last + 1
                 continue
-            qos = min(left.flags & QOS_MASK, qos_most)
+            qos = min(unexpired.flags & QOS_MASK, qos_most)
             token = DeliveryRef(subscription, position, self)
             if qos == 2 and self.kept and isinstance(subscription, LogSubscription):
-                delivery = MqttDelivery(left, qos, retain, token, identifiers, kept=True)
+                delivery = MqttDelivery(unexpired, qos, retain, token, identifiers, kept=True)
                 had, too_large = session.journal.deliver(attachment.connection, delivery, subscription.log, position)
                 for i in had:
                     subscription.settle(self, position + i, position + i, DeliveryOutcome.ACCEPTED)
             else:
-                too_large = attachment.connection.deliver(MqttDelivery(left, qos, retain, token, identifiers))
-            session.figures.sent += len(left.bodies) - len(too_large) - len(had)
+                too_large = attachment.connection.deliver(MqttDelivery(unexpired, qos, retain, token, identifiers))
+            session.figures.sent += len(unexpired.bodies) - len(too_large) - len(had)
             if position < 0:
                 continue
-            for i in too_large:  # not sent [MQTT-3.1.2-24]: for others who take it, where there may be any
+            for i in too_large:  # not sent [MQTT-3.1.2-24]: another consumer may accept it
                 subscription.settle(self, position + i, position + i, DeliveryOutcome.TOO_LARGE)
             if qos == 0:
                 subscription.settle(self, position, last, DeliveryOutcome.ACCEPTED)
@@ -272,8 +275,10 @@ class Subscriber(OverlapMember):
     def _resumed(
         self, subscription: LogSubscription, qos_max: int, position: int, runs: Sequence[Run]
     ) -> Iterator[tuple[Run, int]]:
-        """Each message, and under which QoS it goes at most: what a restart interrupted ends under QoS 2 as it began,
-        whatever the subscription has become since. The client may have handed it on."""
+        """Yield each message with its maximum QoS. An exchange that a restart interrupted resumes at QoS 2.
+
+        That holds also after the QoS of the subscription has changed: the client may have processed the message.
+        """
         for run in runs:
             for i in range(len(run.bodies)):
                 resumes = self.session.journal.resumes(subscription.log, position + i)
@@ -282,7 +287,7 @@ class Subscriber(OverlapMember):
 
 
 class DeliveryRef(NamedTuple):
-    """How a delivery finds back to where it is settled."""
+    """Reference from a delivery to its subscription and position."""
 
     subscription: Subscription
     position: int
@@ -290,20 +295,20 @@ class DeliveryRef(NamedTuple):
 
 
 class SessionContext(NamedTuple):
-    """What the sessions of one broker have in common."""
+    """Objects that all sessions of one broker share."""
 
     translator: MqttTranslator
     lifetime: Lifetime
     figures: MessageCounts
-    """Count what is sent."""
+    """Counts sent messages."""
     journal_changed: Callable[[MqttSession], None]
-    """What the journal of a session holds has to reach the disk."""
+    """Called when the journal of a session has to be written."""
 
 
 class MqttSession:
     """One session.
 
-    What only some sessions need is made when it is first asked for: there may be 10 000 that are idle.
+    Parts that only some sessions need are created on first use, as 10 000 sessions may be idle.
     """
 
     __slots__ = (
@@ -315,98 +320,98 @@ class MqttSession:
         self.client_id = client_id
         self._common = common
         self.turn: DeliveryBudget | None = None
-        """Its share of this turn of the loop, where deliveries to it may take more."""
+        """Budget of deliveries in one turn of the loop; None while it is not needed."""
         self.state = SessionState()
         self.user = ""
-        """Whom the session belongs to; empty: to whoever names it."""
+        """Owner of the session; empty: any client with its identifier."""
         self.counted = 0
-        """By which size it counts among the names of its user (`NameQuotas`)."""
+        """Size that counts against the quota of its user (`NameQuotas`)."""
         self.expiry_s = 0
         self.recorded = False
-        """There is a record of it on disk."""
+        """True if it has a record on disk."""
         self.ended = False
-        """Nothing is kept of it any more; its client identifier may be another session's."""
+        """True after its end. Another session may have its client identifier then."""
         self._subscribers: dict[str, Subscriber] | None = None
         self.attachment: AttachedConnection | None = None
         self.expires_at: float | None = None
-        """When the session ends (monotonic seconds); None while connected, or when it never does."""
+        """End of the session (monotonic seconds); None while connected, or without an end."""
         self.will_due: tuple[float, Will] | None = None
         """A delayed Will Message and when to publish it (MQTT 5 section 3.1.3.2.2)."""
         self._starved: dict[Subscriber, None] | None = None
-        """Subscribers the router wanted to serve while the in-flight window was full."""
+        """Subscribers that had no credit when the router wanted to deliver."""
         self._retained: RetainedDelivery | None = None
         self._journal: Qos2Journal | None = None
         self._overlaps: Overlaps | None = None
 
     @property
     def figures(self) -> MessageCounts:
-        """Count what is sent."""
+        """Counts of sent messages."""
         return self._common.figures
 
     @property
     def lifetime(self) -> Lifetime:
-        """How long messages have left to be delivered."""
+        """Message expiry."""
         return self._common.lifetime
 
     @property
     def due_at(self) -> float | None:
-        """When something is to be done while the client is away (monotonic seconds); None: never."""
+        """Time of the next check while the client is disconnected (monotonic seconds); None: never."""
         times = [at for at in (self.expires_at, self.will_due and self.will_due[0]) if at is not None]
         return min(times, default=None)
 
     @property
     def subscribers(self) -> dict[str, Subscriber]:
-        """By their filters. Whoever only looks asks for `all_subscribers`: many clients subscribe to nothing."""
+        """Subscribers by filter. To read them use `all_subscribers`, which creates no dictionary for idle clients."""
         if self._subscribers is None:
             self._subscribers = {}
         return self._subscribers
 
     @property
     def all_subscribers(self) -> Collection[Subscriber]:
-        """Those there are."""
+        """All subscribers."""
         return () if self._subscribers is None else self._subscribers.values()
 
     @property
     def journal(self) -> Qos2Journal:
-        """Its QoS 2 exchanges that are kept on disk."""
+        """QoS 2 exchanges that are stored on disk."""
         if self._journal is None:
             self._journal = Qos2Journal(self.state, lambda: self._common.journal_changed(self))
         return self._journal
 
     @property
     def resuming(self) -> bool:
-        """Exchanges of QoS 2 that a restart interrupted go on when their messages are delivered again."""
+        """True while QoS 2 exchanges that a restart interrupted have not resumed."""
         return self._journal is not None and self._journal.resuming
 
     @property
     def overlaps(self) -> Overlaps:
-        """What its subscriptions have in common."""
+        """Overlaps of its subscriptions."""
         if self._overlaps is None:
             self._overlaps = Overlaps(self.client_id, self.subscribers)
         return self._overlaps
 
     @property
     def durable(self) -> bool:
-        """The session outlives its connection."""
+        """True if the session outlives its connection."""
         return self.expiry_s > 0
 
     @property
-    def at_rest(self) -> bool:
-        """Its client is away, and nothing is known of it beyond what it subscribed to and `SessionState.incoming`."""
+    def idle(self) -> bool:
+        """True if the client is disconnected and only subscriptions and `SessionState.incoming` have to be kept."""
         if self.attachment is not None or self.will_due is not None or not self.recorded:
             return False
-        return self.state.at_rest and (self._journal is None or self._journal.at_rest)
+        return self.state.idle and (self._journal is None or self._journal.idle)
 
     def acknowledged(
         self, messages: Iterable[tuple[MqttDelivery, int]], outcome: DeliveryOutcome = DeliveryOutcome.ACCEPTED
     ) -> None:
-        """The client is done with these deliveries: settle them as ranges, then use the window they freed."""
+        """Settle deliveries that the client has acknowledged, as ranges, then deliver more."""
         last_delivery: MqttDelivery | None = None
         settled: object = None
         first = last = -2
         for delivery, i in messages:
             if delivery.token is settled:
-                continue  # of many that were delivered together, for which nobody has to answer
+                continue  # part of a live batch, which needs no settlement
             if isinstance(delivery.token, DeliveryRef) and delivery.token.position == SETTLED:
                 settled = delivery.token
                 continue
@@ -430,12 +435,12 @@ class MqttSession:
                     if outcome is DeliveryOutcome.ACCEPTED:
                         self.journal.completed(token.subscription.log, position + first, position + last)
                     else:
-                        self.journal.given_back()
+                        self.journal.aborted()
         elif isinstance(token, ReleasedMessage):
             self.journal.recovered_completed(token)
 
     def pump_starved(self) -> None:
-        """The window, or the socket, has room again."""
+        """Serve the subscribers that had no credit."""
         self._send_retained()
         if self._starved is not None:
             starved, self._starved = self._starved, None
@@ -443,20 +448,20 @@ class MqttSession:
                 subscriber.pump()
 
     def pump(self) -> None:
-        """Serve every subscription (after a connect)."""
+        """Serve all subscriptions, after a connect."""
         self._send_retained()
         merged_subscribers = () if self._overlaps is None else self._overlaps.merged_subscribers()
         for subscriber in [*self.all_subscribers, *merged_subscribers]:
             subscriber.pump()
 
     def release_group(self, *, ended: bool, lost: bool = False) -> None:
-        """Give up in-flight messages that others of a group may have instead, before the subscriptions are left.
+        """Release in-flight messages that other members of a group may get, before leaving the subscriptions.
 
-        QoS 2 messages stay with this client while its session lives [MQTT-4.8.2-4], and those of a shared subscription
-        go to no other client when it ends [MQTT-4.8.2-5]; the receiver may have delivered them already. `lost`: the
-        client may have died of what it had not answered, so that counts as an attempt.
+        QoS 2 messages stay with this client while its session lives [MQTT-4.8.2-4]. Those of a shared subscription go
+        to no other client when the session ends [MQTT-4.8.2-5], as the receiver may have processed them. `lost`: an
+        unanswered message may have crashed the client, so it counts as a delivery attempt.
         """
-        given_back = DeliveryOutcome.LOST if lost else DeliveryOutcome.UNANSWERED
+        undelivered = DeliveryOutcome.LOST if lost else DeliveryOutcome.UNANSWERED
         state = self.state
         if not state.in_flight:
             return
@@ -469,74 +474,74 @@ class MqttSession:
             stored = isinstance(token.subscription, LogSubscription)
             if not received and (delivery.qos == 1 or not stored):
                 del state.outgoing[packet_id]
-                if stored:  # what is not goes to others when the subscription is left
-                    token.subscription.settle(token.subscriber, position, position, given_back)
+                if stored:  # others are redistributed when the subscription is left
+                    token.subscription.settle(token.subscriber, position, position, undelivered)
             elif ended:
                 done = received or token.subscriber.shared
-                outcome = DeliveryOutcome.ACCEPTED if done else given_back
+                outcome = DeliveryOutcome.ACCEPTED if done else undelivered
                 token.subscription.settle(token.subscriber, position, position, outcome)
             elif lost and not received and isinstance(token.subscription, LogSubscription):
                 if token.subscription.keeps_after_loss(token.subscriber, position):
                     continue
                 del state.outgoing[packet_id]
                 state.awaiting_commit.pop(packet_id, None)
-                self.journal.given_back()
+                self.journal.aborted()
 
     def deliver_retained(self, subscriber: Subscriber, subscription: Subscription, walk: Iterator[Run | None]) -> None:
-        """Send the retained messages `walk` finds (None: a name without one), as the window and the loop allow."""
+        """Send the retained messages that `walk` yields (None: a name without one), as window and loop allow."""
         if self._retained is None:
             self._retained = RetainedDelivery()
         self._retained.add(subscriber, subscription, walk)
         self._send_retained()
 
     def starve(self, subscriber: Subscriber) -> None:
-        """Serve this subscription when the in-flight window has room again."""
+        """Serve this subscription when it has credit again."""
         if self._starved is None:
             self._starved = {}
         self._starved[subscriber] = None
 
     def subscriptions_changed(self, pattern: str) -> None:
-        """The one with this filter was made, replaced or removed: look anew at what it has in common with others."""
+        """Update overlaps after the subscription with this filter was created, replaced or removed."""
         if self._overlaps is not None or len(self.all_subscribers) > 1:
             self.overlaps.changed(pattern)
 
-    def begin_turn(self) -> DeliveryBudget:
-        """Its share of this turn of the loop, from now on counted."""
+    def start_turn(self) -> DeliveryBudget:
+        """Return the budget of this turn of the loop."""
         if self.turn is None:
             if self.attachment is None:
                 raise LookupError(f"{self.client_id}: delivery without a connection")
-            self.turn = DeliveryBudget(self._common.translator, self.attachment.go_on_soon)
+            self.turn = DeliveryBudget(self._common.translator, self.attachment.continue_soon)
         return self.turn
 
     def leave(self) -> None:
-        """The connection is gone. A new one gets retained messages for new subscriptions only."""
+        """Drop pending deliveries of a closed connection. Retained messages are not resumed on a new one."""
         turn, self.turn = self.turn, None
         if turn is not None:
             turn.end()
         self._starved = None
         self._retained = None
 
-    def let_go(self) -> None:
-        """Nobody uses it any more: it is freed at once, as what it has knows it, and not when the collector looks."""
+    def dispose(self) -> None:
+        """Break reference cycles of an unused session, so that it is freed at once."""
         self._subscribers = self._overlaps = self._journal = None
 
     def clear_merged(self) -> None:
-        """The client is away: what waited for several of its live subscriptions is gone with them."""
+        """Leave the merged live subscriptions when the client disconnects."""
         if self._overlaps is not None:
             self._overlaps.clear_merged()
 
-    def go_on(self) -> None:
-        """The turn of the loop that was asked for (`AttachedConnection.go_on_soon`)."""
+    def continue_delivery(self) -> None:
+        """Continue deliveries in the next turn of the loop; see `AttachedConnection.continue_soon`."""
         if self._retained is not None:
             self._retained.next_turn()
         if self.turn is not None:
-            self.turn.begin()
+            self.turn.start()
         self.pump_starved()
 
     def _send_retained(self) -> None:
-        if self._retained is not None and self._retained.send(self.subscribers, self._go_on_soon):
+        if self._retained is not None and self._retained.send(self.subscribers, self._continue_soon):
             self._retained = None
 
-    def _go_on_soon(self) -> None:
+    def _continue_soon(self) -> None:
         if self.attachment is not None:
-            self.attachment.go_on_soon()
+            self.attachment.continue_soon()

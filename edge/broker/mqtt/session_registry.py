@@ -1,8 +1,8 @@
-"""All MQTT sessions of a broker: what is remembered of clients between their connections (MQTT 5 section 4.1).
+"""All MQTT sessions of a broker (MQTT 5 section 4.1).
 
-`SessionRegistry` restores sessions at start, hands a session to a new connection (taking it from an older one), joins
-its subscriptions to the router's, keeps on disk what has to survive, and ends sessions that expired. Nothing here knows
-packets; `edge.broker.mqtt.handler` answers them, for one connection at a time.
+`SessionRegistry` restores sessions at start, gives a session to a new connection (taking it from an older one), joins
+its subscriptions to the router, stores what has to survive, and ends expired sessions. It knows no packets;
+`edge.broker.mqtt.handler` processes those of one connection.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ log = logging.getLogger(__name__)
 
 SHARE_PREFIX = "$share/"
 GROUP_PREFIX = "share/"
-"""Start of the name of the durable subscription that the members of a shared subscription hold together."""
+"""Prefix of the durable subscription that all members of a shared subscription use."""
 
 
-LOOK_AGAIN_S = 1.0
-"""Pause before a session is looked at again that could not be read."""
+READ_RETRY_S = 1.0
+"""Pause after a session could not be read from the store."""
 
 
 class SessionRegistry:
-    """All sessions of the broker, by client id."""
+    """All sessions of the broker, by client identifier."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class SessionRegistry:
         legacy_dollar_topics: bool = False,
         network: Callable[[], NetworkFigures] = NetworkFigures,
     ) -> None:
-        """`translator` makes MQTT runs of AMQP messages; `network` gives what `$SYS` shows of it.
+        """`translator` translates AMQP messages to MQTT runs. `network` returns the network figures for `$SYS`.
 
-        `legacy_dollar_topics`: a wildcard of an MQTT 3.1 client matches names that begin with ``$`` too.
+        `legacy_dollar_topics`: wildcards of MQTT 3.1 clients also match names that begin with ``$``.
         """
         self.legacy_dollar_topics = legacy_dollar_topics
         self.figures = BrokerFigures(router, self._figures, store.totals, network)
@@ -74,12 +74,12 @@ class SessionRegistry:
         self._store = store
         self._connected = 0
         self._arriving: dict[str, AttachedConnection] = {}
-        """Connections that have taken the session of this client identifier, and are not accepted yet."""
+        """Connections that have taken a session and wait for CONNACK, by client identifier."""
         self._due = DueSessions()
         self._restored = True
-        """How long clients have been away is not counted yet, since the start."""
+        """The expiry of restored sessions does not count yet; it starts with the first tick."""
         self._groups: dict[str, int] = {}
-        """Members of each shared subscription, connected or not, by the name of what they hold together."""
+        """Members of each shared subscription, connected or not, by the name of its durable subscription."""
         self._on_disk = SessionStore(store.state, store.commits, router.flush_soon)
         self._common = SessionContext(translator, self.lifetime, router.figures, self._on_disk.journal_changed)
         self._table = SessionTable(router.names, self._new, self._on_disk)
@@ -88,7 +88,7 @@ class SessionRegistry:
         router.address_listeners.add(self._readdress)
 
     def match_dollar_topics(self, *, legacy: bool) -> None:
-        """`legacy`: from now on a wildcard of an MQTT 3.1 client matches names that begin with ``$`` too."""
+        """`legacy`: wildcards of MQTT 3.1 clients also match names that begin with ``$``, from now on."""
         self.legacy_dollar_topics = legacy
 
     def __len__(self) -> int:
@@ -96,39 +96,39 @@ class SessionRegistry:
 
     @property
     def connected(self) -> int:
-        """Clients with a connection."""
+        """Number of connected clients."""
         return self._connected
 
     def attached(self) -> list[AttachedConnection]:
-        """The connections clients have, or are about to."""
+        """Return the connections of all clients, also those that wait for CONNACK."""
         joined = [session.attachment for session in self._table.opened.values() if session.attachment is not None]
         return [*joined, *self._arriving.values()]
 
     def has_room(self, client_id: str, user: str) -> bool:
-        """There is a session of this client, or `user` may have another one."""
+        """Return True if this client has a session, or `user` may have another one."""
         return self._table.has_room(client_id, user)
 
     def owner(self, client_id: str) -> str | None:
-        """The user a session belongs to, empty when nobody had to say who he is; None when there is no session."""
+        """Return the owner of a session, empty without authentication; None without a session."""
         return self._table.user(client_id)
 
     def take(
         self, client_id: str, attachment: AttachedConnection, *, clean_start: bool, expiry_s: int, user: str = ""
     ) -> tuple[MqttSession, bool]:
-        """Give the session of `client_id` to a connection; returns it and whether it was there before. What it
-        subscribes to is joined with `join`, when CONNACK goes.
+        """Give the session of `client_id` to a connection. Return it and whether it existed before.
 
-        A connection that had it is taken over [MQTT-3.1.4-3]; a clean start ends the old session [MQTT-3.1.2-4].
+        `join` joins its subscriptions when CONNACK is sent. An older connection is closed [MQTT-3.1.4-3]; a clean start
+        ends the old session [MQTT-3.1.2-4].
         """
         session = self._table.get(client_id)
         before = self._arriving.get(client_id) or (session.attachment if session is not None else None)
         if before is not None:
             _take_over(before, client_id)
         session = self._table.get(client_id)  # the takeover may have ended it
-        if session is not None and session.attachment is not None:  # or has failed
+        if session is not None and session.attachment is not None:  # or it has failed to release it
             session.attachment = None
             self._connected -= 1
-            guarded(f"session {client_id!r}", self._take_back, session)
+            guarded(f"session {client_id!r}", self._reclaim, session)
         if session is not None and clean_start:
             self._end(session)
             session = None
@@ -136,7 +136,7 @@ class SessionRegistry:
         if session is None:
             session = self._table.make(client_id, user)
         else:
-            self._table.came(session, user)
+            self._table.mark_connected(session, user)
         session.will_due = None
         session.expires_at = None
         session.expiry_s = expiry_s
@@ -144,22 +144,24 @@ class SessionRegistry:
         return session, present
 
     def save(
-        self, session: MqttSession, will: Will | None, origin: Origin, tell: Callable[[Refusal | None], None]
+        self, session: MqttSession, will: Will | None, origin: Origin, done: Callable[[Refusal | None], None]
     ) -> None:
-        """Write what is to outlive the connection that has taken the session, with its will; `tell` as
-        `CommitWaits.add` does, and at once where nothing is to be written."""
+        """Store a session that a connection has taken, with its will.
+
+        `done` is called after the commit as by `CommitWaits.add`, or at once if nothing has to be written.
+        """
         kept = self.wills.keep(session.client_id, will, session.expiry_s, session.user)
         ticket = self._on_disk.save(session) or kept
         if ticket is None:
-            tell(None)
+            done(None)
         else:
-            self._router.waits.add(ticket, origin, tell)
+            self._router.waits.add(ticket, origin, done)
             self._router.flush_soon()
 
     def join(self, session: MqttSession) -> None:
-        """The connection that has taken the session is accepted: join what the session subscribes to."""
+        """Join the subscriptions of the session, as its new connection is accepted."""
         session.attachment = self._arriving.pop(session.client_id)
-        self.wills.back(session.client_id)
+        self.wills.mark_connected(session.client_id)
         session.expires_at = None
         self._connected += 1
         for subscriber in list(session.all_subscribers):
@@ -168,17 +170,19 @@ class SessionRegistry:
     def leave(
         self, session: MqttSession, attachment: AttachedConnection, will: Will | None, now: float, *, lost: bool = False
     ) -> None:
-        """The connection is gone, and `will` is to be published; `lost`: without a goodbye. Nothing happens where
-        another one has the session."""
+        """Detach a closed connection and publish `will`; `lost`: it ended without DISCONNECT.
+
+        Do nothing if another connection has the session.
+        """
         if attachment in (session.attachment, self._arriving.get(session.client_id)):
             self._detach(session, now, lost=lost)
-            self._leave_will(session, will, now)
-            self._table.let_large_go(session)
+            self._schedule_will(session, will, now)
+            self._table.drop_large(session)
 
     def _detach(self, session: MqttSession, now: float, *, lost: bool) -> None:
-        """The client's connection is gone: keep the session for its expiry interval, or end it."""
+        """Keep the session of a closed connection for its expiry interval, or end it."""
         if self._restored:
-            self._count_from(now)
+            self._start_expiry(now)
         joined, session.attachment = session.attachment is not None, None
         if joined:
             self._connected -= 1
@@ -192,22 +196,22 @@ class SessionRegistry:
             session.expires_at = now + session.expiry_s
             self._due.add(session.client_id, session.due_at)
         if joined:
-            self._leave_for_now(session, lost=lost)
-        if not self._table.left(session, now):
-            log.warning("%s: its session ends: its user has no room for what it has not released", session.client_id)
+            self._pause(session, lost=lost)
+        if not self._table.mark_disconnected(session, now):
+            log.warning("%s: session ended: its packet identifiers exceed the quota of its user", session.client_id)
             self._end(session)
 
-    def _take_back(self, session: MqttSession) -> None:
-        """Its connection has failed to give it back."""
+    def _reclaim(self, session: MqttSession) -> None:
+        """Detach a session that its connection has failed to return."""
         session.leave()
-        self._leave_for_now(session, lost=False)
+        self._pause(session, lost=False)
 
-    def _leave_for_now(self, session: MqttSession, *, lost: bool) -> None:
-        """What it subscribes to waits for its client to come back."""
+    def _pause(self, session: MqttSession, *, lost: bool) -> None:
+        """Suspend the subscriptions of a disconnected client."""
         session.clear_merged()
         session.release_group(ended=False, lost=lost)
         for subscriber in session.all_subscribers:
-            if subscriber.owes_nothing:
+            if subscriber.is_drained:
                 self._unjoin_durable(subscriber)
             if subscriber.durable is not None:
                 self._router.subscriptions.leave_for_now(subscriber, subscriber.durable, self._router.now_ns())
@@ -215,8 +219,8 @@ class SessionRegistry:
                 self._router.subscriptions.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
                 subscriber.live = None
 
-    def _leave_will(self, session: MqttSession, will: Will | None, now: float) -> None:
-        """Its client has gone: publish the Will Message now, later, or not at all (section 3.1.2.5)."""
+    def _schedule_will(self, session: MqttSession, will: Will | None, now: float) -> None:
+        """Publish the will of a disconnected client now, later, or not at all (section 3.1.2.5)."""
         if will is None:
             self.wills.drop(session.client_id)
         elif will.delay_s and session.durable and not session.ended:
@@ -227,23 +231,23 @@ class SessionRegistry:
             self.wills.publish(session.client_id, will, session.user)
 
     def retained(self, pattern: str) -> Iterator[Run | None]:
-        """Retained messages (None: a name without one); those of the broker about itself are made when asked for."""
+        """Yield retained messages (None: a name without one), including the broker's own below `$SYS`."""
         if pattern.startswith(PREFIX):
             return iter(self.figures.matching(pattern))
         kept = self._router.retained.walk(pattern)
         return chain(self.figures.matching(pattern), kept) if is_wide(pattern) else kept
 
     def expire_after(self, session: MqttSession, expiry_s: int) -> None:
-        """The client has said anew how long its session outlives the connection (section 3.14.2.2.2)."""
+        """Change the session expiry, as a DISCONNECT requests (section 3.14.2.2.2)."""
         session.expiry_s = expiry_s
         if session.durable:
             self._on_disk.save(session)
 
     def subscribe(self, session: MqttSession, request: SubscriptionRequest, identifier: int) -> tuple[Subscriber, bool]:
-        """Add or replace a subscription; returns it and whether it is new. The caller saves. Raises AddressError."""
+        """Add or replace a subscription. Return it and whether it is new. The caller saves. Raises AddressError."""
         old, kept = session.subscribers.get(request.filter), session.durable and request.qos > 0
         if old is not None and old.request.no_local == request.no_local and (old.kept or not kept):
-            # the same but for how it is delivered: what is in flight stays in flight, what waits goes on waiting
+            # only delivery options change: messages in flight and waiting messages are kept
             old.request = request
             old.identifiers = (identifier,) if identifier else ()
             session.subscriptions_changed(request.filter)
@@ -264,7 +268,7 @@ class SessionRegistry:
         return subscriber, old is None
 
     def unsubscribe(self, session: MqttSession, pattern: str) -> bool:
-        """Remove a subscription; False when there was none. The caller saves."""
+        """Remove a subscription; return False if there is none. The caller saves."""
         subscriber = session.subscribers.pop(pattern, None)
         if subscriber is None:
             return False
@@ -273,44 +277,44 @@ class SessionRegistry:
         return True
 
     def drop_forbidden(self, session: MqttSession, grant: Grant) -> None:
-        """End the subscriptions to what may not be received any more."""
+        """End the subscriptions that `grant` does not allow any more."""
         patterns = [each.request.filter for each in session.all_subscribers]
         for pattern in [each for each in patterns if not grant.may_receive(each)]:
-            log.warning("%s: subscription to %s ends: not allowed any more", session.client_id, pattern)
+            log.warning("%s: subscription to %s ended: no longer allowed", session.client_id, pattern)
             self.unsubscribe(session, pattern)
             self._on_disk.save(session)
 
     @property
     def on_disk(self) -> SessionStore:
-        """What is kept of the sessions."""
+        """Stored state of the sessions."""
         return self._on_disk
 
     def tick(self, now: float) -> None:
-        """Publish delayed wills that are due, end sessions that expired."""
+        """Publish wills that are due and end expired sessions."""
         self.now = now
         self.figures.tick(now)
         self.wills.tick(now)
         if self._restored:
-            self._count_from(now)
+            self._start_expiry(now)
         for client_id in list(islice(iter(partial(self._due.take, now), None), SESSIONS_ENDED_MAX)):
             try:
-                self._look_at(client_id, now)
+                self._check(client_id, now)
             except StoreError:
-                self._due.add(client_id, now + LOOK_AGAIN_S)
+                self._due.add(client_id, now + READ_RETRY_S)
             except Exception as error:
-                report(f"session {client_id!r}", "the others go on", error)
+                report(f"session {client_id!r}", "other sessions are not affected", error)
         if self._due.is_outdated(len(self._table)):
             self._due.replace(self._table.due())
-        self._table.let_idle_go(now)
+        self._table.drop_idle(now)
 
-    def _count_from(self, now: float) -> None:
-        """How long the clients of restored sessions have been away counts from our start."""
+    def _start_expiry(self, now: float) -> None:
+        """Start the expiry of restored sessions."""
         self._restored = False
-        self._table.begin_at(now)
+        self._table.start_expiry(now)
         self._due.replace(self._table.due())
 
-    def _look_at(self, client_id: str, now: float) -> None:
-        """Publish the will of an absent client, or end its session, when it is time. Raises StoreError."""
+    def _check(self, client_id: str, now: float) -> None:
+        """Publish the will of a disconnected client, or end its session, if due. Raises StoreError."""
         session = self._table.get(client_id) if self._table.is_due(client_id, now) else None
         if session is None or session.attachment is not None:
             return
@@ -325,7 +329,7 @@ class SessionRegistry:
         return ClientFigures(self.connected, len(self), self._table.subscriptions, self.lifetime)
 
     def _publish_will(self, session: MqttSession) -> None:
-        """Publish the Will Message that waits, if there is one."""
+        """Publish the delayed will, if there is one."""
         if session.will_due is not None:
             will, session.will_due = session.will_due[1], None
             self.wills.publish(session.client_id, will, session.user)
@@ -337,7 +341,7 @@ class SessionRegistry:
         return MqttSession(client_id, self._common)
 
     def _restore_all(self) -> None:
-        """Enter the sessions the store has; those with deliveries under way are objects."""
+        """Restore the sessions of the store. Those with messages in flight become objects."""
         incoming, journals = dict(self._on_disk.incoming()), dict(self._on_disk.journals())
         cursors = {(each.name, each.log): each for each in self._store.cursor_records()} if journals else {}
         for client_id, record in self._on_disk.records():
@@ -349,11 +353,11 @@ class SessionRegistry:
                 self._enter_group(request.filter)
         durable = self._router.durable_subscriptions
         for name in [name for name in durable if name.startswith(GROUP_PREFIX) and name not in self._groups]:
-            if not durable[name].declaration.lapses:  # else it is one of AMQP, ``share/topic::name``
-                self._router.subscriptions.forget(name)  # its members had no sessions that outlive the broker
+            if not durable[name].declaration.lapses:  # else it belongs to AMQP: ``share/topic::name``
+                self._router.subscriptions.forget(name)  # its members had no durable sessions
 
     def _join(self, subscriber: Subscriber) -> None:
-        """Join what the request asks for: a durable subscription where messages are kept, a live one for the rest."""
+        """Join a durable subscription for messages that are stored, and a live one for others."""
         session, request = subscriber.session, subscriber.request
         share, pattern = _split_share(request.filter)
         subscriber.kind = self._router.addresses.type_of(pattern)
@@ -367,7 +371,7 @@ class SessionRegistry:
         options = SubscribeOptions(qos=request.qos, no_local=request.no_local)
         name = _durable_name(session, share, pattern)
         if share is None and name in self._router.durable_subscriptions:
-            subscriber.kept = True  # of a higher QoS before: it goes on until what that was owed is delivered
+            subscriber.kept = True  # it had a higher QoS: keep it until stored messages are delivered
         if not subscriber.kept:
             subscriber.live = self._router.subscriptions.subscribe(subscriber, pattern, options)
             return
@@ -375,7 +379,7 @@ class SessionRegistry:
         subscriber.durable = self._router.subscriptions.subscribe(subscriber, pattern, options)
         if not is_topic:
             older = self._router.durable_subscriptions.join_remainder(subscriber, name, shared=share is not None)
-            if older is not None:  # what it has comes first
+            if older is not None:  # its messages come first
                 subscriber.durable, subscriber.live = older, subscriber.durable
         else:
             live = SubscribeOptions(qos=0, no_local=request.no_local, qos0_only=True)
@@ -387,32 +391,32 @@ class SessionRegistry:
                 self._router.subscriptions.unsubscribe(subscriber, joined, forget=forget, keep=keep)
 
     def _unjoin_durable(self, subscriber: Subscriber) -> None:
-        """Messages wait for it no longer while its client is away."""
+        """Stop storing messages for it while its client is disconnected."""
         if subscriber.durable is not None:
             self._router.subscriptions.unsubscribe(subscriber, subscriber.durable, forget=True)
         subscriber.durable, subscriber.kept = None, False
 
     def _join_again(self, subscriber: Subscriber) -> None:
-        """As `_join`; a subscription that cannot be any more (there are as many consumers as may be) ends."""
+        """Join; end the subscription if that is not possible, for example at the consumer limit."""
         try:
             self._join(subscriber)
         except AddressError as error:
             session, pattern = subscriber.session, subscriber.request.filter
-            log.warning("%s: subscription to %s ends: %s", session.client_id, pattern, error)
+            log.warning("%s: subscription to %s ended: %s", session.client_id, pattern, error)
             del session.subscribers[pattern]
             session.subscriptions_changed(pattern)
             self._leave_group(subscriber)
             self._on_disk.save(session)
 
     def _readdress(self) -> None:
-        """Addresses may have another type than before: subscriptions to them are what their type says from now on."""
+        """Join subscriptions again after addresses have changed their type."""
         for session in list(self._table.opened.values()):
             if session.attachment is None:
                 continue  # its subscriptions are joined when the client comes back
             try:
                 self._readdress_one(session)
             except Exception as error:
-                report(f"session {session.client_id!r}", "its connection ends", error)
+                report(f"session {session.client_id!r}", "closing its connection", error)
                 session.attachment.abort()
 
     def _readdress_one(self, session: MqttSession) -> None:
@@ -428,8 +432,10 @@ class SessionRegistry:
             session.pump()
 
     def _join_group(self, subscriber: Subscriber, share: str, pattern: str) -> None:
-        """A shared subscription is one for all its members, whether their sessions are kept or not: what one leaves
-        un-acknowledged is on disk for the others (MQTT 5 section 4.8.2)."""
+        """Join a shared subscription, which is always durable.
+
+        So messages that one member does not acknowledge are stored for the others (MQTT 5 section 4.8.2).
+        """
         name = _group_name(share, pattern)
         qos = subscriber.request.qos
         options = SubscribeOptions(qos=qos, durable_name=name, shared=True, share_name=name)
@@ -446,7 +452,7 @@ class SessionRegistry:
             self._groups[name] = self._groups.get(name, 0) + 1
 
     def _leave_group(self, subscriber: Subscriber) -> bool:
-        """False when other members of the group remain, connected or not."""
+        """Remove a member; return False if other members remain, connected or not."""
         share, pattern = _split_share(subscriber.request.filter)
         if share is None:
             return True
@@ -457,20 +463,22 @@ class SessionRegistry:
         return not left
 
     def _leave(self, subscriber: Subscriber, *, forget: bool, finish: bool = False) -> None:
-        """`finish`: the client is there, and what is in flight to it is its to complete [MQTT-3.10.4-3]: it may have a
-        QoS 2 message already, and nobody else is to have that as well."""
+        """Leave a subscription.
+
+        `finish`: the connected client completes its messages in flight [MQTT-3.10.4-3], as it may have received a QoS 2
+        message, which no other client must get.
+        """
         last = self._leave_group(subscriber)
         keep = finish and not (subscriber.shared and forget and last)
         self._unjoin(subscriber, forget=forget and last, keep=keep)
         if forget and last and subscriber.durable is None:
-            # restored and never connected since: the durable subscription may be there without being joined
+            # restored, without a connection since: the durable subscription may exist without being joined
             name = _durable_name(subscriber.session, *_split_share(subscriber.request.filter))
             if name in self._router.durable_subscriptions:
                 self._router.subscriptions.forget(name)
 
     def _end(self, session: MqttSession, *, lost: bool = False) -> None:
-        """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2). `lost`: as
-        of `leave`."""
+        """End a session and delete its state; a delayed will is published (section 3.1.3.2.2). `lost`: see `leave`."""
         self._on_disk.forget(session)
         self._table.remove(session)
         self._publish_will(session)
@@ -482,16 +490,16 @@ class SessionRegistry:
 
 
 def _take_over(attachment: AttachedConnection, client_id: str) -> None:
-    """End a connection in favour of a new one, which must not suffer from it."""
+    """Close an older connection. An error must not affect the new one."""
     try:
         attachment.taken_over()
     except Exception as error:
-        report(f"session {client_id!r}", "its older connection ends", error)
+        report(f"session {client_id!r}", "aborting its older connection", error)
         attachment.abort()
 
 
 def _split_share(pattern: str) -> tuple[str | None, str]:
-    """Share name (None: not shared) and filter."""
+    """Return share name (None: not shared) and filter."""
     if not pattern.startswith(SHARE_PREFIX):
         return None, pattern
     share, _, rest = pattern[len(SHARE_PREFIX) :].partition("/")
@@ -503,12 +511,15 @@ def _group_name(share: str, pattern: str) -> str:
 
 
 def _durable_name(session: MqttSession, share: str | None, pattern: str) -> str:
-    """Of the durable subscription a kept session has with a filter."""
+    """Return the name of the durable subscription of a session for a filter."""
     return _group_name(share, pattern) if share is not None else f"mqtt/{session.client_id}/{pattern}"
 
 
 def _pending(session: MqttSession, cursors: Mapping[tuple[str, int], CursorRecord]) -> Callable[[int, int], bool]:
-    """Whether one of the client's subscriptions has not settled (log, position); `cursors` by name and log."""
+    """Return a function that is True if a subscription of the client has not settled (log, position).
+
+    `cursors`: by name and log.
+    """
     names = {QUEUE_CURSOR}  # a queue's log is its own
     for subscribed in session.subscribers:
         names.add(_durable_name(session, *_split_share(subscribed)))

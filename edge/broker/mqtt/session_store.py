@@ -1,13 +1,13 @@
-"""What is on disk of sessions (MQTT 5 section 4.1), and what a client may hear only when it is.
+"""Stored state of sessions (MQTT 5 section 4.1), and answers that wait for its commit.
 
-`session`   the record: whose it is, how long it lives, its subscriptions
-`incoming`  QoS 2 packet identifiers that came in and have not been released; written with the messages they stand for,
-            and never for a message that is not stored: after a restart such an identifier means "we have it"
-`outgoing`  the journal of QoS 2 deliveries (`qos2_journal`)
+`session`   record of the session: owner, expiry, subscriptions
+`incoming`  QoS 2 packet identifiers that were received and not released. They are written with their messages, and
+            never without: after a restart an identifier means that the message is stored
+`outgoing`  journal of QoS 2 deliveries (`qos2_journal`)
 
-CONNACK, SUBACK, UNSUBACK, PUBCOMP, and PUBLISH and PUBREL of a kept delivery leave by the outcome of the commit
-their own state joined. When that commit fails CONNACK says so, and the others wait for the next one. What belongs to a
-session that has ended is not written any more: its client identifier may be another session's by then.
+CONNACK, SUBACK, UNSUBACK, PUBCOMP, and PUBLISH and PUBREL of a kept delivery are sent after the commit of their state.
+If that commit fails, CONNACK reports it and the others wait for the next commit. State of an ended session is not
+written any more, as its client identifier may belong to another session by then.
 """
 
 from __future__ import annotations
@@ -33,45 +33,46 @@ _OUTGOING: Final = "outgoing"
 
 
 class SessionRecord(msgspec.Struct):
-    """What is kept of a session on disk."""
+    """Record of a session on disk."""
 
     expiry_s: int
     subscriptions: list[tuple[SubscriptionRequest, int]]
     """Request and subscription identifier (0: none)."""
     user: str = ""
-    """Whom the session belongs to; empty: to whoever names it."""
+    """Owner of the session; empty: any client with its identifier."""
 
 
 class _WaitingSession(NamedTuple):
-    """What the client of a session may hear when a commit has succeeded."""
+    """An answer of a session that waits for a commit."""
 
     ticket: Ticket
     session: MqttSession
-    tell: Callable[[], None]
+    send: Callable[[], None]
+    """Sends the answer after the commit."""
     write_again: Callable[[], None]
-    """Has it wait for another commit, as this one failed."""
+    """Writes the state again after a failed commit."""
 
 
 class SessionStore:
     """The sessions of one broker in its store."""
 
     def __init__(self, state: SmallState, commits: StoreCommits, save_soon: Callable[[], None]) -> None:
-        """`save_soon`: something is there for `prepare`, or waits for a commit."""
+        """`save_soon` requests a commit."""
         self._state = state
         self._commits = commits
         self._save_soon = save_soon
         self._changed: dict[MqttSession, None] = {}
-        """Their journals have to be written."""
+        """Sessions with a journal to write."""
         self._waiting: deque[_WaitingSession] = deque()
         self._failed: list[_WaitingSession] = []
-        """Their commits failed, and none has succeeded since."""
+        """Answers whose commit failed, until another commit succeeds."""
         self._forgotten: dict[str, Ticket] = {}
-        """By client identifier of sessions that have ended: what deletes them, as long as that is not on disk."""
+        """Deletions of ended sessions that are not committed, by client identifier."""
 
-    # --- at start ---------------------------------------------------------------------------------------------
+    # --- at start -----------------------------------------------------------------------------------------------
 
     def records(self) -> Iterator[tuple[str, SessionRecord]]:
-        """Every session, by client identifier."""
+        """Yield the record of every session with its client identifier."""
         for client_id, value in self._state.items(_SESSION):
             yield client_id, msgspec.msgpack.decode(value, type=SessionRecord)
 
@@ -81,47 +82,52 @@ class SessionStore:
         return None if value is None else msgspec.msgpack.decode(value, type=SessionRecord)
 
     def incoming_of(self, client_id: str) -> bytes:
-        """Return what `incoming` has of one session. Raises StoreError."""
+        """Return the `incoming` row of one session. Raises StoreError."""
         return self._state.get(_INCOMING, client_id) or b""
 
     def incoming(self) -> Iterator[tuple[str, bytes]]:
-        """The packet identifiers of messages that came in and were not released, two bytes each."""
+        """Yield the received and unreleased packet identifiers of each client, two bytes each."""
         return ((client_id, value) for client_id, value in self._state.items(_INCOMING) if value)
 
     def journals(self) -> Iterator[tuple[str, bytes]]:
-        """Journals that hold something."""
+        """Yield the journals that are not empty."""
         return ((client_id, value) for client_id, value in self._state.items(_OUTGOING) if value)
 
-    # --- while it runs ----------------------------------------------------------------------------------------
+    # --- while it runs ------------------------------------------------------------------------------------------
 
     def save(self, session: MqttSession) -> Ticket | None:
-        """Write the record of a session that outlives its connection; None for one that does not, unless one before it
-        did and is on disk still."""
+        """Write the record of a durable session.
+
+        Return None for other sessions, unless an earlier durable session of the client is not deleted on disk yet.
+        """
         if session.ended:
             return None
         if not (session.durable or session.recorded):
-            return self._forget_again(session.client_id)
+            return self._repeat_deletion(session.client_id)
         session.recorded = True
         return self._state.put(_SESSION, session.client_id, _record(session))
 
-    def save_and_tell(self, session: MqttSession, tell: Callable[[], None]) -> None:
-        """Write the record, and call `tell` once it is on disk; at once for a session that ends with its connection."""
+    def save_then_call(self, session: MqttSession, done: Callable[[], None]) -> None:
+        """Write the record, and call `done` after the commit; at once if there is nothing to write."""
         ticket = self.save(session)
         if ticket is None:
-            tell()
+            done()
         else:
-            self._wait(_WaitingSession(ticket, session, tell, partial(self.save_and_tell, session, tell)))
+            self._wait(_WaitingSession(ticket, session, done, partial(self.save_then_call, session, done)))
 
     def save_incoming(self, session: MqttSession) -> Ticket | None:
-        """Write the packet identifiers of messages that are stored, in the group that stores them; None for a session
-        that ends with its connection."""
+        """Write the packet identifiers of stored messages, in the group of the messages. Return None for a session that
+        ends with its connection."""
         if not session.recorded:
             return None
         return self._state.put(_INCOMING, session.client_id, _incoming(session))
 
     def release(self, session: MqttSession, packet_ids: Sequence[int]) -> None:
-        """PUBREL came for these. PUBCOMP follows once that is on disk: the client may use them again from then on, and
-        after a restart what it sends again under one of them would be taken for the message before."""
+        """Process PUBREL: PUBCOMP follows after the commit.
+
+        After PUBCOMP the client may reuse the identifiers. Without the commit, a new message would count as a duplicate
+        of the old one after a restart.
+        """
         ticket = self.save_incoming(session)
         if ticket is None:
             _complete(session, packet_ids)
@@ -130,13 +136,13 @@ class SessionStore:
         self._wait(_WaitingSession(ticket, session, complete, again))
 
     def journal_changed(self, session: MqttSession) -> None:
-        """Its journal is to be part of the next commit."""
+        """Write the journal of a session with the next commit."""
         if session.recorded:
             self._changed[session] = None
             self._save_soon()
 
     def forget(self, session: MqttSession) -> None:
-        """The session has ended."""
+        """Delete the state of an ended session."""
         self._changed.pop(session, None)
         session.ended = True
         if session.recorded:
@@ -148,21 +154,21 @@ class SessionStore:
             self._state.delete(kind, client_id)
         return self._state.delete(_SESSION, client_id)
 
-    def _forget_again(self, client_id: str) -> Ticket | None:
-        """What deletes the session that has ended; None: it is on disk that there is none."""
+    def _repeat_deletion(self, client_id: str) -> Ticket | None:
+        """Return the deletion of an ended session, repeated if it failed; None if it is committed."""
         ticket = self._forgotten.get(client_id)
         if ticket is not None and ticket.error is not None:
             ticket = self._forgotten[client_id] = self._delete(client_id)
         return ticket
 
-    def let_go(self, session: MqttSession) -> bool:
-        """End the use of the object: the rows hold all of the session from now on.
+    def unload(self, session: MqttSession) -> bool:
+        """Mark the object as unused: from now on the rows contain the whole session.
 
-        False, and nothing happens, while the object holds more, or the rows cannot be read.
+        Return False and do nothing while the object contains more, or the rows cannot be read.
         """
         if session in self._changed:
             return False
-        if not session.at_rest:
+        if not session.idle:
             if session.attachment is None and session.journal.is_done(self._commits.moves_kept):
                 self.journal_changed(session)
             return False
@@ -174,8 +180,11 @@ class SessionStore:
         return True
 
     def _complete_rows(self, session: MqttSession) -> None:
-        """Write what the rows lack: subscriptions of a client that left before SUBACK, identifiers of anycast messages
-        a consumer has. Raises StoreError."""
+        """Write what the rows lack. Raises StoreError.
+
+        That is subscriptions of a client that disconnected before SUBACK, and identifiers of anycast messages in
+        delivery.
+        """
         for kind, value in ((_SESSION, _record(session)), (_INCOMING, _incoming(session))):
             if (self._state.get(kind, session.client_id) or b"") != value:
                 self._state.put(kind, session.client_id, value)
@@ -184,7 +193,7 @@ class SessionStore:
     # --- commits (`edge.broker.router.router.CommitParticipant`) ------------------------------------------------
 
     def prepare(self) -> None:
-        """A group is about to be sealed: write down what is under way to clients at QoS 2, once a commit."""
+        """Write changed journals of QoS 2 deliveries, once for each commit."""
         changed, self._changed = self._changed, {}
         for session in changed:
             try:
@@ -204,18 +213,20 @@ class SessionStore:
             self._waiting.append(_WaitingSession(ticket, session, send, again))
 
     def committed(self, *, kept: bool) -> None:
-        """Let go what is on disk now. What a commit failed with waits until one succeeds, and is written with the next:
-        to write it at once would start commit after commit on a medium that fails."""
+        """Send the answers of a commit. State of a failed commit is written again after the next successful one.
+
+        Writing it at once would repeat failing commits without pause on a broken medium.
+        """
         while self._waiting and self._waiting[0].ticket.decided:
             waiting = self._waiting.popleft()
             if waiting.ticket.error is not None:
                 self._failed.append(waiting)
                 continue
             try:
-                waiting.tell()
+                waiting.send()
             except Exception as error:
                 _end(waiting.session, error)
-        if kept and self._forgotten:  # what one commit failed with is in the next
+        if kept and self._forgotten:  # a failed deletion is in the next commit
             self._forgotten = {name: ticket for name, ticket in self._forgotten.items() if not ticket.decided}
         if kept and self._failed:
             failed, self._failed = self._failed, []
@@ -238,14 +249,14 @@ def _incoming(session: MqttSession) -> bytes:
 
 
 def _end(session: MqttSession, error: Exception) -> None:
-    """Its connection ends; the session stays, and goes on from what is on disk."""
-    report(f"session {session.client_id!r}", "its connection ends", error)
+    """Abort the connection of a session. The session stays, as it is on disk."""
+    report(f"session {session.client_id!r}", "closing its connection", error)
     if session.attachment is not None:
         session.attachment.abort()
 
 
 def _send_committed(session: MqttSession, packet_ids: Sequence[int]) -> None:
-    """The journal that holds these deliveries is on disk."""
+    """Send deliveries after the commit of their journal."""
     state = session.state
     if state.connection is not None:
         state.connection.send_committed(packet_ids)
@@ -256,7 +267,7 @@ def _send_committed(session: MqttSession, packet_ids: Sequence[int]) -> None:
 
 
 def _complete(session: MqttSession, packet_ids: Sequence[int]) -> None:
-    """These are forgotten, on disk too where anything of the session is."""
+    """Send PUBCOMP for released packet identifiers, after the commit."""
     session.state.complete(packet_ids)
     if session.attachment is not None:
         session.attachment.flush_soon()

@@ -1,7 +1,7 @@
-"""All MQTT sessions by client identifier: objects of those in use, and rows of the store for the others.
+"""All MQTT sessions by client identifier: objects for those in use, rows of the store for idle ones.
 
-A session with an absent client becomes its rows after some seconds, once nothing is in flight to it. Memory then holds
-its client identifier and its end. `get` makes an object of the rows again. Sessions are counted for their users.
+The object of a disconnected client is dropped after some seconds, once nothing is in flight. Memory then keeps only its
+client identifier and expiry. `get` loads the object again. Sessions count against the quotas of their users.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from edge.broker.mqtt.session_store import SessionRecord, SessionStore
 from edge.broker.retention.names import NameKind, NameQuotas
 
 NEVER_EXPIRES = 0xFFFF_FFFF
-"""Session expiry interval that means: for ever (MQTT 5 section 3.1.2.11.2)."""
+"""Session expiry interval without an end (MQTT 5 section 3.1.2.11.2)."""
 
 
 class SessionTable:
-    """See the module's docstring."""
+    """Sessions by client identifier, loaded or idle."""
 
     def __init__(self, names: NameQuotas, new: Callable[[str], MqttSession], on_disk: SessionStore) -> None:
-        """`new` makes an object."""
+        """`new` creates a session object."""
         self.opened: dict[str, MqttSession] = {}
-        """Those that are objects (outside only to be looked at)."""
+        """Loaded sessions; read-only for other modules."""
         self._rows: dict[str, float | None] = {}
-        """Client identifiers of the others, and when each session ends (monotonic seconds; None: never)."""
+        """Client identifiers of idle sessions, and when each ends (monotonic seconds; None: never)."""
         self._subscriptions_in_rows = 0
         self._away: dict[str, float] = {}
-        """Objects whose clients are away, and since when (monotonic seconds)."""
-        self._looking: Iterator[str] = iter(())
+        """Loaded sessions of disconnected clients, and since when (monotonic seconds)."""
+        self._scan: Iterator[str] = iter(())
         self._names = names
         self._new = new
         self._on_disk = on_disk
@@ -60,27 +60,27 @@ class SessionTable:
         return client_id in self or self._names.has_room(NameKind.SESSION, user, len(client_id))
 
     def get(self, client_id: str) -> MqttSession | None:
-        """Return the session of a client, an object from now on; None if it is not found. Raises StoreError."""
+        """Return the session of a client, loading it if it is idle; None if it is not found. Raises StoreError."""
         if client_id not in self._rows:
             return self.opened.get(client_id)
         record, incoming = self._on_disk.record(client_id), self._on_disk.incoming_of(client_id)
-        if record is None:  # another program has deleted it
+        if record is None:  # deleted by another program
             del self._rows[client_id]
             return None
         self._subscriptions_in_rows -= len(record.subscriptions)
         return self._reopen(client_id, record, incoming, self._rows.pop(client_id))
 
     def make(self, client_id: str, user: str) -> MqttSession:
-        """Make a session for a client that has none."""
+        """Create a session for a client without one."""
         session = self._open(client_id)
         session.user, session.counted = user, len(client_id)
         self._names.made(NameKind.SESSION, user, session.counted)
         return session
 
     def restore(self, client_id: str, record: SessionRecord, incoming: bytes, *, in_flight: bool) -> MqttSession | None:
-        """Enter a session the store has; return it as an object where something is in flight to it.
+        """Add a session of the store. Load and return it if messages are in flight to it.
 
-        Its end counts from 0 until `begin_at`.
+        Its expiry counts from 0 until `start_expiry`.
         """
         self._names.made(NameKind.SESSION, record.user, len(client_id) + len(incoming))
         expires_at = None if record.expiry_s == NEVER_EXPIRES else float(record.expiry_s)
@@ -97,17 +97,17 @@ class SessionTable:
             self._away.pop(session.client_id, None)
             self._names.gone(NameKind.SESSION, session.user, session.counted)
 
-    # --- clients that come and go -----------------------------------------------------------------------------
+    # --- connected and disconnected clients ---------------------------------------------------------------------
 
-    def came(self, session: MqttSession, user: str) -> None:
-        """Note that its client is there, as this user."""
+    def mark_connected(self, session: MqttSession, user: str) -> None:
+        """Mark the client as connected, as this user."""
         self._away.pop(session.client_id, None)
         self._count(session, user, len(session.client_id))
 
-    def left(self, session: MqttSession, now: float) -> bool:
-        """Note that its client has gone.
+    def mark_disconnected(self, session: MqttSession, now: float) -> bool:
+        """Mark the client as disconnected.
 
-        The packet identifiers it keeps count as part of its name; False when its user has no room for them.
+        Its unreleased packet identifiers count against the quota of the user. Return False if they exceed it.
         """
         size = len(session.client_id) + 2 * len(session.state.stored)
         if not self._names.has_room(NameKind.SESSION, session.user, size, replaced=session.counted):
@@ -116,8 +116,8 @@ class SessionTable:
         self._away[session.client_id] = now
         return True
 
-    def begin_at(self, now: float) -> None:
-        """Count the ends of restored sessions from now."""
+    def start_expiry(self, now: float) -> None:
+        """Start the expiry of restored sessions."""
         for client_id, expires_at in self._rows.items():
             if expires_at is not None:
                 self._rows[client_id] = expires_at + now
@@ -127,7 +127,7 @@ class SessionTable:
                 session.expires_at += now
 
     def due(self) -> Iterator[tuple[str, float]]:
-        """Yield the sessions with absent clients, and when to look at each; not those that need no look."""
+        """Yield the sessions of disconnected clients that have to be checked, and when."""
         for client_id, expires_at in self._rows.items():
             if expires_at is not None:
                 yield client_id, expires_at
@@ -137,38 +137,38 @@ class SessionTable:
                 yield client_id, at
 
     def is_due(self, client_id: str, now: float) -> bool:
-        """Return True when the session of an absent client may need a look."""
+        """Return True if the session of a disconnected client may have to be checked."""
         if client_id not in self._rows:
             return client_id in self._away
         expires_at = self._rows[client_id]
         return expires_at is not None and expires_at <= now
 
-    def let_idle_go(self, now: float) -> None:
-        """Drop objects of sessions that have waited long for their clients, some at each tick."""
-        began = False
+    def drop_idle(self, now: float) -> None:
+        """Drop objects of sessions without a client for some time, a few at each tick."""
+        restarted = False
         rest_s = 0.0 if self._many_are_away() else SESSION_REST_S
         for _ in range(SESSIONS_LOOKED_AT_MAX):
-            client_id = next(self._looking, None)
+            client_id = next(self._scan, None)
             if client_id is None:
-                if began or not self._away:
+                if restarted or not self._away:
                     return
-                self._looking, began = iter(list(self._away)), True
+                self._scan, restarted = iter(list(self._away)), True
             elif client_id in self._away and now - self._away[client_id] >= rest_s:
-                self._let_go(self.opened[client_id])
+                self._unload(self.opened[client_id])
 
-    def let_large_go(self, session: MqttSession) -> None:
-        """Drop the object now if its client is away and it has very many subscriptions.
+    def drop_large(self, session: MqttSession) -> None:
+        """Drop the object of a disconnected client at once if it has very many subscriptions.
 
-        A burst of clients leaves more of these than one tick drops.
+        A burst of clients may leave more of these than one tick drops.
         """
         away = session.client_id in self._away and self.opened.get(session.client_id) is session
         if away and len(session.all_subscribers) > SUBSCRIPTIONS_OPEN_MAX:
-            self._let_go(session)
+            self._unload(session)
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------
 
     def _many_are_away(self) -> bool:
-        """Return True when objects of absent clients take much, with their subscriptions."""
+        """Return True if loaded sessions of disconnected clients take much memory, with their subscriptions."""
         many = 0
         for client_id in self._away:
             many += 1 + len(self.opened[client_id].all_subscribers)
@@ -181,7 +181,7 @@ class SessionTable:
         return session
 
     def _reopen(self, client_id: str, record: SessionRecord, incoming: bytes, expires_at: float | None) -> MqttSession:
-        """Make an object of what its rows say."""
+        """Load an object from its rows."""
         session = self._open(client_id)
         session.user, session.expiry_s, session.recorded = record.user, record.expiry_s, True
         session.counted, session.expires_at = len(client_id) + len(incoming), expires_at
@@ -194,18 +194,18 @@ class SessionTable:
         return session
 
     def _count(self, session: MqttSession, user: str, size: int) -> None:
-        """Count it for this user, by this size."""
+        """Count the session with this size against the quota of this user."""
         if (session.user, session.counted) != (user, size):
             self._names.gone(NameKind.SESSION, session.user, session.counted)
             self._names.made(NameKind.SESSION, user, size)
             session.user, session.counted = user, size
 
-    def _let_go(self, session: MqttSession) -> None:
-        """Drop the object, if the rows hold all of it."""
-        if not self._on_disk.let_go(session):
+    def _unload(self, session: MqttSession) -> None:
+        """Drop the object if the rows contain all of it."""
+        if not self._on_disk.unload(session):
             return
         client_id = session.client_id
         del self.opened[client_id], self._away[client_id]
         self._rows[client_id] = session.expires_at
         self._subscriptions_in_rows += len(session.all_subscribers)
-        session.let_go()
+        session.dispose()

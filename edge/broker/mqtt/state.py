@@ -1,7 +1,7 @@
-"""What an MQTT session remembers of its acknowledged deliveries between connections (MQTT 5 section 4.1).
+"""State of QoS 1 and 2 exchanges that an MQTT session keeps between connections (MQTT 5 section 4.1).
 
-`SessionState` holds packet identifiers and what they stand for, and no connection's limits: those are in `inbound`
-and `outbound`, which work on it. Subscriptions and messages not sent yet are the router's.
+`SessionState` holds packet identifiers and their messages. The limits of a connection are in `inbound` and `outbound`,
+which work on this state. Subscriptions and unsent messages belong to the router.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from edge.broker.mqtt.events import MqttDelivery
 PACKET_ID_MAX = 65_535
 
 InFlight = tuple[MqttDelivery, int]
-"""A delivery and the index of one message in its run."""
+"""Delivery, and index of one message in its run."""
 
 
 class SessionConnection(Protocol):
-    """The connection a session has now."""
+    """Current connection of a session."""
 
     def confirm(self, packet_ids: Sequence[int], reason: ReasonCode, text: str = "") -> None:
-        """These QoS 2 messages, which came in over an earlier connection, are safe (or refused) now."""
+        """Send PUBREC for QoS 2 messages of an earlier connection that are stored or refused now."""
         ...
 
     def send_committed(self, packet_ids: Sequence[int]) -> None:
-        """What `SessionState.awaiting_commit` held back for these is on disk: send it."""
+        """Send the packets of `SessionState.awaiting_commit`, after the commit."""
         ...
 
     def complete(self, packet_ids: Iterable[int]) -> None:
-        """That these QoS 2 messages were released is on disk: answer their PUBREL."""
+        """Send PUBCOMP for QoS 2 messages after the commit of their release."""
         ...
 
 
 class Qos2State:
-    """Packet identifiers of QoS 2 messages that came in, by how far they are."""
+    """Packet identifiers of received QoS 2 messages, by stage."""
 
     __slots__ = ("incoming", "pending", "releasing", "unstored")
 
@@ -48,9 +48,9 @@ class Qos2State:
 
 
 class SessionState:
-    """Packet identifiers in use in both directions. One object lives as long as the session.
+    """Packet identifiers in use in both directions, for the lifetime of the session.
 
-    What only some sessions need is made when it is first asked for: an empty set is 216 bytes.
+    Parts that only some sessions need are created on first use, as an empty set takes 216 bytes.
     """
 
     __slots__ = (
@@ -68,51 +68,55 @@ class SessionState:
 
     @property
     def outgoing(self) -> dict[int, InFlight]:
-        """PUBLISH sent, no PUBACK or PUBREC yet; in the order they were sent [MQTT-4.6.0-1]."""
+        """Messages with PUBLISH sent and no PUBACK or PUBREC, in the order of sending [MQTT-4.6.0-1]."""
         if self._outgoing is None:
             self._outgoing = {}
         return self._outgoing
 
     @property
     def released(self) -> dict[int, InFlight]:
-        """PUBREL sent, no PUBCOMP yet; in the order of the PUBRECs [MQTT-4.6.0-4]."""
+        """Messages with PUBREL sent and no PUBCOMP, in the order of the PUBRECs [MQTT-4.6.0-4]."""
         if self._released is None:
             self._released = {}
         return self._released
 
     @property
     def awaiting_commit(self) -> dict[int, None]:
-        """Packet identifiers of `outgoing` and `released` whose PUBLISH, or PUBREL, waits for the disk."""
+        """Packet identifiers of `outgoing` and `released` with a PUBLISH or PUBREL that waits for a commit."""
         if self._awaiting_commit is None:
             self._awaiting_commit = {}
         return self._awaiting_commit
 
     @property
     def incoming(self) -> set[int]:
-        """QoS 2 packet identifiers received and not released by PUBREL."""
+        """QoS 2 packet identifiers that were received and not released by PUBREL."""
         return self._of_qos2().incoming
 
     @property
     def pending(self) -> set[int]:
-        """Those of `incoming` that have not been acknowledged: their message is not safe yet."""
+        """Part of `incoming` that is not acknowledged, as the message is not stored yet."""
         return self._of_qos2().pending
 
     @property
     def unstored(self) -> set[int]:
-        """Those of `incoming` whose message is not in the store: it will be refused, or a consumer has it and has not
-        answered (anycast). On disk they would say, after a restart, that it was taken."""
+        """Part of `incoming` whose message is not stored: it will be refused, or an anycast consumer has to answer.
+
+        They are not written to disk, as they would mean after a restart that the message is stored.
+        """
         return self._of_qos2().unstored
 
     @property
     def stored(self) -> set[int]:
-        """Those of `incoming` that are to be on disk."""
+        """Part of `incoming` that is written to disk."""
         qos2 = self._of_qos2()
         return qos2.incoming - qos2.unstored if qos2.unstored else qos2.incoming
 
     @property
     def releasing(self) -> set[int]:
-        """Packet identifiers released by PUBREL whose PUBCOMP waits until `incoming` is on disk without them: then the
-        client may use them for other messages, which must not be taken for the old ones after a restart."""
+        """Packet identifiers released by PUBREL, until `incoming` is committed without them and PUBCOMP is sent.
+
+        After PUBCOMP the client may reuse them, and a new message must not count as a duplicate after a restart.
+        """
         return self._of_qos2().releasing
 
     def _of_qos2(self) -> Qos2State:
@@ -122,53 +126,53 @@ class SessionState:
 
     @property
     def reserved(self) -> set[int]:
-        """Packet identifiers the client may know from before a restart, whose message has not been read again yet."""
+        """Packet identifiers that the client may know from before a restart, until their message is delivered again."""
         if self._reserved is None:
             self._reserved = set()
         return self._reserved
 
     def forget_incoming(self, packet_ids: Iterable[int]) -> None:
-        """Nobody has these messages, and nobody will answer for them."""
-        for known in (self.incoming, self.pending, self.unstored):
-            known.difference_update(packet_ids)
+        """Forget messages that were not published and will get no answer."""
+        for identifiers in (self.incoming, self.pending, self.unstored):
+            identifiers.difference_update(packet_ids)
 
     def answered(self, packet_ids: Iterable[int]) -> None:
-        """Somebody has these, or they were refused."""
+        """Mark messages as accepted or refused."""
         if self._qos2 is not None:
             self._qos2.unstored.difference_update(packet_ids)
 
     def complete(self, packet_ids: Iterable[int]) -> None:
-        """It is on disk that these of `releasing` are forgotten, where anything of the session is: answer PUBCOMP."""
+        """Send PUBCOMP for these of `releasing`, after the commit."""
         self.releasing.difference_update(packet_ids)
         if self.connection is not None:
             self.connection.complete(packet_ids)
 
     @property
     def free_packet_ids(self) -> int:
-        """Packet identifiers the client cannot know, whether or not they are in flight."""
+        """Number of packet identifiers that are not reserved, including those in flight."""
         return PACKET_ID_MAX - len(self._reserved) if self._reserved else PACKET_ID_MAX
 
     @property
     def in_flight(self) -> int:
-        """Messages in flight to the client: packet identifiers in use by us."""
+        """Number of messages in flight to the client."""
         return (len(self._outgoing) if self._outgoing else 0) + (len(self._released) if self._released else 0)
 
     @property
-    def at_rest(self) -> bool:
-        """Nothing is under way, and nothing known of what was but `incoming`."""
+    def idle(self) -> bool:
+        """True if no exchange is in progress and only `incoming` has to be kept."""
         if self._outgoing or self._released or self._awaiting_commit or self._reserved:
             return False
         qos2 = self._qos2
         return qos2 is None or not (qos2.pending or qos2.releasing or qos2.unstored)
 
     def restore_incoming(self, packet_ids: Iterable[int]) -> None:
-        """QoS 2 packet identifiers received and kept, with their messages, over a restart of the gateway."""
+        """Restore received QoS 2 packet identifiers after a restart of the gateway."""
         self.incoming.update(packet_ids)
 
     def reserve(self, count: int) -> Sequence[int]:
-        """`count` free packet identifiers, ascending from the last one given, around 65 535.
+        """Return `count` free packet identifiers, ascending from the last one, wrapping at 65 535.
 
-        Raises LocalError when there are not so many.
+        Raises LocalError if there are fewer.
         """
         start = self._next
         stop = start + count
@@ -181,7 +185,7 @@ class SessionState:
         return self._reserve_one_by_one(count)
 
     def reserve_one(self) -> int:
-        """As `reserve` of one."""
+        """Return one free packet identifier; see `reserve`."""
         packet_id = self._next
         taken = packet_id in self.outgoing or (self._released is not None and packet_id in self._released)
         if taken or packet_id == PACKET_ID_MAX or self._reserved:
@@ -190,12 +194,12 @@ class SessionState:
         return packet_id
 
     def _taken(self, ids: Sequence[int]) -> bool:
-        return not all(known.isdisjoint(ids) for known in (self.outgoing.keys(), self.released.keys(), self.reserved))
+        return not all(used.isdisjoint(ids) for used in (self.outgoing.keys(), self.released.keys(), self.reserved))
 
     def _reserve_one_by_one(self, count: int) -> list[int]:
         free = PACKET_ID_MAX - self.in_flight - len(self.reserved)
         if count > free:
-            raise LocalError(f"{count} packet identifiers wanted, {free} are free")
+            raise LocalError(f"{count} packet identifiers requested, {free} are free")
         ids: list[int] = []
         candidate = self._next
         while len(ids) < count:

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE of one client: which filters it may have, what it is told (MQTT 5 sections 3.8, 3.10)."""
+"""Process SUBSCRIBE and UNSUBSCRIBE of one client (MQTT 5 sections 3.8, 3.10)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from edge.broker.router.router import AddressError
 log = logging.getLogger(__name__)
 
 EXPLAINED_MAX: Final = 3
-"""Filters of one SUBSCRIBE whose refusal is told in words as well; the codes tell of all."""
+"""Refused filters of one SUBSCRIBE that the Reason String explains; every filter has a reason code."""
 
 
 class Subscribing:
-    """One packet of a client. Who calls it saves the session, and answers then."""
+    """One SUBSCRIBE or UNSUBSCRIBE. The caller saves the session, then answers."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class Subscribing:
         grant: Grant | None,
         terms: ConnectEvent,
     ) -> None:
-        """`grant` is what the client may do, None: everything; `terms` say its version, and whether it is a bridge."""
+        """`grant`: rights of the client, None: all. `terms`: its CONNECT, for the version and the bridge flag."""
         self.codes: list[ReasonCode] = []
-        """One for each filter, in order."""
+        """A code for each filter, in order."""
         self.wanting_retained: list[Subscriber] = []
-        """New subscriptions that are to get what is retained."""
+        """New subscriptions that get retained messages."""
         self._session = session
         self._sessions = sessions
         self._interceptor = interceptor
@@ -51,48 +51,49 @@ class Subscribing:
         self._terms = terms
         self._words: list[str] = []
         self._joining: list[PatternSubscription] = []
-        """Subscriptions to many queues, which may take several turns of the loop to join."""
+        """Subscriptions to many queues, which join over several turns of the loop."""
 
     @property
     def text(self) -> str:
-        """Why filters were refused."""
+        """Reason String: why filters were refused."""
         return "; ".join(self._words[:EXPLAINED_MAX])
 
     def subscribe(self, event: SubscribeEvent) -> None:
-        """Join what may be joined."""
-        for asked in event.requests:
-            self.codes.append(self._one(self._as_its_version_means(self._of_bridge(asked)), event.identifier))
+        """Subscribe to the filters of one event."""
+        for request in event.requests:
+            adapted = self._adapt_to_version(self._add_bridge_options(request))
+            self.codes.append(self._subscribe_one(adapted, event.identifier))
 
-    def when_joined(self, tell: Callable[[], None]) -> None:
-        """Call `tell` once each subscription of the packet is joined to everything that it matches."""
+    def when_joined(self, done: Callable[[], None]) -> None:
+        """Call `done` once all subscriptions of the packet have joined all queues that they match."""
         if self._joining:
-            self._joining.pop().when_joined(partial(self.when_joined, tell))
+            self._joining.pop().when_joined(partial(self.when_joined, done))
         else:
-            tell()
+            done()
 
     def unsubscribe(self, event: UnsubscribeEvent) -> None:
-        """Leave what there is."""
+        """Unsubscribe from the filters of one event."""
         for pattern in event.filters:
-            there = self._leave(pattern)
-            self.codes.append(ReasonCode.SUCCESS if there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            found = self._unsubscribe_one(pattern)
+            self.codes.append(ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED)
 
-    def _one(self, request: SubscriptionRequest, identifier: int) -> ReasonCode:
+    def _subscribe_one(self, request: SubscriptionRequest, identifier: int) -> ReasonCode:
         session, pattern = self._session, request.filter
         if len(session.subscribers) >= SUBSCRIPTIONS_PER_SESSION_MAX and pattern not in session.subscribers:
-            self._words.append(f"{pattern}: a session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions at most")
+            self._words.append(f"{pattern}: limit of {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions reached")
             return ReasonCode.QUOTA_EXCEEDED
         code = self._interceptor.subscribe(request)
         if code is not None:
             return code
         if self._grant is not None and not self._grant.may_receive(pattern):
-            self._words.append(f"{pattern}: not allowed to receive all that matches it")
+            self._words.append(f"{pattern}: no right to receive all matching messages")
             return ReasonCode.NOT_AUTHORIZED
         try:
             subscriber, new = self._sessions.subscribe(session, request, identifier)
         except AddressError as error:
             log.info("%s: subscription to %s refused: %s", session.client_id, pattern, error)
             self._words.append(f"{pattern}: {error}")
-            invalid = error.refusal is Refusal.ADDRESS_INVALID  # a SUBACK knows no topic names (section 3.9.3)
+            invalid = error.refusal is Refusal.ADDRESS_INVALID  # SUBACK has no Topic Name invalid (section 3.9.3)
             return ReasonCode.TOPIC_FILTER_INVALID if invalid else REASONS[error.refusal]
         if isinstance(joined := subscriber.durable or subscriber.live, PatternSubscription):
             self._joining.append(joined)
@@ -101,17 +102,22 @@ class Subscribing:
             self.wanting_retained.append(subscriber)
         return ReasonCode(request.qos)
 
-    def _of_bridge(self, request: SubscriptionRequest) -> SubscriptionRequest:
-        """Return the request with the options that a bridge before MQTT 5 means and cannot send: it wants nothing of
-        what it published, and keeps the RETAIN flag. No Local is not for shared subscriptions [MQTT-3.8.3-4]."""
+    def _add_bridge_options(self, request: SubscriptionRequest) -> SubscriptionRequest:
+        """Add the options of a bridge, which it cannot send before MQTT 5: No Local and Retain As Published.
+
+        No Local is not allowed for shared subscriptions [MQTT-3.8.3-4].
+        """
         if not self._terms.bridge:
             return request
         local = not request.filter.startswith("$share/")
         return msgspec.structs.replace(request, no_local=local, retain_as_published=True)
 
-    def _as_its_version_means(self, request: SubscriptionRequest) -> SubscriptionRequest:
-        """The request with the filter as it is matched. For MQTT 3.1 a wildcard may stand for names that begin with
-        ``$`` too (`topics.widened`), where the gateway has it so and no rights say otherwise: theirs never does."""
+    def _adapt_to_version(self, request: SubscriptionRequest) -> SubscriptionRequest:
+        """Return the request with the filter as it is matched.
+
+        Wildcards of MQTT 3.1 clients also match names that begin with ``$`` (`topics.widened`), if the gateway is
+        configured so and has no rights: wildcards of rights never match them.
+        """
         wide = widened(request.filter)
         if wide == request.filter:
             return request
@@ -121,8 +127,8 @@ class Subscribing:
         self._sessions.unsubscribe(self._session, wide)
         return request
 
-    def _leave(self, pattern: str) -> bool:
-        """False when there was no such subscription."""
+    def _unsubscribe_one(self, pattern: str) -> bool:
+        """Remove a subscription; return False if there is none."""
         if widened(pattern) in self._session.subscribers:
             pattern = widened(pattern)
         if self._interceptor.unsubscribe(pattern):

@@ -1,7 +1,7 @@
-"""What one session's deliveries take of a turn of the loop: what is beyond its share waits for the next one.
+"""Limit the work of one session's deliveries in a turn of the loop; the rest waits for the next turn.
 
-AMQP messages have to be translated, and a long topic name, which a publisher says once for thousands of messages, is
-written out with each. While something waits the session's subscribers have no credit, so nothing overtakes it.
+AMQP messages have to be translated, and a long topic name is written with each message, though its publisher may have
+sent it once for thousands. While deliveries wait, the subscribers of the session have no credit, so the order is kept.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from edge.broker.message.mqtt_translator import MqttTranslator
 
 
 class PendingDelivery(NamedTuple):
-    """A delivery of AMQP messages, or what is left of one."""
+    """A delivery of AMQP messages, or the rest of one."""
 
     stored: Stored
     write: Callable[[int, Sequence[Run]], None]
-    """Sends the runs that were made of its messages, from this position on."""
-    give_back: Callable[[int, int], None]
-    """These positions were not sent, and will not be."""
+    """Sends the translated runs, from this position on."""
+    return_unsent: Callable[[int, int], None]
+    """Returns positions that will not be sent to the subscription."""
 
 
 class DeliveryBudget:
-    """Of one session, while it has a connection."""
+    """Budget of one session while it is connected."""
 
-    __slots__ = ("_go_on_soon", "_topic_bytes", "_translated_bytes", "_translator", "_waiting", "over")
+    __slots__ = ("_continue_soon", "_topic_bytes", "_translated_bytes", "_translator", "_waiting", "over")
 
-    def __init__(self, translator: MqttTranslator, go_on_soon: Callable[[], None]) -> None:
-        """`go_on_soon` has `begin` called in the next turn of the loop."""
+    def __init__(self, translator: MqttTranslator, continue_soon: Callable[[], None]) -> None:
+        """`continue_soon` requests a call of `start` in the next turn of the loop."""
         self.over = False
-        """The session has had its share."""
+        """The budget of this turn is used up."""
         self._translator = translator
-        self._go_on_soon = go_on_soon
+        self._continue_soon = continue_soon
         self._waiting: deque[PendingDelivery] = deque()
         self._translated_bytes = 0
         self._topic_bytes = 0
 
-    def begin(self) -> None:
-        """The next turn has come: go on with what waits."""
+    def start(self) -> None:
+        """Start a turn: reset the budget and continue with waiting deliveries."""
         self.over = False
         self._translated_bytes = self._topic_bytes = 0
         while self._waiting and not self.over:
@@ -50,25 +50,24 @@ class DeliveryBudget:
             try:
                 self._translate(part)
             except Exception:
-                self._waiting.appendleft(part)  # the connection ends, and with it this turn
+                self._waiting.appendleft(part)  # the connection ends, and `end` returns the part
                 raise
 
     def end(self) -> None:
-        """The connection is gone. What waits was not sent, so the session knows nothing of it: it goes back to where it
-        came from."""
+        """Return waiting messages, which were not sent, to their subscriptions when the connection ends."""
         waiting, self._waiting = self._waiting, deque()
-        for (position, _, run), _, give_back in waiting:
-            give_back(position, position + len(run.bodies) - 1)
+        for (position, _, run), _, return_unsent in waiting:
+            return_unsent(position, position + len(run.bodies) - 1)
 
     def translate(self, part: PendingDelivery) -> None:
-        """Send this delivery, as far as this turn allows."""
+        """Translate and send a delivery, as far as the budget allows."""
         if self._waiting:
             self._waiting.append(part)
         else:
             self._translate(part)
 
     def write_topics(self, run: Run) -> None:
-        """The topic name of this run is written out with each of its messages."""
+        """Count the topic name of a run, which is written with each message."""
         self._topic_bytes += len(run.address) * len(run.bodies)
         if self._topic_bytes >= TOPIC_BYTES_A_TURN:
             self._end()
@@ -86,4 +85,4 @@ class DeliveryBudget:
     def _end(self) -> None:
         if not self.over:
             self.over = True
-            self._go_on_soon()
+            self._continue_soon()

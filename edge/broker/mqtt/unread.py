@@ -1,7 +1,7 @@
-"""What a client has sent that has not been taken apart: packets not complete, and what waits for the next call.
+"""Bytes of a client that are not parsed yet: incomplete packets, and packets that wait for the next call.
 
-Of nearly every connection that is nothing, and `NOTHING` stands for it: what adds to what waits answers with what
-waits then.
+Nearly all connections have none and share the immutable object `NOTHING`. So methods that add bytes return the object
+to use from then on.
 """
 
 from __future__ import annotations
@@ -16,44 +16,46 @@ UNREADY: Final = -1
 
 
 class UnreadPackets:
-    """Of one connection."""
+    """Unparsed bytes of one connection."""
 
     __slots__ = ("_chunks", "_packet_bytes", "parts", "size")
 
     def __init__(self) -> None:
         self.parts: Sequence[Any] = ()
-        """Events of a packet that is taken in parts: what is left of it, which comes before the bytes."""
+        """Remaining events of a packet that is processed in parts; they come before the bytes."""
         self.size = 0
-        """Bytes."""
+        """Number of unparsed bytes."""
         self._chunks: list[bytes] | None = None
         self._packet_bytes = 0
-        """How long the first packet is, once that is known."""
+        """Length of the first packet, once known."""
 
     @property
     def held_bytes(self) -> int:
-        """What it costs."""
+        """Memory in use."""
         return self.size + CHUNK_BYTES * (len(self._chunks or ()) + len(self.parts))
 
     @property
     def whole(self) -> bool:
-        """There may be a complete packet, or a part of one."""
+        """True if there may be a complete packet."""
         return self.size >= self._packet_bytes
 
     @property
     def missing(self) -> int:
-        """Bytes that the first packet takes more, one at least where it is not known how long it is; 0: none began, the
-        next byte begins one. `UNREADY` where there is more to take of what came."""
+        """Bytes that the first packet lacks: at least 1 while its length is unknown, 0 if no packet has started.
+
+        `UNREADY` while events of a packet in parts remain.
+        """
         if self.parts:
             return UNREADY
         return max(1, self._packet_bytes - self.size) if self.size else 0
 
     @property
     def content(self) -> bytes:
-        """All bytes, which stay."""
+        """All unparsed bytes."""
         return b"".join(self._chunks or ())
 
     def add(self, data: bytes) -> UnreadPackets:
-        """Bytes that came."""
+        """Add received bytes."""
         if not data:
             return self
         unread = self._own()
@@ -65,7 +67,7 @@ class UnreadPackets:
         return unread
 
     def take(self) -> bytes:
-        """All bytes, to be taken apart; those of a large packet are joined once."""
+        """Remove and return all bytes, to be parsed. The chunks of a large packet are joined once."""
         if self._chunks is None:
             return b""
         data = b"".join(self._chunks)
@@ -73,7 +75,7 @@ class UnreadPackets:
         return data
 
     def keep(self, data: bytes, packet_bytes: int = 0) -> UnreadPackets:
-        """What is left of them. `packet_bytes`: of the packet that begins there, where it is known to be incomplete."""
+        """Keep the rest after parsing. `packet_bytes`: length of its first packet if it is incomplete, else 0."""
         if not data and not self.parts:
             return NOTHING
         unread = self._own()
@@ -81,7 +83,7 @@ class UnreadPackets:
         return unread
 
     def take_parts(self, parts: Iterator[Any], found: list[Any]) -> UnreadPackets:
-        """A packet is taken in parts, the first now."""
+        """Process a packet in parts: append the first event to `found` and keep the others."""
         found.append(next(parts))
         others = tuple(parts)
         if not others:
@@ -91,18 +93,18 @@ class UnreadPackets:
         return unread
 
     def next_part(self, found: list[Any], data: bytes) -> UnreadPackets:
-        """Another part, there is one, while `data` waits."""
+        """Append the next event to `found` and keep `data`."""
         part, *self.parts = self.parts
         found.append(part)
         return self.keep(data)
 
     @property
     def waits(self) -> bool:
-        """There is something."""
+        """True unless empty."""
         return self is not NOTHING
 
     def _own(self) -> UnreadPackets:
-        """One that may be altered."""
+        """Return an object that may be changed."""
         return UnreadPackets() if self is NOTHING else self
 
 

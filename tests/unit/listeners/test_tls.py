@@ -69,10 +69,10 @@ class TestFiles:
         missing = str(tmp_path / "missing.pem")
         for certificate, key, authority_file, words in (
             (server.certificate, other.key, None, "the key does not belong to the certificate"),
-            (str(nonsense), server.key, None, "no certificate or key in PEM"),
+            (str(nonsense), server.key, None, "not a certificate or key in PEM"),
             (missing, server.key, None, "No such file"),
             (server.certificate, server.key, missing, "client authority .*No such file"),
-            (server.certificate, server.key, str(nonsense), "client authority .*no certificate"),
+            (server.certificate, server.key, str(nonsense), "client authority .*not a certificate"),
         ):
             with pytest.raises(TlsError, match=words):
                 Certificates(TlsListener(certificate=certificate, key=key, client_ca=authority_file))

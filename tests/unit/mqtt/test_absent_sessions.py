@@ -171,7 +171,7 @@ def test_a_will_that_waits_is_published() -> None:
     peer = Peer(site, "other")
     session = site.sessions._table.opened["other"]
     peer.lose()
-    site.sessions._leave_will(session, Will(Run("will", "other", 0, b"", [b"gone"]), 30), 0.0)
+    site.sessions._schedule_will(session, Will(Run("will", "other", 0, b"", [b"gone"]), 30), 0.0)
     away(site)
     assert "other" in site.sessions._table.opened
     assert reader.sent() == []

@@ -31,7 +31,7 @@ def stored(first: int, count: int) -> Stored:
 
 
 def parts(one: MqttSession, first: int, count: int) -> list[tuple[int, int, bool]]:
-    return [(p.position, len(p.run.bodies), sent) for p, sent in one.overlaps.sort_out(7, stored(first, count))]
+    return [(p.position, len(p.run.bodies), sent) for p, sent in one.overlaps.split_sent(7, stored(first, count))]
 
 
 def test_only_filters_that_overlap_are_marked() -> None:

@@ -66,7 +66,7 @@ class TestTranslated:
             assert len(site.sent) == turns * a_turn
             assert site.turn.over
             assert site.asked == turns
-            site.turn.begin()
+            site.turn.start()
         assert not site.turn.over
         assert site.numbers() == [position for position, _ in site.sent] == list(range(3 * a_turn + 1))
 
@@ -81,7 +81,7 @@ class TestTranslated:
         site = Site()
         site.deliver(0, [value(0, 10 * TRANSLATED_BYTES_A_TURN), value(1)])
         assert site.numbers() == [0]
-        site.turn.begin()
+        site.turn.start()
         assert site.numbers() == [0, 1]
 
     def test_what_waits_at_the_end_goes_back(self) -> None:
@@ -90,7 +90,7 @@ class TestTranslated:
         site.deliver(0, [value(i) for i in range(a_turn + 2)])
         site.deliver(a_turn + 2, [value(0), value(1)])
         site.turn.end()
-        site.turn.begin()
+        site.turn.start()
         assert len(site.sent) == a_turn
         assert site.given_back == [(a_turn, a_turn + 1), (a_turn + 2, a_turn + 3)]
 
@@ -103,7 +103,7 @@ class TestTranslated:
 
         site.turn._waiting[0] = site.turn._waiting[0]._replace(write=raises)
         with pytest.raises(LookupError):
-            site.turn.begin()
+            site.turn.start()
         site.turn.end()
         assert (len(site.sent), site.given_back) == (1, [(1, 2)])
 
@@ -122,7 +122,7 @@ class TestTopics:
             assert not site.turn.over
             site.turn.write_topics(run)
         assert (site.turn.over, site.asked) == (True, 1)
-        site.turn.begin()
+        site.turn.start()
         assert not site.turn.over
 
 

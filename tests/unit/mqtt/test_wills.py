@@ -302,7 +302,7 @@ class TestNotStored:
         site = self.gone_while_commits_fail()
         site.wills.keep("c", self.stored_will(b"second"), expiry_s=0)
         site.commit()
-        site.wills.back("c")
+        site.wills.mark_connected("c")
         site.wills.publish("c", self.stored_will(b"second"))
         site.settle()
         assert site.stored == [b"gone", b"second"]
@@ -323,7 +323,7 @@ class TestNotStored:
         site.wills.publish("c", self.stored_will(b"gone"))
         site.settle()
         site.wills.keep("c", None, expiry_s=0)
-        site.wills.back("c")
+        site.wills.mark_connected("c")
         published = len(site.router.runs)
         site.settle()
         assert len(site.router.runs) == published
