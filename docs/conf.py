@@ -10,6 +10,7 @@ from sphinx.application import Sphinx
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bridge.version import VERSION
+from docs.generate.drawings import embed
 from docs.generate.pages import fill
 
 project = "Waypost"
@@ -41,9 +42,9 @@ templates_path: list[str] = []
 
 
 def _fill(_app: Sphinx, _name: str, content: list[str]) -> None:
-    content[0] = fill(content[0])
+    content[0] = embed(fill(content[0]))
 
 
 def setup(app: Sphinx) -> None:
-    """Generate the parts of the reference while pages are read."""
+    """Put generated parts and drawings into pages while they are read."""
     app.connect("source-read", _fill)

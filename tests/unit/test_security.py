@@ -1,4 +1,4 @@
-"""SECURITY.md says what is true: every test it names is there, every listener is in it."""
+"""The security pages say what is true: every test they name is there, every listener is in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from edge.broker.configuration import Protocol
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "SECURITY.md", *sorted((ROOT / "docs/security").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 NAMED = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)*)`")
 
 
@@ -24,7 +25,7 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
-def test_every_test_it_names_is_there() -> None:
+def test_every_test_they_name_is_there() -> None:
     named = NAMED.findall(TEXT)
     missing = [
         path + name
@@ -50,6 +51,6 @@ def test_every_line_of_a_table_that_promises_has_one() -> None:
     assert not without
 
 
-def test_every_protocol_and_page_is_in_it() -> None:
+def test_every_protocol_and_page_is_in_them() -> None:
     for name in (*(protocol.value for protocol in Protocol), "/healthz", "/metrics", "operator.token"):
         assert f"`{name}`" in TEXT or f"/{name.lstrip('/')}`" in TEXT, name

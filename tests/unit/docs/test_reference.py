@@ -12,7 +12,19 @@ import pytest
 
 from bridge.resources.completion import json_schema
 from cloud.hub.configuration import KINDS as HUB_KINDS
-from docs.generate import commands, http_api, limits, metrics, pages, problems, reasons, resources, source, tables
+from docs.generate import (
+    commands,
+    drawings,
+    http_api,
+    limits,
+    metrics,
+    pages,
+    problems,
+    reasons,
+    resources,
+    source,
+    tables,
+)
 from edge.appliance.commands import COMMANDS
 from edge.appliance.loading import load
 from edge.configuration.kinds import KINDS
@@ -157,3 +169,13 @@ def test_every_generated_text_has_its_page() -> None:
 def test_pages_have_one_title(path: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
+
+
+class TestDrawings:
+    @pytest.mark.parametrize(("name", "text"), drawings.texts().items(), ids=drawings.texts())
+    def test_pictures_are_of_their_text(self, name: str, text: str) -> None:
+        assert drawings.is_current(name, text), "draw it: python -m docs.generate.drawings"
+
+    def test_every_picture_is_used_and_has_a_text(self) -> None:
+        used = {name for path in DOCS.rglob("*.md") for name in drawings.PLACE.findall(path.read_text())}
+        assert {path.stem for path in drawings.FOLDER.glob("*.svg")} == set(drawings.texts()) >= used
