@@ -197,8 +197,8 @@ class CardMedium(MemoryMedium):
             rows.logs[number] = row._replace(first=first, next=end, bytes=size)
         messages = sum(row.next - row.first for row in rows.logs.values())
         free = [number for number, row in rows.logs.items() if row.name == free_name(number)]
-        tables.logs.begin(len(rows.logs), messages, sum(row.bytes for row in rows.logs.values()), free)
-        tables.cursors.begin(max(rows.kept, default=0))
+        tables.logs.set_totals(len(rows.logs), messages, sum(row.bytes for row in rows.logs.values()), free)
+        tables.cursors.set_last_number(max(rows.kept, default=0))
         for cursor in rows.kept.values():
             if cursor.name != QUEUE_CURSOR:
                 tables.cursors.add_idle(tables.logs[cursor.log], 1, cursor.position)

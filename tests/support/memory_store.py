@@ -93,7 +93,7 @@ class MemoryMedium:
     def __init__(self, *, post: Post, ledger: OpenLedger, rows: MemoryRows, summary: Summary | None = None) -> None:
         self.epochs = Epochs(uuid.uuid4().hex)
         self.openings: Sequence[str] = ()
-        self.last_words = False
+        self.writes_at_close = False
         self.failure: StoreError | None = None
         """While set, every commit fails with it: how tests see what a full medium does."""
         self._post = post

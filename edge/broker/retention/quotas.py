@@ -323,8 +323,8 @@ class Quotas:
 
     def _release(self, part: SpaceRelease) -> None:
         account = part.account
-        give_way = self._retention.thin if account.policy.when_full is WhenFull.THIN else self._retention.evict
-        give_way(part.log, part.bytes, part.at_most)
+        release = self._retention.thin if account.policy.when_full is WhenFull.THIN else self._retention.evict
+        release(part.log, part.bytes, part.at_most)
         if self.closed:
             self._ahead += part.bytes
 

@@ -1,8 +1,8 @@
-"""Moves the write-ahead log into the database file, on a thread and a connection of its own, while commits go on.
+"""Moves the write-ahead log into the database file, on its own thread and connection, while commits continue.
 
-A checkpoint of the whole log takes 6-9 ms of a PC and seconds of a card, and no acknowledgement is to wait for it. So a
-PASSIVE checkpoint runs in the background. The writer's thread moves the little that commits append during it, and the
-next commit resets the log. ``decisions/0002`` says when a checkpoint may start, and why the file is synced after it.
+A checkpoint of the whole log takes 6-9 ms on a PC and seconds on a card. No acknowledgement may wait for it, so a
+PASSIVE checkpoint runs in the background. The writer's thread moves the few frames that commits append during it, and
+the next commit resets the log. ``decisions/0002`` says when a checkpoint starts, and why the file is synced after it.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ Mode = Literal["PASSIVE", "RESTART"]
 
 
 class Moved(NamedTuple):
-    """What one checkpoint did, as SQLite says it."""
+    """Result of one checkpoint, as reported by SQLite."""
 
     blocked: bool
-    """A RESTART gave up: a reader still uses the log."""
+    """A RESTART failed because a reader still uses the log."""
     frames: int
     """Frames of the log when the checkpoint started."""
     moved: int
-    """Frames of these that are in the file now."""
+    """Number of these frames that are in the file now."""
 
     @property
     def complete(self) -> bool:
-        """True when nothing was left, so that the next commit resets the log."""
+        """True when all frames were moved, so that the next commit resets the log."""
         return self.moved == self.frames and not self.blocked
 
 
 class Checkpointer:
-    """Every method is called on the writer's thread, between two commits."""
+    """Runs checkpoints. All methods are called on the writer's thread, between two commits."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Checkpointer:
     ) -> None:
         """`own` is the writer's connection to the database at `path`, `background` one for background checkpoints.
 
-        `logged_bytes` is the size of the log that a former process left. It counts: a gateway that is killed again and
-        again before its first checkpoint would let the log grow without end. Raises OSError.
+        `logged_bytes` is the size of the log that a former process left. It counts, so that the log stays bounded when
+        a gateway is repeatedly killed before its first checkpoint. Raises OSError.
         """
         self._own = own
         self._background = background
@@ -91,7 +91,7 @@ class Checkpointer:
 
     @property
     def refusal(self) -> StoreError | None:
-        """Return why no commit may be added to the log; None when one may."""
+        """Error to return for every commit because the log is too long, or None."""
         most = LOG_KEPT_TIMES_MAX * self._limits.checkpoint_bytes
         if not self._keeps_log or self._log_bytes < most:
             return None
@@ -100,7 +100,7 @@ class Checkpointer:
     def committed(self, log_bytes: int) -> None:
         """Record that a commit made the log longer by about this much. Start a checkpoint when one is due.
 
-        Not to be called for a commit that wrote nothing.
+        Do not call it for a commit that wrote nothing.
         """
         self._log_bytes += log_bytes
         self._left_bytes += log_bytes
@@ -139,7 +139,7 @@ class Checkpointer:
         os.close(self._file)
 
     def _start(self) -> bool:
-        """Start a background checkpoint; False when the system gives no thread."""
+        """Start a background checkpoint. Return False when no thread can be started."""
         self._started_at_bytes = self._log_bytes
         thread = threading.Thread(target=self._run, name="store-checkpoint", daemon=True)
         try:
@@ -172,7 +172,7 @@ class Checkpointer:
             self._try_at_bytes = self._limits.checkpoint_bytes
 
     def _account(self, result: Moved | None, appended_bytes: int) -> None:
-        """Take over what a checkpoint found. `appended_bytes`: what commits have added since it started."""
+        """Update the sizes after a checkpoint. `appended_bytes`: bytes that commits appended since it started."""
         if result is None:
             self._try_at_bytes = self._log_bytes + self._limits.checkpoint_bytes
             return
@@ -183,7 +183,7 @@ class Checkpointer:
             self._try_at_bytes = self._log_bytes + int(share * self._limits.checkpoint_bytes)
 
     def _checkpoint(self, connection: sqlite3.Connection, mode: Mode) -> Moved | None:
-        """Return what a checkpoint did; None when it failed, which is logged."""
+        """Run a checkpoint and return its result; None when it failed, which is logged."""
         try:
             if mode == "RESTART":
                 connection.execute(f"PRAGMA busy_timeout = {int(self._limits.restart_wait_s * 1000)}").fetchall()
@@ -196,10 +196,10 @@ class Checkpointer:
         return Moved(bool(blocked), frames, moved)
 
     def _sync(self) -> None:
-        """Make durable what a checkpoint moved that did not reach the end of the log: SQLite does not.
+        """Sync the pages of a checkpoint that did not reach the end of the log, because SQLite does not.
 
-        SQLite counts those pages as moved. When the sync fails the kernel may forget them, and no later checkpoint
-        writes them. So the log is kept until the store is opened again, which moves all of it.
+        SQLite counts those pages as moved. If the sync fails, the kernel may drop them, and no later checkpoint writes
+        them. So the log is kept until the store is opened again, which moves all of it.
         """
         try:
             os.fdatasync(self._file)
@@ -211,4 +211,4 @@ class Checkpointer:
 
 
 _FRAME_HEAD_BYTES: Final = 24
-"""Bytes of the log in front of each page (https://sqlite.org/fileformat2.html section 4.1)."""
+"""Size of the header of each frame (https://sqlite.org/fileformat2.html section 4.1)."""

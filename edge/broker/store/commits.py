@@ -1,7 +1,6 @@
-"""The group commit: when the open group is sealed, what is worked out for it then, and what its end means.
+"""Group commit: seals the open group, prepares its contents, and handles the result.
 
-The rule that keeps this right: a group holds *new* values; the store's own are changed only when the group's commit
-succeeded, in `_finish`.
+A group holds *new* values. The values of the store change only after a successful commit, in `_finish`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupCommits:
-    """One commit at a time. See `contract.StoreCommits` for what the public methods promise."""
+    """Runs one commit at a time. `contract.StoreCommits` documents the public methods."""
 
     def __init__(
         self,
@@ -60,9 +59,9 @@ class GroupCommits:
         self._limits = limits
         self._closing = False
         self._refused: int | None = None
-        """Messages since commits began to fail: one line for each trouble, not for each commit."""
+        """Messages refused since commits began to fail: one log line for each failure period, not for each commit."""
         self._lazy_since_s: float | None = None
-        """Since when something waits for company."""
+        """Time since which lazy work waits for a commit."""
         self._retry_at_s = 0.0
 
     @property
@@ -100,7 +99,7 @@ class GroupCommits:
         may_retry = now >= self._retry_at_s
         rings_due = may_retry and self._rings.is_due(now)
         batch_due = group.due_at_s is not None and now >= group.due_at_s
-        lazy_due = waiting and may_retry and (group.retries or self._lazy_over(now) or self._removals.unfinished)
+        lazy_due = waiting and may_retry and (group.retries or self._lazy_is_due(now) or self._removals.unfinished)
         group.calm = may_retry and self._counters.keeps_many_logs and self._cache.calm(now)
         if not (group.urgent or batch_due or lazy_due or rings_due or group.calm):
             return False
@@ -111,8 +110,8 @@ class GroupCommits:
     def _waiting(self) -> bool:
         return self._gatherer.waits or bool(self._logs.to_reclaim)
 
-    def _lazy_over(self, now: float) -> bool:
-        """What can wait has waited."""
+    def _lazy_is_due(self, now: float) -> bool:
+        """Return True when lazy work has waited long enough."""
         moved = (self._cursors[cursor].log.log for cursor in self._gatherer.moved)
         logs = chain(moved, (each.log for each in self._gatherer.passes))
         return self._lazy_since_s is not None and now >= self._lazy_since_s + self._gatherer.moves_delay_s(logs)
@@ -142,12 +141,12 @@ class GroupCommits:
             group.cursor_rows = self._cursors.rows(group)
             self._medium.commit(group, partial(self._finish, group))
         except Exception as error:
-            # Every commit ends, whatever is wrong with it: nobody would be answered by this one, or by any other.
+            # Every commit must end, or no message would be answered any more.
             group.outcome = CommitOutcome(_failure(error))
             self._post(partial(self._finish, group))
 
     def _finish(self, group: CommitGroup) -> None:
-        """The commit of `group` is over; runs once, on the loop's thread."""
+        """Handle the end of the commit of `group`. Runs once, on the loop's thread."""
         if self._gatherer.sealed is not group or group.outcome is None:
             return
         self._gatherer.sealed = None
@@ -159,16 +158,16 @@ class GroupCommits:
                 self._refused = None
             self._succeeded(group, group.outcome)
             group.appended += self._rings.take_waiting()
-            self._tell(Committed(group.appended, None, bool(group.outcome.entries.added)))
+            self._notify(Committed(group.appended, None, bool(group.outcome.entries.added)))
         else:
             if self._refused is None:
                 logger.error("%s; messages are refused until commits succeed again", error)
             self._refused = (self._refused or 0) + sum(len(run) for _, run in group.runs)
             self._failed(group, error)
-            self._tell(Committed((), error))
+            self._notify(Committed((), error))
 
-    def _tell(self, commit: Committed) -> None:
-        """Everybody is told, also when somebody raises."""
+    def _notify(self, commit: Committed) -> None:
+        """Call every listener, then raise the first exception of one."""
         raised: list[Exception] = []
         for listener in self.listeners:
             try:
@@ -190,11 +189,11 @@ class GroupCommits:
         self._ledger.committed(outcome.entries)
         self._cursors.committed(group)
         self._counters.committed(group, self._rings.numbers.reservations)
-        self._logs.came += len(group.log_rows)  # which can be dropped from now on
+        self._logs.came += len(group.log_rows)  # these can be evicted from now on
         self._removals.committed(outcome)
 
     def _failed(self, group: CommitGroup, error: StoreError) -> None:
-        """Give up what was appended; keep the rest for the next group."""
+        """Discard appended messages, and move the rest to the next group."""
         self._gatherer.failed(group, self._cursors)
         self._rings.failed(group, error)
         self._removals.failed(group)
@@ -204,17 +203,17 @@ class GroupCommits:
     # --- closing ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit what is gathered, and nothing after it. Blocks. Raises what a listener raises."""
-        self._closing = True  # what a listener flushes from here on is in the last group
+        """Commit the open group, and nothing after it. Blocks. Raises the exception of a listener."""
+        self._closing = True  # further changes by listeners join the last group
         self._wait()
         group = self._gatherer.open
         waiting = group.urgent or group.runs or self._waiting or self._rings.rings
-        if waiting or self._counters.lag or self._medium.last_words:
+        if waiting or self._counters.lag or self._medium.writes_at_close:
             self._start(self._clock(), with_moves=True, last=True)
             self._wait()
 
     def _wait(self) -> None:
-        """Block until the running commit is over, and finish it here."""
+        """Wait for the running commit and handle its end."""
         group = self._gatherer.sealed
         if group is not None:
             self._medium.wait()
@@ -222,7 +221,7 @@ class GroupCommits:
 
 
 def _failure(error: Exception) -> StoreError:
-    """Why a group could not be sealed."""
+    """Return the error for a group that could not be sealed."""
     if isinstance(error, StoreError):
         return error
     if isinstance(error, struct.error | OverflowError | UnicodeError):

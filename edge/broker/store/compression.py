@@ -1,4 +1,4 @@
-"""Compression of segments by zstd (RFC 8878). Imported with the first segment that needs it: zstd takes 0.4 MiB."""
+"""Compression of segments with zstd (RFC 8878). Imported on first use, because zstd takes 0.4 MiB."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEVEL: Final = 1
 
 
 class _SegmentZstd(threading.local):
-    """One compressor and one decompressor a thread: neither may be shared."""
+    """Compressor and decompressor of one thread. Neither may be shared."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
@@ -23,12 +23,12 @@ _zstd: Final = _SegmentZstd()
 
 
 def compress(data: bytes) -> bytes:
-    """One frame, which says how long `data` is."""
+    """Return one frame with the size of `data` in its header."""
     return _zstd.compressor.compress(data)
 
 
 def decompress(frame: bytes) -> bytes:
-    """What was compressed. Raises ValueError where it is not one whole frame."""
+    """Return the data of one frame. Raises ValueError unless `frame` is exactly one frame."""
     try:
         return _zstd.decompressor.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:

@@ -10,7 +10,7 @@ from edge.broker.store.limits import KIB, STATEMENTS_KEPT, StoreLimits
 
 
 def connect_writer(path: Path, limits: StoreLimits) -> sqlite3.Connection:
-    """Raises sqlite3.Error."""
+    """Open a connection for writing. Raises sqlite3.Error."""
     connection = sqlite3.connect(
         path,
         isolation_level=None,
@@ -27,7 +27,7 @@ def connect_writer(path: Path, limits: StoreLimits) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path, limits: StoreLimits) -> sqlite3.Connection:
-    """Raises sqlite3.Error."""
+    """Open a read-only connection. Raises sqlite3.Error."""
     connection = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode=ro",
         uri=True,

@@ -1,32 +1,32 @@
-"""The interfaces of a store: seven parts, each with what its users need, and the whole.
+"""Interfaces of a store: seven parts, one for each kind of user, and the whole.
 
 ```
 Store ─┬─ logs        MessageLogs   append and read messages; how each log is kept
-       ├─ cursors     Cursors       places of consumer groups in logs
+       ├─ cursors     Cursors       positions of consumer groups in logs
        ├─ state       SmallState    durable values by kind and key
-       ├─ retention   Retention     bytes that logs keep, and dropping what is too much
+       ├─ retention   Retention     bytes that logs keep, and removal of old messages
        ├─ ledger      LossLedger    dropped messages, with reasons
-       ├─ lineage     Lineage       epochs and openings: which store this is
-       └─ commits     Commits       the group commit, and its listeners
+       ├─ lineage     EpochLineage  epochs and openings: identity of the store
+       └─ commits     StoreCommits  the group commit, and its listeners
 ```
 
-Words: a *log* is an append-only sequence of messages (one for each queue; one for each `Address` resource of type
-topic, whatever number of topic names it covers). A *position* is a message's place in its log, dense from 0. A
-*sequence* is a message's number in (epoch, address), dense from 0. A *cursor* is one consumer group's place in one
-log: everything below its position is acknowledged, plus ranges above it. A *group* is what one commit writes.
+Terms: a *log* is an append-only sequence of messages. Each queue has one, and each `Address` resource of type topic has
+one for all topic names that it covers. A *position* is the index of a message in its log, dense from 0. A *sequence* is
+the number of a message in (epoch, address), dense from 0. A *cursor* is the progress of one consumer group in one log:
+everything below its position is acknowledged, plus ranges above it. A *group* is everything that one commit writes.
 
-Nothing is durable until the group it joined is committed. Positions and sequences are given when a group is sealed, so
-a group that fails to commit leaves no hole. What a failed group had appended is given up (its senders are told);
-everything else it held (new logs and cursors, acknowledgements, dropped cursors, small state) is kept and joins the
-next group, so that no number handed out ever becomes invalid. `engine.StoreEngine` makes the parts over a medium that
-is a file or, in tests, memory; one contract suite runs over both.
+Nothing is durable until its group is committed. Positions and sequences are assigned when a group is sealed, so a
+failed commit leaves no hole. The messages of a failed group are discarded, and their senders are notified. Everything
+else in it (new logs and cursors, acknowledgements, dropped cursors, small state) joins the next group, so that no
+number that was handed out becomes invalid. `engine.StoreEngine` creates the parts over a medium: a file or, in tests,
+memory. One contract suite runs over both.
 
-A log may be *kept in memory*, in a bounded ring: its messages are named and handed on at once, and never written. What
-a full ring drops, and what the store loses when it is closed, is in the ledger. A crash takes what is in the ring;
-which messages they may have been is in the ledger then.
+A log may be *kept in memory*, in a bounded ring. Its messages get their numbers and are delivered at once, and are
+never written. Messages that a full ring drops, or that are lost when the store closes, are entered into the ledger.
+After a crash the ledger has the range of messages that may have been lost.
 
-All methods are called from the event loop's thread only and return at once, unless they say otherwise. A class is given
-the parts that it needs; only its owner has the whole store.
+All methods are called on the thread of the event loop only and return at once, unless documented otherwise. A class
+gets the parts that it needs; only the owner has the whole store.
 """
 
 from __future__ import annotations
@@ -42,101 +42,103 @@ from edge.broker.store.ticket import Ticket
 
 
 class MessageLogs(Protocol):
-    """The logs, by number: how each is kept, and the messages in it."""
+    """Message logs, by number: append, read, and durability of each log."""
 
     def open(self, name: str) -> int:
-        """The number of the log called `name`; made (in the open group) when it is new, of a free one if it can be.
+        """Return the number of the log `name`. Create it in the open group if it is new, from a free log if possible.
 
         Raises StoreError when there are 524 287 logs.
         """
         ...
 
     def find(self, name: str) -> int | None:
-        """The number of the log called `name`; None when there is none."""
+        """Return the number of the log `name`, or None."""
         ...
 
     def name(self, log: int) -> str:
-        """What a log is called. Raises IndexError when there is none of this number."""
+        """Return the name of a log. Raises IndexError for an unknown number."""
         ...
 
     def free(self, log: int) -> bool:
-        """Drop the cursors of an empty log and give its number to the next log that is made; positions go on there, so
-        none comes twice. False, and nothing happens, while something is in it or on its way to it.
+        """Drop the cursors of an empty log, so that the next new log can reuse its number. Positions continue there, so
+        none is used twice.
 
-        Its name is free at once. Nobody may go on using the number.
+        Return False and do nothing while the log has messages or receives some. The name is free at once. The caller
+        must not use the number again.
         """
         ...
 
     def delay(self, log: int, delay_s: float) -> None:
-        """Appends to this log may wait up to `delay_s` for company before their group is sealed; 0 (as for a new log)
-        seals at the next `flush`."""
+        """Let appends to this log wait up to `delay_s` for other messages before their group is sealed.
+
+        0, the default of a new log, seals at the next `flush`.
+        """
         ...
 
     def keep_in_memory(self, log: int, *, keep: bool) -> None:
-        """Appends to this log are taken in memory from now on, or written before they are acknowledged (as for a new
-        log). To be said again when the addresses of the log may have changed.
+        """Keep new messages of this log in memory, or write them before they are acknowledged (the default).
 
-        A message leaves the ring when every cursor has passed it. Beyond `Limits.memory_bytes_max` of the log, or
-        `Limits.memory_total_bytes_max` of all, the oldest go (reason ``evicted``). What is in the ring when it is not
-        `keep` any more is lost (reason ``memory``). What is on the medium is delivered first either way.
+        Call it again when the addresses of the log may have changed. A message leaves the ring when every cursor has
+        passed it. Beyond `StoreLimits.memory_bytes_max` for the log, or `StoreLimits.memory_total_bytes_max` for all
+        logs, the oldest messages are dropped (reason ``evicted``). Messages in the ring are lost when `keep` becomes
+        False (reason ``memory``). Messages on the medium are delivered first in both cases.
         """
         ...
 
     def in_memory(self, log: int) -> bool:
-        """The log is kept in memory: `append` may return what it took."""
+        """Return True when the log is kept in memory. Then `append` may return the stored run."""
         ...
 
     def bounds(self, log: int) -> tuple[int, int]:
-        """(first position kept, next position to be given), both of what is committed."""
+        """Return (first position kept, next position) of the committed messages."""
         ...
 
     def append(self, log: int, run: Run) -> Ticket | Stored:
         """Add a run to the open group. It gets position and sequence when the group is sealed.
 
-        Returns the ticket of the group; or the run with both numbers when it was taken in memory: it is in no group and
-        in no `Committed`, can be read and acknowledged from now on, and comes after everything told or returned before.
-        A log in memory may have to reserve numbers first. Then the ticket is decided by that commit, and its
-        `Committed` has the run.
+        Return the ticket of the group. A run taken in memory is returned with both numbers instead: it is in no group
+        and in no `Committed`, it can be read and acknowledged at once, and it follows all runs reported before. If a
+        log in memory has to reserve numbers first, the ticket is decided by that commit, and its `Committed` has the
+        run.
 
-        Raises StoreError when its address or device is over 65 535 bytes of UTF-8 or not valid Unicode, or when the
+        Raises StoreError when the address or device is over 65 535 bytes of UTF-8 or not valid Unicode, or when the
         store is closed.
         """
         ...
 
     def append_all(self, log: int, runs: Sequence[Run], size: int) -> Ticket:
-        """As `append`, for runs to a log that is written (`in_memory`); `size`: bytes of their bodies."""
+        """Add several runs to a log that is not kept in memory; see `append`. `size`: bytes of their bodies."""
         ...
 
     def read(self, log: int, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
-        """Read committed runs from `position` on: at least one when there is one, then up to `bytes_max` of bodies.
+        """Read committed runs from `position` on: at least one if there is one, then up to `bytes_max` of bodies.
 
-        The first run is trimmed so that it starts at `position` (or at the first position kept, when that is
-        later). `done` is called on the loop's thread; an empty sequence means there is nothing from there on by then,
-        neither told by a commit nor taken while it was read. What the medium fails to read (which is logged) is read
-        again until it does, by a `flush` `Limits.retry_delay_s` later: nobody may take that for the end of the log.
-        Positions may be missing between two runs: a segment that fails its checksum is logged, skipped, and counts as
-        acknowledged by every cursor.
+        The first run is trimmed to start at `position`, or at the first position kept when that is later. `done` is
+        called on the loop's thread. An empty sequence means the end of the log, including messages appended during the
+        read. A failed read is logged and repeated by a `flush` `StoreLimits.retry_delay_s` later, so that a failure is
+        never taken for the end. Positions may be missing between two runs: a segment that fails its checksum is logged,
+        skipped, and counts as acknowledged by every cursor.
         """
         ...
 
 
 class Cursors(Protocol):
-    """The cursors of consumer groups in the logs.
+    """Cursors of consumer groups in the logs.
 
-    Cursor moves (`acknowledge`) are lazy, because losing one only delivers a message again: they are written by the
-    first group sealed `moves_delay_s` (50 ms) or more after they were remembered.
+    Cursor moves (`acknowledge`) are written lazily, because losing one only delivers a message again. The first group
+    that is sealed `moves_delay_s` (50 ms) or more after a move writes it.
     """
 
     def open(self, name: str, log: int, position: int) -> int:
-        """The number of the cursor (name, log); made when it is new, else left as it stands.
+        """Return the number of the cursor (name, log). Create it if it is new; an existing one is not moved.
 
-        It is made at `position`, or at the first position kept when that is later, or at the end of what is committed
-        when that is earlier: positions beyond it are given anew when a commit fails.
+        A new cursor starts at `position`, but not before the first position kept and not after the end of the committed
+        messages: positions beyond that are assigned again when a commit fails.
         """
         ...
 
     def record(self, cursor: int) -> CursorRecord:
-        """One cursor as remembered, with what is not committed yet. Raises KeyError when there is none."""
+        """Return one cursor, with moves that are not committed yet. Raises KeyError for an unknown cursor."""
         ...
 
     def name(self, cursor: int) -> str:
@@ -144,69 +146,74 @@ class Cursors(Protocol):
         ...
 
     def named(self, name: str) -> Sequence[CursorRecord]:
-        """Return the cursors of one name as remembered, one for each log at most. Idle ones stay so.
+        """Return the cursors of one name, at most one for each log. Idle cursors stay idle.
 
         Blocks for a short read of the medium. Raises StoreError.
         """
         ...
 
     def drop(self, cursor: int) -> None:
-        """The consumer group is gone; a log without cursors keeps nothing."""
+        """Delete a cursor. A log without cursors keeps no messages."""
         ...
 
     def rest(self, cursor: int) -> bool:
-        """Make a cursor idle, which is not used for now: it is its row and takes no memory. `set_filters` gives its
-        filter. It is used like any other one, and its row is read for that.
+        """Make an unused cursor idle: only its row in the database remains, and it takes no memory.
 
-        False, and nothing happens, while its row does not say all: it is not on disk yet, something above its position
-        is acknowledged, or its log is kept in memory.
+        It can be used like any other cursor; then its row is read. `set_filters` provides its filter. Return False and
+        do nothing while the row is not up to date: the cursor is not on disk yet, positions above its own are
+        acknowledged, or its log is kept in memory.
         """
         ...
 
     def set_filter(self, cursor: int, wants: Callable[[Run], bool]) -> None:
-        """Of its log this cursor is owed only what `wants` says (by everything but bodies); called on any thread."""
+        """Set the filter of a cursor. `wants` must not look at bodies, and is called on any thread."""
         ...
 
     def set_filters(self, wants_of: Callable[[str], Callable[[Run], bool] | None]) -> None:
-        """Who says what a cursor at rest is owed, by its name: as `set_filter`; None: everything."""
+        """Set the function that returns the filter of an idle cursor by its name; a filter of None takes everything."""
         ...
 
     def backlog(self, cursor: int) -> int:
-        """Committed positions the cursor is not done with. Raises KeyError when there is no such cursor."""
+        """Return the number of committed positions that are not acknowledged. Raises KeyError for an unknown cursor."""
         ...
 
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
-        """Positions ``first <= p <= last`` are done with for this cursor. Idempotent, any order.
+        """Acknowledge positions ``first <= p <= last`` for this cursor. Idempotent, in any order.
 
-        Segments wholly below every cursor of their log are deleted by a later commit. Nothing happens when the cursor
-        was dropped. Raises ValueError when `last` is not committed yet.
+        A later commit deletes segments that every cursor of their log has passed. A dropped cursor is ignored. Raises
+        ValueError when `last` is not committed yet.
         """
         ...
 
     def pass_all(self, log: int, cursors: Iterable[int], position: int) -> None:
-        """Acknowledge everything below a position, for several cursors of one log. Idle ones stay idle.
+        """Acknowledge everything below a position, for several cursors of one log. Idle cursors stay idle.
 
-        Raises ValueError when what is below is not committed yet.
+        Raises ValueError when a position below is not committed yet.
         """
         ...
 
     def confirm(self, cursor: int) -> Ticket | None:
-        """Return the ticket of the commit that writes all that was acknowledged for this cursor; None when nothing of
-        it waits for a commit. The commit waits for no company, unless messages of the log may wait (``batch``)."""
+        """Return the ticket of the commit that writes the acknowledgements of this cursor; None when none is pending.
+
+        The commit starts without a delay, unless messages of the log may wait (``batch``).
+        """
         ...
 
     def move_with_each_commit(self, cursor: int) -> None:
-        """From now on each commit writes where this cursor is, whatever it is for: a page more of each, and a crash
-        delivers nothing again that was settled before the last one. For whoever keeps no account of what came."""
+        """Write the position of this cursor in every commit, which costs one page each.
+
+        After a crash nothing is delivered again that was settled before the last commit. This is for consumers that do
+        not detect duplicates.
+        """
         ...
 
     def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
-        """Positions ``first <= p <= last`` are done with for this cursor, and the ledger says why: one commit for both.
+        """Acknowledge positions ``first <= p <= last`` and enter the losses into the ledger, in one commit.
 
-        `if_kept`: only if what was appended to the open group is committed with it (a dead letter takes the place of
-        the message); nothing happens when that commit fails. Without it the two wait for the next commit that succeeds.
-        Idempotent like `acknowledge`, but for the losses. Nothing waits when the cursor was dropped: its ticket is
-        decided then. Raises ValueError when `last` is not committed yet.
+        With `if_kept` both happen only if the messages appended to the open group are committed with it, as when a dead
+        letter replaces the message. Otherwise both wait for the next commit that succeeds. The acknowledgement is
+        idempotent, the losses are not. For a dropped cursor the ticket is decided at once. Raises ValueError when
+        `last` is not committed yet.
         """
         ...
 
@@ -215,194 +222,206 @@ class SmallState(Protocol):
     """Durable values by kind and key: sessions, subscriptions, retained messages."""
 
     def put(self, kind: str, key: str, value: bytes) -> Ticket:
-        """Set small durable state (sessions, subscriptions, retained messages); joins the open group.
+        """Set a value in the open group.
 
-        When that group fails its ticket says so, and the value joins the next one all the same. On a closed store
-        nothing joins, and the ticket says that.
+        If the group fails, its ticket has the error, and the value joins the next group. On a closed store the ticket
+        has an error.
 
         Raises StoreError when the value is over 512 MiB or a name is not valid Unicode.
         """
         ...
 
     def delete(self, kind: str, key: str) -> Ticket:
-        """Remove small durable state; otherwise as `put`. Nothing happens when there is none."""
+        """Remove a value, if it exists, in the open group; see `put`."""
         ...
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """Return one value, with what was put so far; None if it is not found.
+        """Return one value, also if it is not committed yet; None if it is not found.
 
         Blocks for a short read of the medium. Raises StoreError.
         """
         ...
 
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
-        """All (key, value) of a kind, in the order of the keys, with what was put so far: whoever is made anew while a
-        commit is under way goes on from what the one before has put. That it is on disk is a ticket's to say."""
+        """Return all (key, value) of a kind in key order, including values that are not committed yet.
+
+        So an object that is created again during a commit continues from the values of its predecessor.
+        """
         ...
 
 
 class Retention(Protocol):
-    """Bytes that logs keep, counted by meters, and dropping what is too much."""
+    """Bytes that logs keep, counted by meters, and removal of old messages."""
 
     def log_bytes(self, log: int) -> int:
-        """Bytes of bodies the log keeps, with those on their way to the medium, as far as deleting has come."""
+        """Return the bytes of bodies in the log, including those not committed yet and those not deleted yet."""
         ...
 
     def holding(self) -> Iterator[tuple[int, str]]:
-        """Logs that keep bytes of messages, as committed, and their names; O(logs). There may be very many: one after
-        the other, and one that comes into use meanwhile may come twice."""
+        """Iterate over the logs with committed messages, and their names; O(logs).
+
+        There may be very many. A log that comes into use during the iteration may be returned twice.
+        """
         ...
 
     def free_bytes(self) -> int | None:
-        """Bytes that can be written before the medium is full: its free space, and pages of the file that are free,
-        less what the file has yet to grow by. None where there is no medium."""
+        """Return the bytes that can be written before the medium is full; None without a medium.
+
+        These are its free space and the free pages of the file, less the bytes by which the file has yet to grow.
+        """
         ...
 
     def evict(self, log: int, size: int, at_most: int | None = None) -> None:
-        """Give up the oldest messages of a log, `size` bytes of bodies or a little more, in the open group. Of a log
-        kept in memory they are gone at once, after those on the medium.
+        """Drop the oldest messages of a log in the open group: `size` bytes of bodies or a little more.
 
-        With `at_most` no byte beyond that goes: less than `size` may, if the next message is too large. Without it
-        whole segments go.
+        Messages of a log kept in memory are dropped at once, after those on the medium. With `at_most`, no more bytes
+        than that are dropped, and possibly less than `size` if the next message is too large. Without it whole segments
+        are dropped.
 
-        What some cursor had not acknowledged (and its filter wants it) becomes ledger entries of that commit, with
-        reason ``evicted``. Asking again before the commit adds up. Less is evicted when the log holds less, or more
-        than one commit may delete.
+        Dropped messages that a cursor still wanted are entered into the ledger by the same commit, with reason
+        ``evicted``. Several calls before the commit add up. Less is dropped when the log holds less, or when one commit
+        may not delete that much.
         """
         ...
 
     def thin(self, log: int, size: int, at_most: int | None = None) -> None:
-        """Free `size` bytes of bodies of a log or a little more by summing up its oldest messages (`Summary` says how;
-        without one not at all), and by evicting the oldest where that is not enough. Otherwise as `evict`; the reason
-        is ``thinned``.
+        """Free `size` bytes of bodies of a log or a little more by summarising its oldest messages with `Summary`.
 
-        Positions go missing: what was summed up is not there any more for any cursor, and nothing is summed up that a
-        cursor has acknowledged.
+        If that is not enough, or without a `Summary`, the oldest messages are evicted. Otherwise see `evict`; the
+        reason is ``thinned``. Summarised messages are gone for every cursor, so positions are missing. Messages that a
+        cursor has acknowledged are not summarised.
         """
         ...
 
     def meter(self, log: int, meter: ByteMeter | None) -> bool:
-        """What the log keeps counts in this meter from now on, and in no other one; False when it does already.
+        """Count the bytes of the log in this meter, and in no other one. Return False when it is so already.
 
-        Raises KeyError."""
+        Raises KeyError.
+        """
         ...
 
     def meter_of(self, log: int) -> ByteMeter | None:
-        """The meter of a log; None when it has none."""
+        """Return the meter of a log, or None."""
         ...
 
     def metered_bytes(self, meter: ByteMeter) -> int:
-        """`log_bytes` of every log that has the meter, added up; O(logs that messages are on their way to)."""
+        """Return the sum of `log_bytes` of the logs with this meter; O(logs with uncommitted messages)."""
         ...
 
     def metered(self, meter: ByteMeter) -> Iterator[int]:
-        """The logs that have the meter; O(logs)."""
+        """Iterate over the logs with this meter; O(logs)."""
         ...
 
     def largest(self, meter: ByteMeter, count: int) -> Sequence[int]:
-        """Those of them that keep the most bytes as committed, the largest first; O(logs)."""
+        """Return the logs with this meter that have the most committed bytes, largest first; O(logs)."""
         ...
 
 
 class LossLedger(Protocol):
-    """The loss ledger: ranges of dropped messages, each with its reason."""
+    """Loss ledger: ranges of dropped messages, each with its reason."""
 
     @property
     def entered(self) -> Mapping[str, int]:
-        """Count of entries since the start, by reason."""
+        """Number of entries since the start, by reason."""
         ...
 
     def record(self, losses: Sequence[Loss]) -> Ticket:
-        """Enter losses of messages that never were in the store: they are in the ledger with the open group, or with
-        the next one that succeeds. What is put together with them is in the same commit."""
+        """Enter losses of messages that were never in the store, with the open group or the next one that succeeds.
+
+        Values put together with them are in the same commit.
+        """
         ...
 
     def entries(self, after: int, entries_max: int, subscriptions: str = "") -> Sequence[LedgerEntry]:
-        """Committed ledger entries numbered above `after`, of subscriptions whose name begins with `subscriptions`,
-        oldest first; what was read here does not change any more.
+        """Return committed entries numbered above `after`, oldest first, for subscriptions with the prefix
+        `subscriptions`. Returned entries do not change later.
 
         Blocks for a short read of the medium. Raises StoreError.
         """
         ...
 
     def lost(self, subscriptions: str) -> Mapping[str, Mapping[str, int]]:
-        """Messages in the committed ledger of subscriptions whose name begins so, by address and reason.
+        """Return the number of lost messages by address and reason, for subscriptions with this prefix.
 
         Blocks for a read of the whole ledger. Raises StoreError.
         """
         ...
 
     def account_for_crash(self) -> None:
-        """Write into the ledger, with reason ``memory``, the sequences that may have been given to messages that were
-        in memory only when the store was last closed by a crash. To be called once, when every cursor has its
-        filter."""
+        """Enter the messages that a crash may have lost from memory into the ledger, with reason ``memory``.
+
+        Call it once, when every cursor has its filter.
+        """
         ...
 
 
 class EpochLineage(Protocol):
-    """Which store this is, and which of its messages have which names."""
+    """Identity of the store, and names of its messages."""
 
     @property
     def epochs(self) -> Epochs:
-        """Names of its epochs, and which one a message belongs to."""
+        """Epochs of the store, and the epoch of each message."""
         ...
 
     @property
     def epoch(self) -> str:
-        """The current epoch: 32 hex digits, random, made with the store."""
+        """Current epoch: 32 random hex digits, created with the store."""
         ...
 
     @property
     def openings(self) -> Sequence[str]:
-        """Ids of the times the store was opened, as far as it remembers, the newest last."""
+        """Ids of the openings of the store, as far as they are recorded, newest last."""
         ...
 
     def opening_ends(self) -> Iterator[Mapping[int, int] | None]:
-        """Of each of `openings`, the newest first, the next position of each log at that moment, and `reached`; None
-        when that is damaged; fewer when they cannot be read. To be taken at once."""
+        """Return the next position of each log, and `reached`, at each of the `openings`, newest first.
+
+        A damaged record is None. There are fewer when they cannot be read. Consume the iterator at once.
+        """
         ...
 
     @property
     def reached(self) -> Mapping[int, int]:
-        """How far the store has come besides the ends of logs, as if it were the end of one: a copy that has less is
-        older. Where a log is kept in memory the copy's end of it is reserved ahead, and tells nothing."""
+        """Progress of the store other than the ends of logs, in the same form. A copy with less is older.
+
+        The end of a log that is kept in memory is reserved ahead, so it does not show the age of a copy.
+        """
         ...
 
     def sequences(self) -> Iterator[tuple[str, int]]:
-        """(address, next sequence) of every address that ever had a message; for rare questions: it reads them all."""
+        """Return (address, next sequence) of every address that ever had a message. Reads the whole table."""
         ...
 
     def fork(self, shared: str) -> None:
-        """Somebody knows of openings of this store that it does not know itself: it is an older copy, put back. What
-        was appended since the opening after `shared`, the last one both know, is of a new epoch.
+        """Start a new epoch, because a peer knows later openings: this store is a restored older copy.
 
-        Reads what was appended since. Raises StoreError.
+        The new epoch includes the messages since the opening after `shared`, the last opening that both know. Reads
+        these messages. Raises StoreError.
         """
         ...
 
     def begin_epoch(self) -> None:
-        """Name new messages in a new epoch, as the operator knows that this is an older copy. Raises StoreError."""
+        """Start a new epoch for new messages: the operator knows that this is an older copy. Raises StoreError."""
         ...
 
 
 class StoreCommits(Protocol):
-    """The group commit: what joined the open group, and when it goes to the medium.
+    """Group commit: the open group, and the time it goes to the medium.
 
-    `flush` seals the open group and hands it to the medium, unless a commit is running (then the group stays open and
-    grows) or nothing is in it. When a commit ends, the `listeners` are called on the loop's thread, and then the
-    next `flush` may seal. Callbacks reach that thread through the `post` function given at construction
+    `flush` seals the open group and passes it to the medium, unless the group is empty or a commit is running. In the
+    latter case the group stays open and grows. When a commit ends, the `listeners` are called on the loop's thread, and
+    then the next `flush` may seal. Callbacks reach that thread through the `post` function given at construction
     (``loop.call_soon_threadsafe`` in the product, a list in tests).
 
-    For cursor moves alone `flush` seals a group when they have waited, and not before; so the owner calls it from a
-    periodic tick as well. Deleting what every cursor has passed is bounded work a commit and goes on in later ones:
-    `flush` by a listener drives it.
+    Cursor moves alone are sealed only after their delay, so the owner also calls `flush` periodically. A commit deletes
+    a bounded number of segments that every cursor has passed. Listeners call `flush` to continue.
     """
 
     listeners: list[Callable[[Committed], None]]
-    """Told of the end of each commit, in the order they were added."""
+    """Called at the end of each commit, in order."""
 
     def flush(self) -> bool:
-        """Seal the open group and start its commit; False when a commit is running or nothing is due."""
+        """Seal the open group and start its commit. Return False when a commit is running or nothing is due."""
         ...
 
     @property
@@ -412,27 +431,29 @@ class StoreCommits(Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of bodies gathered and not yet durable; the server stops reading sockets above a limit."""
+        """Bytes of bodies that are not durable yet. The server stops reading sockets above a limit."""
         ...
 
     @property
     def gathered(self) -> int:
-        """Runs in the open group: tells whether somebody appended."""
+        """Number of runs in the open group."""
         ...
 
     def due_in(self) -> float | None:
-        """Seconds until a `flush` would seal what waits for company; None when nothing does. 0 or more."""
+        """Return the seconds (0 or more) until a `flush` would seal delayed messages; None without any."""
         ...
 
     @property
     def moves_kept(self) -> int:
-        """Commits that held every cursor move there was. A move remembered while no commit runs is on disk once this
-        has grown."""
+        """Number of commits that wrote every pending cursor move.
+
+        A move made while no commit runs is on disk once this number has grown.
+        """
         ...
 
 
 class Store(Protocol):
-    """The whole store, as its owner has it."""
+    """Whole store, for its owner."""
 
     @property
     def logs(self) -> MessageLogs:
@@ -441,7 +462,7 @@ class Store(Protocol):
 
     @property
     def cursors(self) -> Cursors:
-        """The cursors in them."""
+        """The cursors in the logs."""
         ...
 
     @property
@@ -451,7 +472,7 @@ class Store(Protocol):
 
     @property
     def retention(self) -> Retention:
-        """The bytes that logs keep."""
+        """Retention of messages."""
         ...
 
     @property
@@ -461,7 +482,7 @@ class Store(Protocol):
 
     @property
     def lineage(self) -> EpochLineage:
-        """The names of the store and of its messages."""
+        """Identity of the store."""
         ...
 
     @property
@@ -470,21 +491,21 @@ class Store(Protocol):
         ...
 
     def cursor_records(self, but: str = "") -> Sequence[CursorRecord]:
-        """Every cursor, as of the last commit, less those of one name."""
+        """Return every cursor as of the last commit, except those named `but`."""
         ...
 
     def info(self) -> StoreInfo:
-        """What the store holds; O(logs + cursors)."""
+        """Return the contents in detail; O(logs + cursors)."""
         ...
 
     def totals(self) -> StoreTotals:
-        """What it holds in all; O(logs kept in memory)."""
+        """Return the totals; O(logs kept in memory)."""
         ...
 
     def close(self) -> None:
-        """Commit what is gathered, stop the threads, close the file. Blocks; idempotent.
+        """Commit the open group, stop the threads, and close the file. Blocks; idempotent.
 
-        The listeners of `commits` are called from within; reads under way are not answered. What joins while they are
-        told of the last commit is not committed: its ticket says so.
+        The listeners of `commits` are called. Running reads are not answered. Anything that joins during the callbacks
+        of the last commit is not committed, and its ticket has an error.
         """
         ...

@@ -1,8 +1,8 @@
-"""Counters of very many addresses are written a part a commit, in order of their names: neighbours share pages.
+"""Writes the counters of very many addresses in parts, one part a commit, in the order of names that share pages.
 
-A sweep notes where the logs end when it begins. Once each counter that waited then is on the medium, with what it was
-or more, table ``log`` may be told of these ends: everything before them is counted. What came meanwhile is the next
-one's.
+A sweep records the ends of the logs when it starts. When each counter that waited at the start is on the medium, with
+its value or a later one, these ends are written to table ``log``, because all messages before them are counted. Later
+messages belong to the next sweep.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from edge.broker.store.limits import StoreLimits
 
 
 class CounterSweep:
-    """One at a time. It holds what commits have written; a part that was not committed is taken again."""
+    """State of the current sweep. Only committed parts count; a part that was not committed is selected again."""
 
     def __init__(self, limits: StoreLimits) -> None:
         self._limits = limits
         self._names: list[str] = []
-        """Those of this sweep among those of earlier ones, in order: sorting what is nearly in order is quick."""
+        """Sorted names of this sweep and of earlier ones. Sorting a list that is nearly sorted is fast."""
         self._known: set[str] = set()
         self._characters = 0
-        """Of these names."""
+        """Total length of the names."""
         self._following: int | None = None
-        """Index of the name that is next; None: no sweep runs."""
+        """Index of the next name; None: no sweep is running."""
         self._lag = 0.0
-        """How far the medium was behind when it began."""
+        """Lag of the medium at the start, 0 to 1."""
         self.ends: dict[int, int] = {}
-        """Where logs ended then."""
+        """Ends of the logs at the start."""
         self._sizes: dict[int, int] = {}
-        """Bytes of bodies that came to them since."""
+        """Bytes of bodies appended to these logs since the start."""
         self.commits = 0
-        """Commits with messages since it began."""
+        """Commits with messages since the start."""
         self.bytes = 0
-        """Bytes of bodies since it began."""
+        """Bytes of bodies since the start."""
 
     @property
     def runs(self) -> bool:
         return self._following is not None
 
-    def begin(self, waiting: Mapping[str, int], ends: dict[int, int], lag: float) -> None:
-        """Everything in `waiting` is written from here on. `lag`: how far the medium is behind what it may be, 0-1."""
+    def start(self, waiting: Mapping[str, int], ends: dict[int, int], lag: float) -> None:
+        """Start a sweep over the counters in `waiting`. `lag`: lag of the medium as a share of its limit, 0 to 1."""
         self._following, self._lag, self.ends = 0, lag, ends
         self._sizes, self.commits, self.bytes = dict.fromkeys(ends, 0), 0, 0
         many = len(self._names) > 2 * len(waiting) + self._limits.counted_at_once
@@ -59,12 +59,12 @@ class CounterSweep:
         self._names, self._known, self._characters = [], set(), 0
 
     def stop(self) -> None:
-        """Everything was written at once."""
+        """End the sweep, because a commit wrote all counters."""
         self._following, self.ends, self._sizes = None, {}, {}
         self._forget_names()
 
     def part(self, waiting: Mapping[str, int], fresh: Mapping[str, int], *, lag: float, full: bool) -> SweepPart | None:
-        """What a commit that brings `fresh` counters writes; None: it is in time without. `full`: no more may wait."""
+        """Return the part for a commit with `fresh` counters; None: nothing to write yet. `full`: no more may wait."""
         count = self._count(len(fresh), lag, full=full)
         if not count or self._following is None:
             return None
@@ -80,28 +80,28 @@ class CounterSweep:
         return SweepPart(counters, following)
 
     def _count(self, fresh: int, lag: float, *, full: bool) -> int:
-        """How many counters, so that the last is written before the medium is behind as far as it may be."""
+        """Return the number of counters to write, so that the sweep ends before the lag reaches its limit."""
         if self._following is None:
             return 0
         names, least = len(self._names), self._limits.counted_at_once
         left = names - self._following
         share = (lag - self._lag) / (1.0 - self._lag) if self._lag < 1.0 else 1.0
         late = int(names * min(1.0, share)) - self._following
-        most = max(4 * least, 2 * fresh)  # nobody waits long for one commit, and the sweep ends all the same
+        most = max(4 * least, 2 * fresh)  # bounds the time of one commit, and the sweep still ends
         if late > 0 or left <= least:
             return min(max(late, least), most)
         return max(least, fresh) if full else 0
 
     def is_last(self, part: SweepPart) -> bool:
-        """With this one everything is written."""
+        """Return True when this part completes the sweep."""
         return part.following == len(self._names)
 
     def size_since(self, log: int) -> int:
-        """Bytes of bodies that came to a log since the sweep began."""
+        """Return the bytes of bodies appended to a log since the start of the sweep."""
         return self._sizes[log]
 
     def committed(self, group: CommitGroup) -> None:
-        """The group is on disk, and was not one that writes everything."""
+        """Record a committed group that did not write all counters."""
         if self._following is None:
             return
         self.commits += bool(group.runs)

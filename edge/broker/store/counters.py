@@ -1,9 +1,9 @@
-"""Positions and sequences: which come next, and which of them the medium has not been told.
+"""Counters of the next positions and sequences, and which of them are not on the medium yet.
 
-The counters on the medium lag behind, as opening can work them out again from the segments that came after them. They
-are written now and then, so that this stays little (`StoreLimits.counted_commits_max` and its neighbours). On disk
-those of addresses may be ahead of those of logs, as opening takes the larger of what it finds: where thousands wait,
-each commit writes a part of them (`counter_sweep`).
+The counters on the medium lag behind, because opening the store computes them again from the segments written after
+them. They are written from time to time to bound that work (`StoreLimits.counted_commits_max` and its neighbours). The
+counters of addresses may be ahead of those of logs, because opening takes the larger value it finds. When thousands of
+counters wait, each commit writes a part of them (`counter_sweep`).
 """
 
 from __future__ import annotations
@@ -20,59 +20,60 @@ from edge.broker.store.log_rows import LogRow
 from edge.broker.store.logs import LogTable
 
 ADDRESS_AGE_S: Final = 2.0
-"""How often many addresses age: one that has not come for so long is looked for among the older ones, and after as
-long again on the medium, 10 us."""
+"""Interval of aging when there are many addresses. An address unused for this time moves to the older ones. After
+another interval it has to be read from the medium, which takes 10 us."""
 
 COUNTED_SOON: Final = 3 / 4
-"""Of the commits or bytes that may wait: from here on commits write some counters each, if many wait. 4 096 at once
-take 8 ms, which one message in a hundred would wait for at 20 000 a second."""
+"""Share of the limits on uncounted commits or bytes. Beyond it each commit writes a part of the counters, if many wait.
+Writing 4 096 at once takes 8 ms, and one message in a hundred would wait for that at 20 000 a second."""
 
 
 class SequenceCounters:
-    """Of sequences by address, and what of the logs' ends is not written."""
+    """Next sequence of each address, and the ends of logs that are not written yet."""
 
     def __init__(self, limits: StoreLimits, logs: LogTable) -> None:
         self._limits = limits
         self._logs = logs
         self.sequences: dict[str, int] = {}
-        """Next sequence of addresses that came lately."""
+        """Next sequence of recently used addresses."""
         self._older: dict[str, int] = {}
-        """Of those that came before."""
+        """Next sequence of addresses used before these."""
         self._new: dict[str, None] = {}
-        """Addresses that came for the first time, lately."""
+        """New addresses since the last clean-up."""
         self._once: dict[str, int] = {}
-        """Those that did so before them, and what was next then."""
+        """Addresses that were new before the last clean-up, with their next sequence then."""
         self._aged_at = 0.0
         self.uncounted: dict[str, int] = {}
         self.uncounted_logs: set[int] = set()
         self.uncounted_bytes = 0
-        """Of bodies, and of addresses whose counters changed."""
+        """Bytes of bodies, and of addresses with changed counters, since the counters were written."""
         self.spills = 0
-        """Number of the newest commit on the medium that reserved numbers or gave some back."""
+        """Number of the newest commit that reserved or released numbers."""
         self._uncounted_commits = 0
         self._sweep = CounterSweep(limits)
         self._characters = 0
-        """Of the addresses in `sequences`."""
+        """Total length of the addresses in memory."""
 
     @property
     def lag(self) -> bool:
-        """The medium has not been told of all."""
+        """True when some counters are not on the medium."""
         return bool(self.uncounted or self.uncounted_logs)
 
     @property
     def known(self) -> dict[str, int]:
-        """Next sequence of every address of which the medium may not have been told, and of others."""
+        """Next sequence of every address that the medium may be behind on, and of others."""
         return {**self._older, **self.uncounted, **self.sequences}
 
     @property
     def keeps_many_logs(self) -> bool:
-        """So many are not counted that they are worth a commit once nothing comes to any others."""
+        """True when so many logs are not counted that a commit is worth it in a calm moment."""
         return len(self.uncounted_logs) > self._limits.counted_logs_calm_max
 
     def age(self, now: float, reserved: Collection[str]) -> None:
-        """Where there are many new addresses, forget those that came once; where there are many that came again, those
-        that have not for some seconds. Those that are `reserved` stay. Not while a commit is running. `now`: seconds,
-        monotonic."""
+        """Forget addresses that were used once if there are many new ones, and old addresses if there are many.
+
+        `reserved` addresses stay. Do not call it during a commit. `now`: seconds, monotonic.
+        """
         if len(self._new) >= self._limits.addresses_new_max:
             self._forget_once(reserved)
         many = len(self.sequences) + len(self._older) > self._limits.addresses_kept
@@ -83,22 +84,22 @@ class SequenceCounters:
         self._keep(reserved)
 
     def _forget_once(self, reserved: Collection[str]) -> None:
-        """Who makes names without end uses each of them once: what is kept for all of them would be in the way."""
+        """Forget addresses that were used only once: a client may create names without end."""
         for address, following in self._once.items():
-            if self.sequences.get(address) == following and address not in reserved:  # it did not come again
+            if self.sequences.get(address) == following and address not in reserved:  # it was not used again
                 del self.sequences[address]
                 self._characters -= len(address)
         self._once = {address: self.sequences[address] for address in self._new if address in self.sequences}
         self._new = {}
 
     def _keep(self, reserved: Collection[str]) -> None:
-        """Of the older ones; and no address that is among them is forgotten before they are."""
+        """Keep `reserved` addresses of the older ones, and restart the search for addresses used once."""
         self._new, self._once = {}, {}
         self.sequences.update((name, self._older[name]) for name in reserved if name in self._older)
         self._characters = sum(map(len, self.sequences)) + sum(map(len, self._older))
 
     def number(self, group: CommitGroup, load: Callable[[Iterable[str]], dict[str, int]]) -> None:
-        """Give every run of a group its position and sequence. `load` says what the medium has of addresses.
+        """Assign position and sequence to every run of a group. `load` reads counters of addresses from the medium.
 
         Raises StoreError.
         """
@@ -116,11 +117,10 @@ class SequenceCounters:
                 self._logs.to_reclaim[log] = None
 
     def load(self, addresses: Iterable[str], load: Callable[[Iterable[str]], dict[str, int]]) -> None:
-        """Find at once those of these addresses that have not come lately; the medium is asked for what no other place
-        has."""
+        """Load the counters of addresses that are not in `sequences`. Read the medium only for those not in memory."""
         older, waiting = self._older, self.uncounted
         missing = {address for address in addresses if address not in self.sequences}
-        back = {name: older.pop(name) for name in missing if name in older}  # nothing here walks over all there are
+        back = {name: older.pop(name) for name in missing if name in older}  # never iterate over all addresses
         self.sequences.update(back)
         missing.difference_update(back)
         found = {name: waiting[name] for name in missing if name in waiting}
@@ -134,7 +134,7 @@ class SequenceCounters:
         self._characters += sum(map(len, missing))
 
     def count(self, group: CommitGroup) -> None:
-        """Decide which counters this group writes, and which rows of table ``log``."""
+        """Select the counters and the rows of table ``log`` that this group writes."""
         limits = self._limits
         group.counting = (
             group.last
@@ -143,7 +143,7 @@ class SequenceCounters:
             or self._lags_enough(group)
             or self._characters > limits.addresses_characters_max
             or bool(group.freed)
-            or any(self._logs[log].next for log in group.new_logs)  # one that was another's: its row has counters
+            or any(self._logs[log].next for log in group.new_logs)  # a reused log: its row has counters
             or (not group.runs and bool(self._logs.to_reclaim) and bool(self.uncounted_logs))
         )
         if group.counting:
@@ -154,11 +154,11 @@ class SequenceCounters:
         self._write_logs(group)
 
     def _count_part(self, group: CommitGroup) -> None:
-        """Some of what waits, if it is much."""
+        """Select a part of the waiting counters, if they are many."""
         lag, waiting = self._lag(group), len(self.uncounted)
         full = waiting + len(group.sequences) > self._limits.counted_addresses_many_max
-        if not self._sweep.runs and self._goes_in_parts and (full or lag >= COUNTED_SOON):
-            self._sweep.begin(self.uncounted, {log: self._logs[log].next for log in self.uncounted_logs}, lag)
+        if not self._sweep.runs and self._writes_in_parts and (full or lag >= COUNTED_SOON):
+            self._sweep.start(self.uncounted, {log: self._logs[log].next for log in self.uncounted_logs}, lag)
         group.part = self._sweep.part(self.uncounted, group.sequences, lag=lag, full=full)
         if group.part is not None:
             group.counters = group.part.counters
@@ -166,7 +166,7 @@ class SequenceCounters:
                 group.swept = dict(self._sweep.ends)
 
     def _count_new(self, group: CommitGroup) -> None:
-        """What comes with a new log, whose row is written in any case."""
+        """Select the counters of messages in new logs. The rows of new logs are written in any case."""
         if group.new_logs:
             new = group.counted = group.ends.keys() & group.new_logs
             group.counters |= {run.address: group.sequences[run.address] for log, run in group.runs if log in new}
@@ -194,14 +194,14 @@ class SequenceCounters:
         return LogRow(log, state.name, state.first, end, size)
 
     def _lags_enough(self, group: CommitGroup) -> bool:
-        """All that waits is to be written."""
-        if self._goes_in_parts:
+        """Return True when all waiting counters must be written."""
+        if self._writes_in_parts:
             return False
         return len(self.uncounted) + len(group.sequences) >= self._limits.counted_addresses_max or self._lag(group) >= 1
 
     @property
-    def _goes_in_parts(self) -> bool:
-        """Commits write some counters each: many wait, all of which are kept, and those of few logs."""
+    def _writes_in_parts(self) -> bool:
+        """True when commits write the counters in parts: many wait, for few logs, and all are in memory."""
         limits = self._limits
         return (
             len(self.uncounted) > limits.counted_at_once
@@ -210,17 +210,17 @@ class SequenceCounters:
         )
 
     def _lag(self, group: CommitGroup) -> float:
-        """How far the medium is behind, as a share of what it may be."""
+        """Return the lag of the medium as a share of its limit."""
         limits = self._limits
         commits, size = self._uncounted_commits + 1, self.uncounted_bytes + _size(group)
-        if not self._goes_in_parts:
+        if not self._writes_in_parts:
             return max(commits / limits.counted_commits_max, size / limits.counted_bytes_max)
         deleting = bool(self._logs.to_reclaim)
         bytes_max = limits.counted_bytes_deleting_max if deleting else limits.counted_bytes_many_max
         return max(commits / limits.counted_commits_many_max, size / bytes_max)
 
     def committed(self, group: CommitGroup, reserved: Collection[str]) -> None:
-        """The group is on disk. Counters of `reserved` addresses never leave memory."""
+        """Record a committed group. Counters of `reserved` addresses stay in memory."""
         self.sequences.update(group.sequences)
         if group.ring is not None:
             self.spills = max(self.spills, group.ring.number)
@@ -265,5 +265,5 @@ class SequenceCounters:
 
 
 def _size(group: CommitGroup) -> int:
-    """Bytes of what it brings, which opening reads again: bodies and addresses."""
+    """Return the bytes of bodies and addresses in a group, which opening would read again."""
     return group.size + sum(map(len, group.sequences))

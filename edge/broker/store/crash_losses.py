@@ -1,4 +1,4 @@
-"""What a crash took of logs that were kept in memory: entered into the ledger, once, when the store is opened again."""
+"""Enters messages that a crash lost from memory into the ledger, once, after the store is opened again."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ logger = logging.getLogger(__name__)
 
 
 class CrashLosses:
-    """Which reserved numbers may have been given to messages that are gone, and the state that says it is told."""
+    """Reserved numbers that may belong to lost messages, and the state that records their entry into the ledger."""
 
     def __init__(self, limits: StoreLimits, tables: StoreTables, medium: Medium) -> None:
-        """Reads the reservations the medium has. Raises StoreError, or ValueError when they are damaged."""
+        """Read the reservations from the medium. Raises StoreError, or ValueError when they are damaged."""
         self._limits = limits
         self._gatherer, self._logs, self._cursors = tables.gatherer, tables.logs, tables.cursors
         self._medium = medium
         self._reserved = [unpack_range(key, value) for key, value in medium.items(MEMORY)]
         self._accounted: dict[str, bytes | None] = {}
-        """Rows of small state that say so."""
+        """Small state that marks the losses as entered."""
         self._filled: dict[int, tuple[int, int]] = {}
-        """By log, the positions ``first <= p < end`` that nothing is at, and that a segment has to say so of."""
+        """Positions ``first <= p < end`` without messages, by log. An empty segment must cover them."""
 
     @property
     def pending(self) -> bool:
-        """A group has yet to write what was found."""
+        """True when a group still has to write the result."""
         return bool(self._accounted)
 
     @property
     def accounted(self) -> bool:
-        """Nothing is left that `account` would find."""
+        """True when `account` has nothing left to find."""
         return not self._reserved
 
     def account(self) -> None:
-        """Raises StoreError, and may be called again then."""
+        """Find the losses and add them to the open group. Raises StoreError, and may be called again then."""
         losses, now_ns = list[Loss](), time.time_ns()
         addresses = {address for _, address, base, end in self._reserved if address is not None and base < end}
-        known = self._known(addresses)
+        known = self._ledgered(addresses)
         ends = {log: self._medium.written_end(log, end) for log, address, _, end in self._reserved if address is None}
         for log, address, base, end in self._reserved:
             if address is None:
@@ -59,7 +59,7 @@ class CrashLosses:
         group = self._gatherer.open
         if losses:
             most = sum(loss.messages for loss in losses)
-            logger.warning("it was not stopped in order: at most %d messages were in memory only and are lost", most)
+            logger.warning("not stopped cleanly: up to %d messages that were only in memory are lost", most)
             group.losses += losses
         group.urgent = group.urgent or bool(self._reserved)
         self._reserved = []
@@ -86,8 +86,8 @@ class CrashLosses:
             for first, last in known[cursor.name, address].outside(base, end - 1)
         ]
 
-    def _known(self, addresses: Set[str]) -> dict[tuple[str, str], Ranges]:
-        """By subscription and address, what the ledger has already, for another reason: it is lost once."""
+    def _ledgered(self, addresses: Set[str]) -> dict[tuple[str, str], Ranges]:
+        """Return the ranges that the ledger already has for another reason, by subscription and address."""
         known: dict[tuple[str, str], Ranges] = defaultdict(Ranges)
         entries = self._medium.ledger(0, 2 * self._limits.ledger_entries_max, "") if addresses else ()
         for entry in entries:
@@ -96,7 +96,7 @@ class CrashLosses:
         return known
 
     def join(self, group: CommitGroup) -> None:
-        """What was found and is not on disk yet."""
+        """Add the result to a group until it is on disk."""
         for key, value in self._accounted.items():
             group.state.setdefault((MEMORY, key), value)
         group.filled += [(log, first, end) for log, (first, end) in self._filled.items()]

@@ -1,4 +1,4 @@
-"""Reads of table ``cursor``: one row by number, those of a name, those of a log."""
+"""Interface for reads of table ``cursor``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edge.broker.store.group import CursorRow
 
 
 class CursorRows(Protocol):
-    """Reads what the last commit left. Each method blocks for a short read, and raises StoreError."""
+    """Reads rows as of the last commit. Each method blocks for a short read and may raise StoreError."""
 
     def cursor(self, number: int) -> CursorRow | None:
         """Return one row; None if it is not found."""
@@ -28,5 +28,5 @@ class CursorRows(Protocol):
         ...
 
     def cursors_in(self, log: int, below: int) -> Sequence[CursorRow]:
-        """Return the rows of one log that stand below a position, by number. Reads the whole table."""
+        """Return the rows of one log with a position below `below`, by number. Reads the whole table."""
         ...

@@ -1,4 +1,4 @@
-"""The cursors of a store, as it remembers them: who is done with what of which log."""
+"""Cursors of a store in memory: the progress of each consumer group in each log."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from edge.broker.store.ticket import Ticket
 logger = logging.getLogger(__name__)
 
 _CURSOR_BITS: Final = 40
-"""Of an entry of `LogState.slowest`; the position is above them."""
+"""Low bits of an entry of `LogState.slowest` with the cursor number. The position is above them."""
 _STALE_MAX: Final = 256
-"""Entries of it beyond two for each cursor; with more of them it is made anew, as cursors come and go."""
+"""Entries of `LogState.slowest` beyond two for each cursor. With more, the heap is rebuilt."""
 
 Wants = Callable[[Run], bool]
-"""Whether a cursor is owed a run, by everything but bodies; called on any thread."""
+"""Filter of a cursor: True if it wants a run. It must not look at bodies, and is called on any thread."""
 
 
 @dataclass(slots=True, eq=False)
 class CursorState:
-    """A cursor with what is remembered of it, committed or not."""
+    """Cursor in memory, including changes that are not committed yet."""
 
     cursor: int
     name: str
     log: LogState
     progress: CursorProgress
     wants: Wants | None = None
-    """What it is owed of its log; None: everything."""
+    """Filter; None: it wants everything."""
 
     def record(self) -> CursorRecord:
         return CursorRecord(self.cursor, self.name, self.log.log, self.progress.position, self.progress.above)
 
 
 class CursorTable:
-    """Runs on the event loop's thread; what changes joins the open group.
+    """Cursors of all logs. Used on the event loop's thread; changes join the open group.
 
-    An *idle* cursor is a row and not an object. `get` makes a state of the row, and `look` drops it again when the row
-    says the same.
+    An *idle* cursor is only a row in the database. `get` loads it as an object, and `look` drops the object again when
+    the row is up to date.
     """
 
     def __init__(self, logs: LogTable, gatherer: Gatherer, rows: CursorRows) -> None:
@@ -64,18 +64,18 @@ class CursorTable:
         self._gatherer = gatherer
         self._idle = IdleCursors(logs, gatherer, rows)
         self._states: dict[int, CursorState] = {}
-        """Of logs that are in use."""
+        """Cursors that are objects, by number."""
         self._unused: dict[int, None] = {}
-        """Those that are to be idle once their rows say all of them."""
+        """Cursors that become idle once their rows are up to date."""
         self._last = 0
         self._name = ""
-        """Of the cursor that was added last."""
+        """Name of the cursor that was added last."""
         self._before_opening: Callable[[], None] = lambda: None
         self._wants_of: Callable[[str], Wants | None] = lambda _name: None
         """Filter of an idle cursor, by its name."""
 
     def call_before_opening(self, call: Callable[[], None]) -> None:
-        """Have `call` remove what every cursor has passed before a new cursor gets its place."""
+        """Set a function that removes passed messages before a new cursor is created."""
         self._before_opening = call
 
     def set_filters(self, wants_of: Callable[[str], Wants | None]) -> None:
@@ -94,7 +94,7 @@ class CursorTable:
         return cursor in self._states or self._idle.row(cursor) is not None
 
     def get(self, cursor: int) -> CursorState | None:
-        """None when there is no such cursor."""
+        """Return a cursor, loading an idle one, or None."""
         state = self._states.get(cursor)
         if state is None:
             row = self._idle.row(cursor)
@@ -103,7 +103,7 @@ class CursorTable:
         return state
 
     def backlog(self, cursor: int) -> int:
-        """Committed positions it is not done with. Raises KeyError when there is no such cursor."""
+        """Return the count of committed, unacknowledged positions. Raises KeyError for an unknown cursor."""
         if cursor not in self._states:
             row = self._idle.row(cursor)
             if row is not None:
@@ -112,7 +112,7 @@ class CursorTable:
         return state.progress.backlog(state.log.next)
 
     def infos(self) -> Iterator[CursorInfo]:
-        """Every cursor, by log and number."""
+        """Iterate over every cursor, by log and number."""
         records = [self._record(row) for row in self._idle.all() if row.cursor not in self._states]
         records += [state.record() for state in self._states.values()]
         for cursor, name, log, position, above in sorted(records, key=itemgetter(2, 0)):
@@ -125,7 +125,7 @@ class CursorTable:
         return self[cursor].name if row is None else row.name
 
     def named(self, name: str) -> list[CursorRecord]:
-        """Return the cursors of one name; those that are rows only stay so."""
+        """Return the cursors of one name. Idle ones stay idle."""
         found = [self._record(row) for row in self._idle.named(name)]
         known = {record.cursor for record in found}
         for cursor in chain.from_iterable(group.opened for group in self._gatherer.groups):
@@ -135,13 +135,13 @@ class CursorTable:
         return found
 
     def _record(self, row: CursorRow) -> CursorRecord:
-        """Return what is remembered of a cursor that has this row."""
+        """Return the record of a cursor with this row, including uncommitted moves."""
         state = self._states.get(row.cursor)
         progress = self._idle.progress(row) if state is None else state.progress
         return CursorRecord(row.cursor, row.name, row.log, progress.position, progress.above)
 
     def of(self, log: LogState) -> list[CursorState]:
-        """The cursors of a log, oldest first; none of them is a row only then."""
+        """Return the cursors of a log, oldest first, loading the idle ones."""
         for row in self._idle_rows(log):
             self._wake(row)
         return self.in_use(log)
@@ -151,26 +151,26 @@ class CursorTable:
         return self._idle.in_log(log, below, self._states)
 
     def in_use(self, log: LogState) -> list[CursorState]:
-        """Return those that are objects."""
+        """Return the cursors of a log that are objects."""
         numbers = log.cursors.values() if isinstance(log.cursors, dict) else log.cursors
         return [self._states[cursor] for cursor in sorted(numbers)]
 
     def _all(self, log: LogState) -> list[tuple[str, CursorProgress, int]]:
-        """Name, progress and number of each, the oldest first, and none of them made an object for it."""
+        """Return name, progress and number of each cursor, oldest first, without loading idle ones."""
         found = [(state.name, state.progress, state.cursor) for state in self.in_use(log)]
         found += [(row.name, self._idle.progress(row), row.cursor) for row in self._idle_rows(log)]
         return sorted(found, key=itemgetter(2))
 
     def lowest(self, log: LogState, end: int) -> int:
-        """The first position of `log`, which ends at `end`, that some cursor still wants."""
+        """Return the first position that some cursor of a log still wants. `end` is the end of the log."""
         if log.lowest is None:
             slowest, idle = self._slowest(log), None if log.idle is None else log.idle.lowest
             log.lowest = slowest if idle is None else idle if slowest is None else min(slowest, idle)
         return end if log.lowest is None else min(log.lowest, end)
 
     def _slowest(self, log: LogState) -> int | None:
-        """The position of the slowest cursor in use; None when there is none. Of many only those are looked at that
-        were the slowest and have moved."""
+        """Return the position of the slowest cursor in use, or None. With many cursors it checks only former slowest
+        ones that have moved."""
         if not isinstance(log.cursors, dict):
             return self._states[log.cursors[0]].progress.position if log.cursors else None
         if log.slowest is None or len(log.slowest) > 2 * len(log.cursors) + _STALE_MAX:
@@ -180,17 +180,17 @@ class CursorTable:
         while heap:
             state = self._states.get(heap[0] & (1 << _CURSOR_BITS) - 1)
             if state is None:
-                heapq.heappop(heap)  # dropped, or a row only
+                heapq.heappop(heap)  # dropped, or idle
             elif _entry(state) != heap[0]:
                 heapq.heapreplace(heap, _entry(state))
             else:
                 return state.progress.position
         return None
 
-    # --- made and dropped -------------------------------------------------------------------------------------
+    # --- creation ---------------------------------------------------------------------------------------------
 
     def add(self, state: CursorState) -> None:
-        if state.name == self._name:  # of queues all are alike
+        if state.name == self._name:  # share equal strings: the cursors of queues have the same name
             state.name = self._name
         self._name = state.name
         log, cursors = state.log, state.log.cursors
@@ -202,20 +202,20 @@ class CursorTable:
             cursors[state.name] = state.cursor
         else:
             log.cursors = {self._states[cursors[0]].name: cursors[0], state.name: state.cursor}
-        self._came(state)
+        self._note_progress(state)
 
     def add_idle(self, log: LogState, count: int, lowest: int) -> None:
-        """Count idle cursors of a log, none of which is below a position."""
+        """Count idle cursors of a log. None of them is below `lowest`."""
         idle = log.idle = log.idle or IdlePositions()
         idle.count += count
         idle.lowest = min(idle.lowest, max(lowest, log.first))
 
-    def begin(self, last: int) -> None:
-        """Take note of the highest number the medium has."""
+    def set_last_number(self, last: int) -> None:
+        """Set the highest cursor number on the medium."""
         self._last = last
 
-    def _came(self, state: CursorState) -> None:
-        """It may be the slowest of its log now."""
+    def _note_progress(self, state: CursorState) -> None:
+        """Update the search for the slowest cursor after a cursor was added or moved back."""
         log = state.log
         if log.slowest is not None:
             if len(log.slowest) > 2 * len(log.cursors) + _STALE_MAX:
@@ -225,7 +225,7 @@ class CursorTable:
         log.lowest = None
 
     def number(self, name: str, log: int) -> int | None:
-        """None when the log has no such cursor. Raises KeyError when there is no such log."""
+        """Return the number of a cursor, or None. Raises KeyError for an unknown log."""
         state = self._logs.in_use.get(log)
         if state is None:
             if log not in self._logs:
@@ -241,7 +241,7 @@ class CursorTable:
         return found
 
     def open(self, name: str, log: int, position: int) -> int:
-        """See `contract.Cursors`; a new one is not made below what may go soon."""
+        """See `contract.Cursors`. A new cursor starts after positions that are being deleted."""
         number = self.number(name, log)
         if number is None:
             self._before_opening()
@@ -275,39 +275,39 @@ class CursorTable:
         self._logs.to_reclaim[log.log] = None
 
     def _leave(self, state: CursorState) -> None:
-        """It is none of those in use any more."""
+        """Remove the object of a cursor."""
         log = state.log
         del self._states[state.cursor]
         self._unused.pop(state.cursor, None)
         if isinstance(log.cursors, dict) and len(log.cursors) > 1:
             del log.cursors[state.name]
         else:
-            log.cursors, log.slowest = (), None  # with all the places of those there were
+            log.cursors, log.slowest = (), None  # a new container, as a dict does not shrink
         log.lowest = None
 
-    def begin_at(self, log: LogState, first: int) -> None:
-        """Nothing of the log below is there any more."""
+    def move_all_to(self, log: LogState, first: int) -> None:
+        """Move all cursors of a log to `first`: earlier messages were deleted."""
         for state in self.in_use(log):
             state.progress.add(-1, first - 1)
         if log.idle is not None:
             log.idle.lowest = max(log.idle.lowest, first)
         log.lowest = None
 
-    def set_back(self, state: CursorState, position: int) -> None:
-        """What it stood behind was never there."""
+    def move_back(self, state: CursorState, position: int) -> None:
+        """Move a cursor back, because the messages that it passed were never committed."""
         state.progress = CursorProgress(position)
-        self._came(state)
+        self._note_progress(state)
 
-    # --- at rest ----------------------------------------------------------------------------------------------
+    # --- idle cursors -----------------------------------------------------------------------------------------
 
     def record(self, cursor: int) -> CursorRecord:
-        """See `contract.Cursors`; the cursor is an object until `rest`."""
+        """See `contract.Cursors`. The cursor stays an object until `rest`."""
         record = self[cursor].record()
         self._unused.pop(cursor, None)
         return record
 
     def rest(self, cursor: int) -> bool:
-        """Drop the object of a cursor now, if the row says all of it; later when it does not, and return False."""
+        """Drop the object of a cursor if its row is up to date. Otherwise return False and drop it later."""
         state = self._states.get(cursor)
         if state is None:
             return True
@@ -321,19 +321,19 @@ class CursorTable:
         self._idle.enter(log, state.progress.position)
         return True
 
-    def let_cursors_go(self, log: LogState) -> None:
-        """Drop the objects of cursors of a log that are not used. Not while a commit is running."""
+    def drop_unused_cursors(self, log: LogState) -> None:
+        """Drop the objects of unused cursors of a log. Do not call it during a commit."""
         for state in self.in_use(log):
             if state.cursor in self._unused:
                 self.rest(state.cursor)
 
-    def _let_unused_go(self) -> None:
+    def _drop_unused(self) -> None:
         for cursor in list(islice(self._unused, CURSORS_LOOKED_AT_MAX)):
             del self._unused[cursor]
             self.rest(cursor)
 
     def _is_changing(self, cursor: int) -> bool:
-        """Return True while a commit has to write what the object says and the row does not."""
+        """Return True while the object has changes that are not in its row."""
         if cursor in self._gatherer.moved or self._idle.waits_for_pass(cursor):
             return True
         return any(
@@ -342,7 +342,7 @@ class CursorTable:
         )
 
     def _wake(self, row: CursorRow) -> CursorState:
-        """Make an object of a row, until it is used by the way only."""
+        """Load a cursor from its row. It becomes idle again unless it is opened."""
         log = self._logs[row.log]
         state = CursorState(row.cursor, row.name, log, self._idle.progress(row), self._wants_of(row.name))
         if self._idle.waits_for_pass(row.cursor):
@@ -353,26 +353,26 @@ class CursorTable:
         return state
 
     def look(self, now: float, medium: Medium) -> None:
-        """Drop objects that were made for one question, and have the medium find the slowest idle cursors.
+        """Drop objects that were loaded for one query, and search for the slowest idle cursors.
 
-        Not while a commit is running. `now`: seconds, monotonic.
+        Do not call it during a commit. `now`: seconds, monotonic.
         """
         if self._unused:
-            self._let_unused_go()
+            self._drop_unused()
         self._idle.find_slowest(now, medium, lambda log: [state.cursor for state in self.in_use(log)])
 
     def set_filter(self, cursor: int, wants: Wants) -> None:
         self[cursor].wants = wants
         self._unused.pop(cursor, None)
 
-    # --- moved ------------------------------------------------------------------------------------------------
+    # --- moves ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
-        """Raises ValueError when `last` is not committed yet."""
+        """See `contract.Cursors`."""
         state = self.get(cursor)
         if state is None or not self.advance(state, first, last):
             return
-        if state.log.ring is None or first < state.log.medium_end:  # over a ring it is worth no commit
+        if state.log.ring is None or first < state.log.medium_end:  # a move over a ring does not need a commit
             self._gatherer.moved.add(cursor)
 
     def confirm(self, cursor: int) -> Ticket | None:
@@ -402,7 +402,7 @@ class CursorTable:
         self._idle.pass_all(log, rows, position)
 
     def advance(self, state: CursorState, first: int, last: int) -> bool:
-        """The cursor is done with these positions; False when it was before. Raises ValueError."""
+        """Acknowledge positions in memory. Return False if they were acknowledged before. Raises ValueError."""
         log, progress = state.log, state.progress
         if last >= log.next:
             raise ValueError(f"log {log.name!r}: position {last} acknowledged, {log.next} is not committed yet")
@@ -419,7 +419,7 @@ class CursorTable:
         return True
 
     def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
-        """Raises ValueError when `last` is not committed yet."""
+        """See `contract.Cursors`."""
         state = self.get(cursor)
         if state is None:
             nothing_waits = Ticket()
@@ -436,12 +436,12 @@ class CursorTable:
         return group.ticket
 
     def skip(self, damage: Damage) -> None:
-        """Nobody can be given these messages any more: every cursor passes, and the ledger says what it lost."""
+        """Skip damaged messages: every cursor passes them, and its losses go to the ledger."""
         log = self._logs[damage.log]
         first, last = damage.first, min(damage.last, log.next - 1)
         losses = damage.losses(self.claims_of(log), time.time_ns())
         logger.error(
-            "log %r: positions %d to %d are damaged and skipped; the ledger says what is lost", log.name, first, last
+            "log %r: positions %d to %d are damaged and skipped; the loss ledger names them", log.name, first, last
         )
         for name, progress, cursor in self._all(log):
             if progress.outside(first, last):
@@ -451,7 +451,7 @@ class CursorTable:
     # --- for a group ------------------------------------------------------------------------------------------
 
     def claims_of(self, log: LogState, *, all_: bool = False) -> list[Claim]:
-        """Return what each cursor of a log may still ask of it. `all_`: also of idle cursors that have passed it."""
+        """Return what each cursor of a log still wants. `all_` includes idle cursors that have passed everything."""
         claims = [Claim(state.name, state.progress, state.wants) for state in self.in_use(log)]
         for row in self._idle_rows(log, POSITION_MAX if all_ else log.next):
             wants = self._wants_of(row.name) if row.position < log.next else None
@@ -459,8 +459,7 @@ class CursorTable:
         return claims
 
     def claims(self, log: LogState, group: CommitGroup, *, all_: bool = False) -> list[Claim]:
-        """Return what each cursor will have passed with this group, as `claims_of`: what its dead letters replace is
-        not lost once more."""
+        """Return the claims after this group: messages that it replaces with dead letters are not lost again."""
         given_up: dict[str, list[SkippedRange]] = {}
         for given in group.given_up:
             state = self._states.get(given.cursor)
@@ -475,7 +474,7 @@ class CursorTable:
         return claims
 
     def rows(self, group: CommitGroup) -> list[CursorRow]:
-        """The cursors this group writes: those that may as well, and those that gave something up."""
+        """Return the cursor rows that this group writes: moved, new, and those that gave up messages."""
         given_up: dict[int, list[SkippedRange]] = {}
         for given in group.given_up:
             if given.cursor in self:
@@ -493,7 +492,7 @@ class CursorTable:
         return rows
 
     def committed(self, group: CommitGroup) -> None:
-        """Note what was given up with what the group appended, and which logs may have another slowest cursor."""
+        """Apply the moves that were bound to the messages of the group."""
         self._idle.committed(group)
         for given in group.given_up:
             if given.if_kept and (state := self.get(given.cursor)) is not None:
@@ -505,7 +504,7 @@ def _entry(state: CursorState) -> int:
 
 
 def cursor_states(rows: Iterable[CursorRow], logs: LogTable) -> Iterator[CursorState]:
-    """Cursors as of the last commit, not below the first position their log keeps. Raises StoreDamaged."""
+    """Create cursors from rows, not below the first position of their log. Raises StoreDamaged."""
     for number, name, log, position, above in rows:
         try:
             progress = CursorProgress(position, above)
@@ -519,7 +518,7 @@ def cursor_states(rows: Iterable[CursorRow], logs: LogTable) -> Iterator[CursorS
 
 
 def record_of(row: CursorRow, logs: LogTable) -> CursorRecord:
-    """As `cursor_states`, of a cursor that was believed when the store was opened."""
+    """Return the record of a row that was already checked when the store was opened."""
     progress = CursorProgress(row.position, row.acknowledged)
     progress.add(-1, logs.bounds(row.log)[0] - 1)
     return CursorRecord(row.cursor, row.name, row.log, progress.position, progress.above)

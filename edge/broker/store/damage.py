@@ -1,10 +1,10 @@
-"""What a segment held that cannot be believed any more: from its own remains, and from the segments around it.
+"""Finds out what a damaged segment contained, from its remains and from the segments around it.
 
-Where it begins and ends is what the segments around it say: they lie behind one another without a gap. Where these do
-not tell, nothing may be passed over. A flipped bit mostly hits a body, and then everything else the segment says is
-right: its names are believed when they are what is missing between the sequences around it. Otherwise what is missing
-of an address is what lies between its last sequence before and its first one after. What neither tells is entered as
-positions of the log.
+The segments around it define its bounds, because segments follow one another without a gap. If they do not, the segment
+must not be skipped. A flipped bit usually hits a body, and then the rest of the segment is correct. So its message
+names are trusted if they fill exactly the sequences missing between the neighbours. Otherwise the missing messages of
+an address are those between its last sequence before and its first one after. Losses that cannot be determined in
+either way are entered as positions of the log.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from edge.broker.store.records import Loss
 from edge.broker.store.segment import SegmentDamaged, SegmentRow
 
 DAMAGED: Final = "damaged"
-"""Reason in the ledger: the medium gave back something else than was written."""
+"""Reason in the ledger: the medium returned other data than was written."""
 UNNAMED: Final = "$log/"
-"""Begins the address of an entry that can only say which positions of which log are lost."""
+"""Prefix of the address of an entry for lost positions of a log with unknown message names."""
 
 _BEFORE: Final = f"{segment.SELECT} WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT {NEIGHBOURS}"
 _AFTER: Final = f"{segment.SELECT} WHERE key > ? AND key < ? ORDER BY key LIMIT {NEIGHBOURS}"
@@ -41,16 +41,16 @@ class Damage(NamedTuple):
 
     log: int
     name: str
-    """Of the log."""
+    """Name of the log."""
     first: int
     last: int
     runs: Sequence[Stored] = ()
-    """What was there, when the segment's remains are believed; then it is everything, and the bodies are wrong."""
+    """All messages of the segment with wrong bodies, if its remains can be trusted."""
     gaps: Sequence[tuple[str, int, int]] = ()
-    """(address, first, last) of sequences missing between the segments around; there may be more."""
+    """(address, first, last) of sequences missing between the neighbours. More may be missing."""
 
     def losses(self, claims: Sequence[Claim], now_ns: int) -> list[Loss]:
-        """What each of the log's cursors loses: what it is owed and has not acknowledged."""
+        """Return the losses of each cursor: messages that it wanted and had not acknowledged."""
         if self.runs:
             return list(losses_of(claims, self.runs, DAMAGED, now_ns))
         return [loss for claim in claims for loss in self._losses_of(claim, now_ns)]
@@ -68,23 +68,22 @@ class Damage(NamedTuple):
 
 
 class _Neighbour(NamedTuple):
-    """A segment near a damaged one."""
+    """Segment near a damaged one."""
 
     first: int
     end: int
-    """As it says itself."""
+    """End according to the segment itself."""
     sound: bool
-    heads: Sequence[segment.SegmentRunName]
-    """Of a damaged one what it says itself: it confirms what follows on from it, and proves nothing."""
+    names: Sequence[segment.SegmentRunName]
+    """Names of its runs. Those of a damaged neighbour can confirm a continuation, but prove no gap."""
     sparse: bool
 
 
 class _Around:
-    """The segments next to a damaged one: where it begins and ends, and where the sequences of their addresses end
-    before it and begin after it."""
+    """Neighbours of a damaged segment: its bounds, and the sequences of addresses before and after it."""
 
     def __init__(self, connection: sqlite3.Connection, row: SegmentRow, end: int) -> None:
-        """`end`: of the log. Raises sqlite3.Error."""
+        """`end` is the end of the log. Raises sqlite3.Error."""
         self._connection = connection
         self._row = row
         self._log = row.key >> POSITION_BITS
@@ -96,11 +95,11 @@ class _Around:
         self._sparse = sparse or any(neighbour.sparse for neighbour in chain(self._before, self._after))
 
     def last(self) -> int:
-        """The last position of the damaged segment. Raises StoreDamaged when it cannot be told, and sqlite3.Error."""
+        """Return the last position of the damaged segment. Raises StoreDamaged if it is unknown, and sqlite3.Error."""
         first = self._row.key & POSITION_MAX
         begins = self._before[0].end if self._before else 0
         if begins > first or (begins < first and not is_accounted_for(self._connection, self._log, begins, first - 1)):
-            raise StoreDamaged(f"the segment at position {first} is damaged and not where it was written: {ADVICE}")
+            raise StoreDamaged(f"the segment at position {first} is damaged and in the wrong place: {ADVICE}")
         if not self._after:
             return self._end - 1
         after = self._after[0]
@@ -109,15 +108,15 @@ class _Around:
         return after.first - 1
 
     def counters(self, addresses: Iterable[str]) -> dict[str, int]:
-        """The next sequence of each address as last counted; those that have none are left out."""
+        """Return the counters of addresses on the medium. Addresses without one are left out."""
         names = msgspec.json.encode(list(addresses)).decode()
         query = "SELECT name, next FROM address WHERE name IN (SELECT value FROM json_each(?))"
         return dict(self._connection.execute(query, (names,)).fetchall())
 
     def confirm(self, runs: Sequence[Stored]) -> bool:
-        """True when these sequences are what is missing between the segments around.
+        """Return True when these sequences are exactly those missing between the neighbours.
 
-        Where messages were left out when they were written (``durability: memory``, thinning) more may be missing.
+        More may be missing where messages were not written (``durability: memory``, thinning).
         """
         ends, begins = self._ends(sound=False), self._begins({stored.run.address for stored in runs}, sound=False)
         reached: dict[str, int] = {}
@@ -130,14 +129,14 @@ class _Around:
         return fits and (self._sparse or all(address in reached for address, _, _ in self.gaps()))
 
     def gaps(self) -> list[tuple[str, int, int]]:
-        """(address, first, last) of sequences that are missing for certain."""
+        """Return (address, first, last) of sequences that are certainly missing."""
         ends = self._ends(sound=True)
         begins = self._begins(ends, sound=True)
         found = ((address, end, begins.get(address, end) - 1) for address, end in ends.items())
         return [(address, first, last) for address, first, last in found if first <= last]
 
     def _continues(self, end: int | None, begin: int | None) -> bool:
-        """True when what begins at `begin` may follow what ended at `end`, as far as both are known."""
+        """Return True when `begin` may follow `end`, as far as both are known."""
         return end is None or begin is None or end == begin or (end < begin and self._sparse)
 
     def _is_counted(self) -> bool:
@@ -146,25 +145,28 @@ class _Around:
 
     def _ends(self, *, sound: bool) -> dict[str, int]:
         ends: dict[str, int] = {}
-        for head in _heads(self._before, sound=sound):
+        for head in _names(self._before, sound=sound):
             ends[head.address] = max(ends.get(head.address, 0), head.sequence + head.messages)
         return ends
 
     def _begins(self, addresses: Iterable[str], *, sound: bool) -> dict[str, int]:
-        """Where nothing follows, the counters say where an address goes on, if they have counted this segment."""
+        """Return the first sequence of each address after the segment.
+
+        At the end of the log the counters have it, if they include this segment.
+        """
         begins = self.counters(addresses) if self.at_end and self._is_counted() else {}
         following: dict[str, int] = {}
-        for head in _heads(self._after, sound=sound):
+        for head in _names(self._after, sound=sound):
             following[head.address] = min(following.get(head.address, head.sequence), head.sequence)
         return {**begins, **following}
 
 
-def _heads(neighbours: Iterable[_Neighbour], *, sound: bool) -> Iterator[segment.SegmentRunName]:
-    return chain.from_iterable(neighbour.heads for neighbour in neighbours if neighbour.sound or not sound)
+def _names(neighbours: Iterable[_Neighbour], *, sound: bool) -> Iterator[segment.SegmentRunName]:
+    return chain.from_iterable(neighbour.names for neighbour in neighbours if neighbour.sound or not sound)
 
 
 def _neighbours(rows: Iterable[tuple[object, ...]]) -> tuple[list[_Neighbour], bool]:
-    """(those looked at, nearest first; there are no others). Raises sqlite3.Error."""
+    """Return the neighbours, nearest first, and whether these are all. Raises sqlite3.Error."""
     found: list[_Neighbour] = []
     size = 0
     for row in map(SegmentRow._make, rows):
@@ -176,12 +178,12 @@ def _neighbours(rows: Iterable[tuple[object, ...]]) -> tuple[list[_Neighbour], b
         try:
             found.append(_Neighbour(first, end, True, segment.heads(row), segment.is_sparse(row)))
         except SegmentDamaged:
-            found.append(_Neighbour(first, end, False, _said(row), False))
+            found.append(_Neighbour(first, end, False, _claimed_names(row), False))
     return found, len(found) < NEIGHBOURS
 
 
-def _said(row: SegmentRow) -> list[segment.SegmentRunName]:
-    """What a damaged segment says it holds."""
+def _claimed_names(row: SegmentRow) -> list[segment.SegmentRunName]:
+    """Return the names in a damaged segment, as far as it can be decoded."""
     try:
         runs = segment.remains(row, row.key & POSITION_MAX)
     except SegmentDamaged:
@@ -190,9 +192,9 @@ def _said(row: SegmentRow) -> list[segment.SegmentRunName]:
 
 
 def examine(connection: sqlite3.Connection, row: SegmentRow, end: int) -> Damage:
-    """What a damaged segment of a log, that ends at position `end`, held. Reads a bounded number of others.
+    """Find out what a damaged segment contained, in a log that ends at `end`. Reads a bounded number of neighbours.
 
-    Raises StoreDamaged when it cannot be told where it begins and ends, and sqlite3.Error.
+    Raises StoreDamaged if the bounds of the segment are unknown, and sqlite3.Error.
     """
     log, first = row.key >> POSITION_BITS, row.key & POSITION_MAX
     around = _Around(connection, row, end)
@@ -208,6 +210,6 @@ def examine(connection: sqlite3.Connection, row: SegmentRow, end: int) -> Damage
 
 
 def _probe(stored: Stored) -> Stored:
-    """As every consumer wants it that takes its address: what else it says may be what is wrong with it."""
+    """Return the run with only its address and device, as its properties may be the damaged part."""
     run = stored.run
     return stored._replace(run=Run(run.address, run.device, 1 | DURABLE, b"", run.bodies, run.received_at))

@@ -1,4 +1,4 @@
-"""How long commits take: a histogram that one thread fills and another reads."""
+"""Durations of commits: a histogram that one thread fills and another reads."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 BOUNDS_S: Final = tuple(50e-6 * 2 ** (step / 2) for step in range(37))
-"""Upper ends of the buckets: 50 µs (less than any medium takes) to 13 s (a card that is dying), two an octave, so that
-a percentile read out of them is at most a fifth off."""
+"""Upper bounds of the buckets: from 50 µs (less than any medium takes) to 13 s (a failing card). With two buckets an
+octave the error of a percentile is at most a fifth."""
 
 
 class Histogram(NamedTuple):
-    """``buckets``: (upper end in seconds, how many took at most that long), cumulative; longer ones count only in
+    """Cumulative histogram. ``buckets`` has (upper bound in seconds, count up to it); longer durations count only in
     `total`."""
 
     total: int
     seconds: float
-    """All of them together."""
+    """Sum of all durations."""
     buckets: list[tuple[float, int]]
 
 
 class Durations:
-    """Filled by the writing thread alone, so nothing is locked; a reader may miss the commit that just ends."""
+    """Histogram without locks: only the writing thread fills it. A reader may miss the commit that just ends."""
 
     __slots__ = ("_counts", "_seconds")
 

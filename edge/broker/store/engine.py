@@ -1,4 +1,4 @@
-"""The store on any medium: makes its parts. All of it runs on the event loop's thread."""
+"""Store over any medium: creates its parts. Everything runs on the thread of the event loop."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ M = TypeVar("M", bound=Medium)
 
 
 class StoreEngine(Generic[M]):
-    """See `contract.Store`."""
+    """Implements `contract.Store`."""
 
     def __init__(
         self, tables: StoreTables, medium: M, *, post: Post, clock: Callable[[], float], limits: StoreLimits
     ) -> None:
-        """`tables` are as the medium has them; `clock`: seconds, monotonic, the same for every process of one boot of
+        """`tables` were loaded from the medium. `clock`: seconds, monotonic, the same for all processes of one boot of
         the machine. Raises StoreError, or ValueError when the medium's reservations are damaged."""
         self.medium = medium
         gatherer, self._logs, self.cursors = tables.gatherer, tables.logs, tables.cursors

@@ -1,8 +1,8 @@
-"""The epochs of one store: which of them a message belongs to.
+"""Epochs of one store, and the epoch of each message.
 
-A store begins with one. It goes on under a new one when sequences may have been given before that it does not know of:
-an older copy was put back, or its newest messages are lost. Sequences go on, and each address has a first one in the
-new epoch; what is below keeps the name it had, so that the hub knows what it has already.
+A store starts with one epoch. It continues with a new one when sequences may have been used that it does not know: an
+older copy was restored, or its newest messages are lost. Sequences continue, and each address has a first one in the
+new epoch. Earlier messages keep their names, so that the hub recognises those it already has.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ TABLES: Final = ("epoch", "epoch_start")
 
 
 class Epochs:
-    """Changed in place when a new epoch begins, so that whoever names messages sees it."""
+    """Epochs in memory. The object is updated in place, so that all its users see a new epoch."""
 
     def __init__(self, current: str) -> None:
         self.current = current
-        """32 hex digits, random."""
+        """Id of the current epoch: 32 random hex digits."""
         self._ids = [current]
         self._starts: dict[str, list[tuple[int, int]]] = {}
-        """(first sequence, number of the epoch) of an address, ascending; it may have been in the epoch before."""
+        """Ascending (first sequence, epoch number) of each address."""
 
     @classmethod
     def load(cls, connection: sqlite3.Connection, current: str) -> Epochs:
-        """Those of a file; `current` as its table ``meta`` says. Raises as `reload`."""
+        """Load the epochs of a file. `current` comes from its table ``meta``. Raises as `reload` does."""
         epochs = cls(current)
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if tables.issuperset(TABLES):  # not of a store that an older program made
+        if tables.issuperset(TABLES):  # a store of an older program has no such tables
             epochs.reload(connection)
         return epochs
 
     def reload(self, connection: sqlite3.Connection) -> None:
-        """Take over what the file says. Raises sqlite3.Error, or ValueError when it cannot be."""
+        """Read the epochs again. Raises sqlite3.Error, or ValueError when the tables are inconsistent."""
         rows = connection.execute("SELECT number, id FROM epoch ORDER BY number").fetchall()
         ids = [name for _, name in rows]
         if [number for number, _ in rows] != list(range(len(rows))):
@@ -53,11 +53,11 @@ class Epochs:
 
     @property
     def single(self) -> bool:
-        """There never was another one."""
+        """True when there is only one epoch."""
         return len(self._ids) == 1
 
     def of(self, address: str, sequence: int) -> str:
-        """The epoch of one message."""
+        """Return the epoch of one message."""
         starts = self._starts.get(address)
         if starts is None:
             return self.current
@@ -65,28 +65,30 @@ class Epochs:
         return self._ids[starts[index][1] if index >= 0 else starts[0][1] - 1]
 
     def start(self, address: str) -> int:
-        """The first sequence of an address in the current epoch."""
+        """Return the first sequence of an address in the current epoch."""
         starts = self._starts.get(address)
         return starts[-1][0] if starts is not None and starts[-1][1] == len(self._ids) - 1 else 0
 
     def parts(self, address: str, first: int, last: int) -> Iterator[tuple[str, int, int]]:
-        """(epoch, first, last) of sequences ``first..last``, cut where a new epoch begins."""
+        """Return (epoch, first, last) of sequences ``first..last``, split where a new epoch starts."""
         cuts = [start for start, _ in self._starts.get(address, ()) if first < start <= last]
         for low, after in zip([first, *cuts], [*cuts, last + 1], strict=True):
             if low < after:
                 yield self.of(address, low), low, after - 1
 
     def before(self) -> Iterator[tuple[str, str, int]]:
-        """(epoch, address, last) of sequences ``0..last`` that belong to an earlier epoch than this one."""
+        """Iterate over (epoch, address, last): sequences ``0..last`` belong to epochs before this one."""
         for address, starts in self._starts.items():
             for first, number in starts:
                 if first:
                     yield self._ids[number], address, first - 1
 
 
-def begin(connection: sqlite3.Connection, starts: Mapping[str, int], reason: str) -> str:
-    """Begin a new epoch, in which each address goes on at its `starts`; returns it. One transaction, or a part of the
-    one that is open. Raises sqlite3.Error."""
+def start_epoch(connection: sqlite3.Connection, starts: Mapping[str, int], reason: str) -> str:
+    """Start a new epoch, in which each address continues at its `starts`, and return its id.
+
+    Uses the open transaction, or one of its own. Raises sqlite3.Error.
+    """
     own = not connection.in_transaction
     if own:
         connection.execute("BEGIN IMMEDIATE")

@@ -1,31 +1,31 @@
-"""What can be wrong with a store; the message says why and what to do next."""
+"""Errors of the store. The message has the cause and the next step."""
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked; the message says why and what to do next."""
+    """The store cannot do what was requested. The message has the cause and the next step."""
 
 
 class StoreBusy(StoreError):
-    """Another process holds this data directory."""
+    """Another process uses this data directory."""
 
 
 class StoreTooNew(StoreError):
-    """The store was made by a newer program."""
+    """The store was written by a newer version of the program."""
 
 
 class StoreFull(StoreError):
-    """The medium is full or read-only, or the floor under free space is reached; nothing of the group was kept."""
+    """The medium is full or read-only, or the floor of free space is reached. Nothing of the group was stored."""
 
 
 class StoreReplaced(StoreError):
-    """Another data directory is found where the one of an open store was."""
+    """The data directory of an open store was replaced by another one."""
 
 
 class StoreDamaged(StoreError):
-    """The file is not a store, or what it holds fails its checks."""
+    """The file is not a store, or its contents fail a check."""
 
 
 class StoreInaccessible(StoreError):
-    """The data directory or a file in it cannot be read and written by this process."""
+    """This process cannot read and write the data directory or a file in it."""

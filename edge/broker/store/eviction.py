@@ -1,4 +1,4 @@
-"""Giving up the oldest messages of a log: which segments go, and who loses what by it."""
+"""Eviction: deletes the oldest messages of a log, and determines the losses."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from edge.broker.store.removal_jobs import Evicted, Eviction
 from edge.broker.store.segment import INSERT, SegmentDamaged, SegmentRow, decode, encode, is_packed
 
 EVICTED: Final = "evicted"
-"""Reason in the ledger: given up to make room within the quota of the address or on the card."""
+"""Reason in the ledger: dropped to make room within the quota of the address or on the card."""
 
 
 def evict(connection: sqlite3.Connection, eviction: Eviction) -> Evicted:
-    """Delete the segments an eviction asks for, in the transaction that is open. Raises sqlite3.Error."""
+    """Delete the segments of an eviction job, in the open transaction. Raises sqlite3.Error."""
     base = eviction.log << POSITION_BITS
     freed, until, losses, cut = 0, eviction.first, list[Loss](), False
     rows = connection.execute(SCAN, (base | eviction.first, base | eviction.limit))
     try:
         for row in map(SegmentRow._make, rows):
-            misplaced = not base <= row.key < base | eviction.limit  # a damaged tree leads anywhere
+            misplaced = not base <= row.key < base | eviction.limit  # a damaged tree may return any row
             if freed >= eviction.bytes or misplaced:
                 break
             position = row.key & POSITION_MAX
             if position != until and not is_accounted_for(connection, eviction.log, until, position - 1):
-                break  # what is missing there must not be passed over: whoever reads it says so
+                break  # do not skip a gap: a reader will report it
             try:
                 runs = decode(row, position)
-            except SegmentDamaged:  # nobody has read it, so nobody has told the ledger; and nobody can be spared it
+            except SegmentDamaged:  # not read before, so not in the ledger yet
                 try:
                     damage = examine(connection, row, eviction.limit)
                 except StoreDamaged:
@@ -68,8 +68,10 @@ def evict(connection: sqlite3.Connection, eviction: Eviction) -> Evicted:
 
 
 def _cut(runs: Sequence[Stored], size: int, at_most: int) -> tuple[list[Stored], list[Stored]]:
-    """(what goes from the beginning, what stays): messages of `size` bytes, and the last of them more if that is not
-    beyond `at_most`, which is less than all of them have."""
+    """Split runs into (removed, kept): remove messages from the start until `size` bytes, but at most `at_most` bytes.
+
+    `at_most` is less than the size of all runs.
+    """
     gone: list[Stored] = []
     rest = deque(runs)
     freed = 0
@@ -87,7 +89,7 @@ def _cut(runs: Sequence[Stored], size: int, at_most: int) -> tuple[list[Stored],
 
 
 def _replace(connection: sqlite3.Connection, row: SegmentRow, rest: Sequence[Stored]) -> int:
-    """Write what stays of a segment in its place; bytes of bodies that went."""
+    """Replace a segment by the rest of it, and return the bytes of bodies removed."""
     first = rest[0].position
     key, end = row.key & ~POSITION_MAX | first, (row.key & POSITION_MAX) + row.messages
     dense = sum(len(stored.run.bodies) for stored in rest) == end - first

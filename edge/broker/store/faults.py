@@ -1,4 +1,4 @@
-"""What SQLite's and the system's errors mean for a store: which StoreError, and what to do next."""
+"""Maps errors of SQLite and of the system to a StoreError with the next step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from edge.broker.store.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreInaccessible
 
 ADVICE: Final = "stop the gateway and run `waypost store repair`"
-"""What helps when something is not as it was written."""
+"""Next step when data is damaged."""
 
 _PRIMARY_CODE = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
@@ -18,7 +18,7 @@ _FULL = (StoreFull, "the medium is full: free space or raise the quota; nothing 
 
 _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_FULL: _FULL,
-    sqlite3.SQLITE_IOERR_SHMSIZE: _FULL,  # what SQLite says where the index of its log cannot grow
+    sqlite3.SQLITE_IOERR_SHMSIZE: _FULL,  # the index of the write-ahead log cannot grow
     sqlite3.SQLITE_READONLY: (StoreFull, "the medium is read-only: check the card and the system log, then remount it"),
     sqlite3.SQLITE_IOERR: (StoreError, "the medium failed: check the card and the system log"),
     sqlite3.SQLITE_CORRUPT: (StoreDamaged, f"the store is damaged: {ADVICE}"),
@@ -33,7 +33,7 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
 
 
 def meaning(error: sqlite3.Error, doing: str) -> StoreError:
-    """The StoreError for what SQLite raised while `doing` (a phrase such as ``commit``)."""
+    """Return the StoreError for an error of SQLite while `doing` (a phrase such as ``commit``)."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     kind, advice = _MEANINGS.get(code) or _MEANINGS.get(code & _PRIMARY_CODE, (StoreError, "unexpected; see the log"))
     name = getattr(error, "sqlite_errorname", type(error).__name__)
@@ -41,7 +41,7 @@ def meaning(error: sqlite3.Error, doing: str) -> StoreError:
 
 
 def misplaced(key: int) -> sqlite3.DatabaseError:
-    """What SQLite does not notice: a tree that leads to rows of somewhere else."""
+    """Return an error for a row in the wrong place of the tree, which SQLite does not detect."""
     error = sqlite3.DatabaseError(f"row {key} is not where it belongs")
     error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
     return error
@@ -58,6 +58,6 @@ _SYSTEM_CODES: dict[int, int] = {
 
 
 def meaning_of_system(error: OSError, doing: str) -> StoreError:
-    """The StoreError for what the system answered while `doing`."""
+    """Return the StoreError for an error of the system while `doing`."""
     kind, advice = _MEANINGS.get(_SYSTEM_CODES.get(error.errno or 0, 0), (StoreError, "unexpected; see the log"))
     return kind(f"{doing}: {error.strerror} ({errno.errorcode.get(error.errno or 0, 'unknown')}): {advice}")

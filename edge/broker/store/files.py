@@ -1,8 +1,8 @@
-"""Are the files this process writes still the ones that are found under their names?
+"""Detects that the files of an open store were deleted, moved or replaced.
 
-Who deletes them, or puts others in their place, does not disturb a process that has them open: it goes on writing what
-nobody will ever find. They are looked up by name and never opened: closing any descriptor of a database takes the
-process's locks on it along (fcntl(2)).
+A process with open files does not notice that: it would continue to write files that are lost at the next start. The
+files are looked up by name and never opened, because closing any descriptor of a database drops all locks that the
+process has on it (fcntl(2)).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final
 from edge.broker.store.errors import StoreError
 
 LOOK_S: Final = 0.25
-"""Between two looks: two lookups cost a few microseconds, and each gives up the interpreter once."""
+"""Interval of the checks. Two lookups take a few microseconds, and each releases the interpreter lock once."""
 _SUFFIXES: Final = ("", "-wal")
 
 
 class StoreFiles:
-    """The database at `path` and its write-ahead log, as they are when this is made. Called on any thread."""
+    """Identities of the database at `path` and its write-ahead log at construction. Called on any thread."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -32,7 +32,7 @@ class StoreFiles:
         self._known = {name: _identity(name) for name in (f"{path}{suffix}" for suffix in _SUFFIXES)}
 
     def check(self) -> StoreError | None:
-        """Why nothing may be acknowledged; None when everything is in its place, as of `LOOK_S` ago at most."""
+        """Return the error when files are missing, or None. The result is at most `LOOK_S` old."""
         now = self._clock()
         if self._gone is not None or now - self._looked_at_s >= LOOK_S:
             self._looked_at_s = now
@@ -41,8 +41,7 @@ class StoreFiles:
 
     @property
     def replaced(self) -> bool:
-        """Another directory is found where theirs was: whatever else is looked up there by name is not of this store
-        either."""
+        """True when the directory itself was replaced. Then no file found there belongs to this store."""
         found = _identity(self._directory)
         return found is not None and self._own_directory is not None and found != self._own_directory
 
@@ -61,7 +60,7 @@ class StoreFiles:
 
 
 def _identity(name: str) -> tuple[int, int] | None:
-    """Device and inode; None when there is no such file."""
+    """Return device and inode; None if the file is not found."""
     try:
         found = os.stat(name)
     except OSError:

@@ -1,7 +1,7 @@
-"""Positions at which a log has no segment: which of them are accounted for. Any other is damage.
+"""Gaps between the segments of a log: a gap with a known reason is allowed, any other one is damage.
 
-Segments of a log lie behind one another without a gap, from the first position kept to its end, also where messages
-are missing in them (`segment`). Gaps there are for three reasons, and the file says each of them.
+The segments of a log follow one another without a gap, from the first position kept to the end, even if messages are
+missing inside them (`segment`). Gaps have three possible reasons, each of which is recorded in the file.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from edge.broker.model.ranges import Ranges
 from edge.broker.store.reservation import MEMORY, range_key, unpack_range
 
 GAPS: Final = "gaps"
-"""Key of table ``meta``: positions a repair left missing, as JSON ``[[log, first, last], ...]``."""
+"""Key of table ``meta`` with the gaps left by a repair, as JSON ``[[log, first, last], ...]``."""
 
 
 def gaps_in(value: object) -> list[tuple[int, int, int]]:
-    """The gaps that the value of `GAPS` names; none when it cannot be read."""
+    """Return the gaps in the value of `GAPS`; empty when it cannot be decoded."""
     try:
         return [] if value is None else msgspec.json.decode(str(value), type=list[tuple[int, int, int]])
     except msgspec.DecodeError:
@@ -28,10 +28,10 @@ def gaps_in(value: object) -> list[tuple[int, int, int]]:
 
 
 def is_accounted_for(connection: sqlite3.Connection, log: int, first: int, last: int) -> bool:
-    """True when nothing is lost although no segment has positions ``first..last`` of a log. Raises sqlite3.Error.
+    """Return True when the absence of positions ``first..last`` of a log has a known reason. Raises sqlite3.Error.
 
-    They were deleted from the front, or a repair entered them into the ledger, or a crash left them reserved for
-    messages that were in memory only: the first commit after it covers them (`crash_losses.CrashLosses`).
+    They were deleted from the front, or a repair entered them into the ledger, or they were reserved for messages in
+    memory before a crash. The first commit after the crash covers those (`crash_losses.CrashLosses`).
     """
     accounted = Ranges()
     for (kept_from,) in connection.execute("SELECT first FROM log WHERE log = ?", (log,)):
@@ -47,7 +47,7 @@ def is_accounted_for(connection: sqlite3.Connection, log: int, first: int, last:
 
 
 def reserved_to(connection: sqlite3.Connection, log: int) -> int | None:
-    """The end of a log as long as some of its positions are only reserved; else None. Raises sqlite3.Error."""
+    """Return the end of a log while some of its positions are only reserved; else None. Raises sqlite3.Error."""
     key = range_key(log, None)
     for (value,) in connection.execute("SELECT value FROM state WHERE kind = ? AND key = ?", (MEMORY, key)):
         with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""The open group and the one that is being committed: what joins, how long it may wait, what a failure leaves."""
+"""Open group and committing group: adds changes, limits their delay, and keeps changes of a failed commit."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from edge.broker.store.ticket import Ticket
 
 
 class Gatherer:
-    """Runs on the event loop's thread."""
+    """Collects the changes for the next commit. Used on the event loop's thread."""
 
     def __init__(self, limits: StoreLimits, clock: Callable[[], float]) -> None:
         """`clock`: seconds, monotonic."""
         self._limits = limits
         self._clock = clock
         self._delays: dict[int, float] = {}
-        """Seconds appends may wait, of logs where they may."""
+        """Seconds that appends may wait, for logs with a delay."""
         self.open = CommitGroup()
         self.sealed: CommitGroup | None = None
         self.moved: set[int] = set()
-        """Cursors that moved, and wait for company."""
+        """Cursors with moves that wait for a commit."""
         self.passes: list[CursorPass] = []
-        """Moves of idle cursors, which wait for company as well."""
+        """Moves of idle cursors that wait for a commit."""
         self.moving_with_each: set[int] = set()
-        """Those whose moves any commit is company for."""
+        """Cursors that every commit writes."""
 
-    # --- what joins -------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------------------
 
     def append(self, log: int, run: Run, size: int) -> Ticket:
-        """`size`: bytes of bodies."""
+        """Add a run. `size`: bytes of its bodies."""
         self.open.runs.append((log, run))
         return self._grow(log, size)
 
     def append_all(self, log: int, runs: Sequence[Run], size: int) -> Ticket:
-        """`size`: bytes of all bodies."""
+        """Add several runs. `size`: bytes of all bodies."""
         self.open.runs += zip(repeat(log), runs)
         return self._grow(log, size)
 
@@ -59,7 +59,7 @@ class Gatherer:
         return group.ticket
 
     def hurry(self, cursor: int, log: int) -> Ticket:
-        """Write where this cursor of a log is with the open group, which waits as long as messages of the log may."""
+        """Write this cursor with the open group, which may wait as long as messages of the log."""
         group = self.open
         group.confirming.add(cursor)
         delay_s = self._delays.get(log, 0.0)
@@ -76,12 +76,12 @@ class Gatherer:
         return (self.open,) if self.sealed is None else (self.sealed, self.open)
 
     def evict(self, log: int, size: int, at_most: int | None) -> None:
-        self._give_way(self.open.evicting, log, size, at_most)
+        self._release(self.open.evicting, log, size, at_most)
 
     def thin(self, log: int, size: int, at_most: int | None) -> None:
-        self._give_way(self.open.thinning, log, size, at_most)
+        self._release(self.open.thinning, log, size, at_most)
 
-    def _give_way(self, asked: dict[int, int], log: int, size: int, at_most: int | None) -> None:
+    def _release(self, asked: dict[int, int], log: int, size: int, at_most: int | None) -> None:
         group, before = self.open, asked.get(log, 0)
         unbounded = at_most is None or (log in group.at_most and group.at_most[log] is None)
         group.at_most[log] = None if unbounded or at_most is None else before + at_most
@@ -92,19 +92,21 @@ class Gatherer:
         if delay_s > 0:
             self._delays[log] = delay_s
         elif self._delays.pop(log, None) is not None:
-            self.open.urgent = True  # what waits there waits no longer
+            self.open.urgent = True  # commit delayed messages now
 
     # --- what waits -------------------------------------------------------------------------------------------
 
     def moves_delay_s(self, logs: Iterable[int]) -> float:
-        """How long cursor moves over these logs may wait: no less than the messages, as commits for moves alone would
-        cost the card what the delay of the messages saves."""
+        """Return how long cursor moves over these logs may wait.
+
+        They wait at least as long as the messages: commits for moves alone would undo what their delay saves.
+        """
         delay_s, delays = self._limits.moves_delay_s, self._delays
         return max(delay_s, min((delays.get(log, 0.0) for log in logs), default=0.0)) if delays else delay_s
 
     @property
     def waits(self) -> bool:
-        """There is something to write, however little it hurries; messages have a time of their own."""
+        """True when there are changes other than messages to write."""
         group = self.open
         names = group.opened or group.dropped or group.new_logs or group.freed
         return bool(self.moved or self.passes or group.state or names or group.given_up or group.losses)
@@ -114,16 +116,16 @@ class Gatherer:
         return self.open.size + (self.sealed.size if self.sealed is not None else 0)
 
     def is_changing(self, log: int) -> bool:
-        """Return True when the next commit changes the row of a log, whatever comes to it."""
+        """Return True when the next commit changes the row of a log in any case."""
         group = self.open
         return log in group.sizes or log in group.freed or log in group.new_logs
 
     def is_writing(self, log: int) -> bool:
-        """Messages are on their way to a log."""
+        """Return True while messages of a log are not committed yet."""
         return log in self.open.sizes or (self.sealed is not None and log in self.sealed.ends)
 
     def bytes_of(self, log: int) -> int:
-        """Bytes of bodies by which a log is about to grow."""
+        """Return the bytes of bodies by which a log will grow with the current groups."""
         group, sealed = self.open, self.sealed
         size = group.sizes.get(log, 0) - group.evicting.get(log, 0) - group.thinning.get(log, 0)
         if sealed is not None:
@@ -132,15 +134,15 @@ class Gatherer:
 
     @property
     def changing(self) -> set[int]:
-        """Logs that are about to keep more or less."""
+        """Logs with a size that changes with the current groups."""
         open_, sealed = self.open, self.sealed
         logs = open_.sizes.keys() | open_.evicting.keys() | open_.thinning.keys()
         return logs if sealed is None else logs | sealed.sizes.keys() | sealed.evicting.keys() | sealed.thinning.keys()
 
-    # --- sealing, and the end ---------------------------------------------------------------------------------
+    # --- sealing ----------------------------------------------------------------------------------------------
 
     def seal(self, now: float, *, last: bool) -> CommitGroup:
-        """The open group is the one to be committed; the next one begins."""
+        """Seal the open group for its commit, and start the next one."""
         group, self.open = self.open, CommitGroup()
         self.sealed = group
         group.monotonic_ns = int(now * 1e9)
@@ -150,7 +152,7 @@ class Gatherer:
         return group
 
     def failed(self, group: CommitGroup, cursors: Container[int]) -> None:
-        """What was appended is given up; the rest joins the open group. `cursors` are those there are by now."""
+        """Discard the messages of a failed group, and add the rest to the open group. `cursors`: the existing ones."""
         following = self.open
         following.retries = group.urgent or group.retries
         following.new_logs[:0] = group.new_logs
@@ -165,5 +167,5 @@ class Gatherer:
         following.state = {**kept, **following.state}
 
     def close(self) -> None:
-        """What joined after the last group, or joins from now on, is in none."""
+        """Fail the ticket of changes that joined after the last group."""
         self.open.ticket.decide(StoreError("the store is closed"))

@@ -1,4 +1,4 @@
-"""What one commit writes, from the first thing that joins it to its end."""
+"""Group: the contents and the result of one commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edge.broker.store.ticket import Ticket
 
 
 class CursorRow(NamedTuple):
-    """A row of table ``cursor``; `acknowledged` is `Progress.pack`."""
+    """A row of table ``cursor``; `acknowledged` comes from `CursorProgress.pack`."""
 
     cursor: int
     name: str
@@ -28,7 +28,7 @@ class CursorRow(NamedTuple):
 
 
 class CursorPass(NamedTuple):
-    """Cursors of one log that are rows only, and have passed everything below a position."""
+    """Idle cursors of one log that have passed everything below a position."""
 
     log: int
     position: int
@@ -36,16 +36,16 @@ class CursorPass(NamedTuple):
 
 
 class SweepPart(NamedTuple):
-    """What one commit writes of a sweep over counters (`counter_sweep`)."""
+    """Part of a sweep over counters that one commit writes (`counter_sweep`)."""
 
     counters: dict[str, int]
-    """Next sequence by address, with what the commit makes of it."""
+    """Next sequence by address, after the commit."""
     following: int
-    """Where the next part begins."""
+    """Index of the next name in the sweep."""
 
 
 class SkippedRange(NamedTuple):
-    """Positions a cursor is done with; `if_kept`: only with what the group appends."""
+    """Range that a cursor gives up. `if_kept`: only if the messages of the group are committed."""
 
     cursor: int
     first: int
@@ -55,7 +55,7 @@ class SkippedRange(NamedTuple):
 
 
 class CommitOutcome(NamedTuple):
-    """How a commit ended."""
+    """Result of a commit."""
 
     error: StoreError | None
     reclaimed: Sequence[Reclaimed] = ()
@@ -67,14 +67,15 @@ class CommitOutcome(NamedTuple):
 @hides("state")
 @dataclass(slots=True, eq=False)
 class CommitGroup:
-    """It gathers while it is open; sealing works out the rest; the committing thread sets `outcome`.
+    """Everything that one commit writes.
 
-    It holds *new* values: the store's own change only when the commit has succeeded.
+    An open group gathers changes. Sealing adds derived values. The committing thread sets `outcome`. A group holds
+    *new* values: the values of the store change only after a successful commit.
     """
 
-    # what joined
+    # gathered while open
     ticket: Ticket = field(default_factory=Ticket)
-    """Of everybody who joined it."""
+    """Ticket shared by all changes in the group."""
     runs: list[tuple[int, Run]] = field(default_factory=list)
     size: int = 0
     """Bytes of all bodies."""
@@ -82,53 +83,53 @@ class CommitGroup:
     """Bytes of bodies by log."""
     new_logs: list[int] = field(default_factory=list)
     freed: set[int] = field(default_factory=set)
-    """Logs that gave up their names; they may have others by now."""
+    """Logs that released their names. They may have new names by now."""
     opened: set[int] = field(default_factory=set)
     dropped: set[int] = field(default_factory=set)
     state: dict[tuple[str, str], bytes | None] = field(default_factory=dict)
     given_up: list[SkippedRange] = field(default_factory=list)
     confirming: set[int] = field(default_factory=set)
-    """Cursors that it writes in any case, as a client waits for the answer."""
+    """Cursors that it must write, because a client waits for the answer."""
     losses: list[Loss] = field(default_factory=list)
-    """For the ledger, whatever becomes of what is appended."""
+    """Losses to enter into the ledger, even if the appended messages are discarded."""
     evicting: dict[int, int] = field(default_factory=dict)
-    """Bytes asked to be evicted, by log."""
+    """Bytes to evict, by log."""
     thinning: dict[int, int] = field(default_factory=dict)
-    """Bytes asked to be freed by thinning, by log."""
+    """Bytes to free by thinning, by log."""
     at_most: dict[int, int | None] = field(default_factory=dict)
-    """The most that may go of a log that gives way."""
+    """Limit of bytes to remove, by log; None: no limit."""
     urgent: bool = False
-    """Something in it waits for no company."""
+    """True when the group must not wait for more changes."""
     retries: bool = False
-    """A commit failed that waited for no company, and left something to this one."""
+    """True when it has changes of a failed urgent commit."""
     due_at_s: float | None = None
-    """When it is to be sealed at the latest for what was appended with a delay."""
+    """Latest time to seal the group for messages appended with a delay."""
 
-    # what sealing works out
+    # set when the group is sealed
     monotonic_ns: int = 0
     last: bool = False
-    """The store closes after it."""
+    """True for the last group before the store closes."""
     calm: bool = False
-    """No logs have come into use for a while, and it writes the counters of those that did."""
+    """True when it writes all counters because no log came into use for a while."""
     packed: set[int] = field(default_factory=set)
-    """Logs whose messages may wait, so that their segments are worth compressing."""
+    """Logs with delayed commits. Their segments are worth compressing."""
     moved: set[int] = field(default_factory=set)
     all_moved: bool = False
-    """There are some, and no other cursor has moved."""
+    """True when it writes all pending cursor moves."""
     appended: list[tuple[int, Stored]] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     """Next position by log, after this group."""
     sequences: dict[str, int] = field(default_factory=dict)
     """Next sequence by address, after this group."""
     counting: bool = False
-    """It writes all counters."""
+    """True when it writes all counters."""
     part: SweepPart | None = None
-    """It writes some of them."""
+    """Part of the counters that it writes."""
     counters: dict[str, int] = field(default_factory=dict)
     counted: set[int] = field(default_factory=set)
-    """New logs whose ends it writes, with the counters of what came to them, although it does not write all."""
+    """New logs with their ends and counters written, although the group does not write all counters."""
     swept: dict[int, int] = field(default_factory=dict)
-    """Where logs ended when the sweep began that ends with it."""
+    """Ends of logs at the start of the sweep that this group completes."""
     log_rows: list[LogRow] = field(default_factory=list)
     cursor_rows: list[CursorRow] = field(default_factory=list)
     passes: list[CursorPass] = field(default_factory=list)
@@ -137,9 +138,9 @@ class CommitGroup:
     reclaims: list[Reclaim] = field(default_factory=list)
     reclaim_bytes_max: int = 0
     ring: RingPart | None = None
-    """Numbers it reserves or gives back for logs that are kept in memory."""
+    """Numbers that it reserves or releases for logs kept in memory."""
     filled: list[tuple[int, int, int]] = field(default_factory=list)
-    """(log, first, end) of positions that nothing is at, to be covered by a segment of their own."""
+    """(log, first, end) of positions without messages, to be covered by an empty segment."""
 
-    # its end
+    # result
     outcome: CommitOutcome | None = None

@@ -1,7 +1,7 @@
-"""Idle cursors: they are rows of table ``cursor`` and no objects, and this reads them.
+"""Reads idle cursors, which are rows of table ``cursor`` without an object in memory.
 
-Of all of them in one log memory has the number, and a position that none of them is below. When the slowest may have
-moved the medium looks for it, and nothing waits for the answer.
+For each log, memory has only their count and a lower bound of their positions. When the slowest one may have moved, the
+medium searches for it in the background.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from edge.broker.store.progress import CursorProgress
 
 
 class IdleCursors:
-    """See the module's docstring. Each read raises StoreError."""
+    """Idle cursors of all logs. Reads may raise StoreError."""
 
     def __init__(self, logs: LogTable, gatherer: Gatherer, rows: CursorRows) -> None:
         self._logs = logs
         self._gatherer = gatherer
         self._rows = rows
         self._outdated: dict[int, None] = {}
-        """Logs in which the slowest may have moved or gone since `IdlePositions.lowest` was read."""
+        """Logs with an idle cursor that moved or was dropped since `IdlePositions.lowest` was read."""
         self._asked_at_s = -SLOWEST_AGAIN_S
 
     def row(self, cursor: int) -> CursorRow | None:
-        """Return the row of a cursor, which is not an object; None if it is not found."""
+        """Return the row of an idle cursor; None if it is not found."""
         return None if self._is_dropped(cursor) else self._rows.cursor(cursor)
 
     def named(self, name: str) -> list[CursorRow]:
-        """Return the rows of one name, also of cursors that are objects."""
+        """Return the rows of one name, including cursors that are objects."""
         return [row for row in self._rows.cursors_named(name) if not self._is_dropped(row.cursor)]
 
     def number(self, name: str, log: int) -> int | None:
-        """Return the number of the cursor (name, log), also of one that is an object; None if it is not found."""
+        """Return the number of the cursor (name, log), even if it is an object; None if it is not found."""
         row = self._rows.cursor_of(name, log)
         return None if row is None or self._is_dropped(row.cursor) else row.cursor
 
     def all(self) -> list[CursorRow]:
-        """Return every row, also of cursors that are objects."""
+        """Return every row, including cursors that are objects."""
         return [row for row in self._rows.cursors() if not self._is_dropped(row.cursor)]
 
     def in_log(self, log: LogState, below: int, but: Container[int]) -> list[CursorRow]:
-        """Return the rows of one log that are below a position, without some. Reads the whole table, but for queues."""
+        """Return the rows of one log below a position, except those in `but`. Reads the whole table, except for
+        queues."""
         if log.idle is None:
             return []
         sole = self._rows.cursor_of(QUEUE_CURSOR, log.log) if log.idle.count == 1 else None
@@ -57,7 +58,7 @@ class IdleCursors:
         return [row for row in rows if row.cursor not in but and not self._is_dropped(row.cursor)]
 
     def progress(self, row: CursorRow) -> CursorProgress:
-        """Return the progress of an idle cursor, with what waits for a commit."""
+        """Return the progress of an idle cursor, including moves that wait for a commit."""
         progress = CursorProgress(row.position, row.acknowledged)
         progress.add(-1, self._logs.bounds(row.log)[0] - 1)
         for each in self._passes():
@@ -86,7 +87,7 @@ class IdleCursors:
         log.lowest = None
 
     def leave(self, log: LogState, position: int) -> None:
-        """Count a cursor of this log as idle no longer. `position`: of its row."""
+        """Remove an idle cursor of this log from the count. `position` is the one in its row."""
         idle = log.idle
         if idle is None:
             raise LookupError(f"log {log.name!r} has no idle cursors")
@@ -99,13 +100,13 @@ class IdleCursors:
         log.lowest = None
 
     def committed(self, group: CommitGroup) -> None:
-        """Note in which logs the slowest may have moved."""
+        """Note the logs where the slowest cursor may have moved."""
         self._outdated.update((each.log, None) for each in group.passes)
 
     def find_slowest(self, now: float, medium: Medium, in_use: Callable[[LogState], list[int]]) -> None:
-        """Ask the medium for the slowest, where it may have moved. Not while a commit is running.
+        """Search for the slowest idle cursors where they may have moved. Do not call it during a commit.
 
-        `now`: seconds, monotonic; `in_use`: cursors of a log that are objects.
+        `now`: seconds, monotonic. `in_use` returns the cursors of a log that are objects.
         """
         if not self._outdated or now - self._asked_at_s < SLOWEST_AGAIN_S:
             return
@@ -119,7 +120,7 @@ class IdleCursors:
                 medium.slowest(number, but, partial(self._found_slowest, log, log.idle))
 
     def _found_slowest(self, log: LogState, idle: IdlePositions, position: int) -> None:
-        """No cursor of the log that was idle when it was asked is below this position."""
+        """Update the lower bound: no cursor that was idle at the query is below this position."""
         if log.idle is not idle:
             return
         if position == UNREAD:
@@ -136,5 +137,5 @@ class IdleCursors:
         yield from self._gatherer.passes
 
     def _is_dropped(self, cursor: int) -> bool:
-        """Return True for a cursor that the medium may still have."""
+        """Return True for a dropped cursor that may still be on the medium."""
         return any(cursor in group.dropped for group in self._gatherer.groups)

@@ -1,9 +1,9 @@
-"""The open end of the loss ledger: entries of the past that may still grow.
+"""Open end of the loss ledger: recent entries that may still grow.
 
-A loss that follows on from one of its kind (subscription, address, reason) becomes one entry with it, under a new
-number: an address that gives up ten messages a second for a month has one row, not 26 million. What was given to a
-reader may be on its way to the hub and grows no more. When the ledger holds as much as it should, ranges of a kind grow
-over what lies between them (`Loss.messages` says how many were lost in truth); at twice as much the oldest entries go.
+A loss that continues an entry of the same kind (subscription, address, reason) replaces it with a longer entry under a
+new number. So an address that drops ten messages a second for a month has one row, not 26 million. Entries that were
+read may be on the way to the hub, so they do not grow any more. When the ledger is full, ranges of a kind are merged
+across gaps, and `Loss.messages` has the true number of losses. At twice that size the oldest entries are deleted.
 """
 
 from __future__ import annotations
@@ -19,41 +19,40 @@ Kind = tuple[str, str, str]
 
 
 class Entries(NamedTuple):
-    """What one group does to the ledger."""
+    """Changes of one group to the ledger."""
 
     added: Sequence[LedgerEntry] = ()
     replaced: Sequence[int] = ()
-    """Numbers of entries that are part of an added one."""
+    """Numbers of entries that an added one includes."""
     oldest_dropped: int = 0
-    """How many of the oldest entries go."""
+    """Number of oldest entries to delete."""
 
 
 class OpenLedger:
-    """See the module's docstring. `entries` may run on the committing thread; everything else on the loop's."""
+    """Recent ledger entries. `entries` may run on the committing thread, all other methods on the loop's thread."""
 
     def __init__(self, limits: StoreLimits) -> None:
         self.rows = 0
-        """Entries on the medium."""
+        """Number of entries on the medium."""
         self.entered: dict[str, int] = {}
-        """By reason: how often something was entered since the start."""
+        """Number of entries since the start, by reason."""
         self._last = 0
         self._limits = limits
         self._growing: OrderedDict[Kind, LedgerEntry] = OrderedDict()
         self._read: dict[str, int] = {}
 
     def load(self, newest: Iterable[LedgerEntry], rows: int) -> None:
-        """Begin with what the medium has: its newest entries, oldest first, and how many it has in all."""
+        """Load the newest entries of the medium, oldest first, and their total number."""
         self.rows = rows
         for entry in newest:
             self._grow(entry)
 
     def read_up_to(self, entry: int, subscriptions: str) -> None:
-        """Entries up to this number, of subscriptions that begin so, were given to somebody, who may pass them on: they
-        stay as they are."""
+        """Note that entries up to this number, of subscriptions with this prefix, were read and must not change."""
         self._read[subscriptions] = max(self._read.get(subscriptions, 0), entry)
 
     def entries(self, losses: Iterable[Loss]) -> Entries:
-        """The entries of a group that gives up `losses`; it changes nothing here before `committed`."""
+        """Return the entries for a group with these losses. The state changes only in `committed`."""
         full = self.rows >= self._limits.ledger_entries_max
         growing: dict[Kind, Loss] = {}
         ended: list[Loss] = []
@@ -75,7 +74,7 @@ class OpenLedger:
         return Entries(added, replaced, max(0, surplus))
 
     def committed(self, entries: Entries) -> None:
-        """The group is on disk."""
+        """Apply the entries of a committed group."""
         for entry in entries.added:
             self._grow(entry)
             self.entered[entry.reason] = self.entered.get(entry.reason, 0) + 1

@@ -1,4 +1,4 @@
-"""Which store this is: its epochs, its openings, and how far each address has come."""
+"""Identity of the store: its epochs, its openings, and the next sequence of each address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge.broker.store.rings import MemoryRings
 
 
 class StoreLineage:
-    """See `contract.EpochLineage` for what each method promises."""
+    """Implements `contract.EpochLineage`."""
 
     def __init__(self, logs: LogTable, counters: SequenceCounters, rings: MemoryRings, medium: Medium) -> None:
         self._logs = logs
@@ -46,13 +46,13 @@ class StoreLineage:
     def fork(self, shared: str) -> None:
         ends = self._medium.ends_after(shared)
         since = {log: ends.get(log, 0) for log in range(1, len(self._logs) + 1)}
-        self._begin_epoch(since, "the hub knows of a later opening")
+        self._begin_epoch(since, "the hub knows a later opening")
 
     def begin_epoch(self) -> None:
         self._begin_epoch({}, "by command")
 
     def _begin_epoch(self, since: Mapping[int, int], why: str) -> None:
-        """`since`: by log, the position from which on messages are of the new epoch, too."""
+        """Start a new epoch. `since`: first position of each log with messages that belong to it."""
         starts = dict(self.sequences())
         for log, end in since.items():
             for address, sequence in self._appended_since(log, end):

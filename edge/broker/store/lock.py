@@ -1,4 +1,4 @@
-"""One process a data directory: a lock that the kernel releases however the process ends."""
+"""Lock of a data directory, which only one process may use. The kernel releases it when the process ends."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from edge.broker.store.errors import StoreBusy, StoreInaccessible
 LOCK_NAME: Final = "store.lock"
 LOOKS: Final = 10
 LOOK_S: Final = 0.01
-"""How often, and how many seconds apart, the lock is tried: `is_held` has it for microseconds, and a gateway that
-starts at that moment is not to be refused."""
+"""Number and interval (seconds) of attempts: `is_held` holds the lock for microseconds, and a gateway that starts at
+that moment must not fail."""
 
 
 class DirectoryLock:
-    """Holds ``store.lock`` in a data directory; the file names the holder's process id for people."""
+    """Lock on ``store.lock`` in a data directory. The file has the process id of the holder, for people."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises StoreBusy naming the holder, or StoreInaccessible."""
+        """Take the lock. Raises StoreBusy with the holder, or StoreInaccessible."""
         self._path = directory / LOCK_NAME
         self._open()
-        while not self._is_in_place():  # removed while we waited, by whoever made it for nothing
+        while not self._is_in_place():  # it was removed by `discard` while this process waited
             os.close(self._descriptor)
             self._open()
-        # The lock is the kernel's; on a full medium the number is merely missing.
+        # The kernel holds the lock; on a full medium only the number is missing.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def _open(self) -> None:
-        """Open the file, make it where there is none, and lock it. Raises StoreBusy or StoreInaccessible."""
+        """Open or create the file, and lock it. Raises StoreBusy or StoreInaccessible."""
         try:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -53,25 +53,25 @@ class DirectoryLock:
             ) from error
 
     def _is_in_place(self) -> bool:
-        """Whether the file that is locked is the one the next process finds."""
+        """Return True when the locked file is still the one in the directory."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except FileNotFoundError:
             return False
 
     def release(self) -> None:
-        """Give the lock back; the file stays."""
+        """Release the lock and keep the file."""
         os.close(self._descriptor)
 
     def discard(self) -> None:
-        """Remove the file, then give the lock back; who waits for it makes another."""
+        """Remove the file, then release the lock. A waiting process creates a new file."""
         with contextlib.suppress(OSError):
             self._path.unlink()
         os.close(self._descriptor)
 
 
 def hold(descriptor: int) -> None:
-    """Lock an open file until it is closed. Raises OSError when somebody has it for longer than `is_held` does."""
+    """Lock an open file until it is closed. Raises OSError when another process holds it for longer than `is_held`."""
     for left in reversed(range(LOOKS)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,17 +84,16 @@ def hold(descriptor: int) -> None:
 
 
 def is_held(directory: Path, name: str = LOCK_NAME) -> bool:
-    """True when a process holds the directory by the lock file of this name. It changes nothing, and needs no more than
-    to read that file."""
+    """Return True when a process holds the lock file of this name. Needs only read access, and changes nothing."""
     try:
         descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # with others who look
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared with other callers of `is_held`
     except BlockingIOError:
         return True
-    except OSError:  # a file system without locks has no gateway on it either
+    except OSError:  # no gateway can run on a file system without locks
         return False
     finally:
         os.close(descriptor)

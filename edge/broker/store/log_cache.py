@@ -1,5 +1,5 @@
-"""When the objects of logs are dropped: so few are kept that how many logs there are does not matter, and fewer still
-while no messages come."""
+"""Drops objects of unused logs, so that memory does not grow with the number of logs. An idle store keeps even
+fewer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from edge.broker.store.limits import StoreLimits
 from edge.broker.store.logs import LogTable
 
 CALM_S: Final = 2.0
-"""Seconds without a log that comes into use, after which a burst counts as over."""
+"""Seconds without a newly used log, after which a burst is over."""
 LOOKS: Final = 500
-"""Logs looked at in one go when it is: 5 ms."""
+"""Logs checked in one call after a burst: 5 ms."""
 
 
 class LogCache:
-    """Looks at two logs for each that came into use, oldest first, and at all of them once that is over."""
+    """Checks two logs for each newly used one, oldest first, and all logs after a burst."""
 
     def __init__(self, limits: StoreLimits, logs: LogTable, cursors: CursorTable, gatherer: Gatherer) -> None:
         self._limits = limits
@@ -28,14 +28,14 @@ class LogCache:
         self._looking: Iterator[int] = iter(())
         self._came_at = 0.0
         self._looks_left = 0
-        """At logs that came before, now that no others do."""
+        """Logs still to be checked after the burst."""
 
     def calm(self, now: float) -> bool:
-        """Return True when no log has come into use, and none was counted, for a while."""
+        """Return True when no log came into use or was counted for a while."""
         return not self._logs.came and now - self._came_at >= CALM_S
 
     def look(self, now: float) -> None:
-        """Drop some objects. Not while a commit is running. `now`: seconds, monotonic."""
+        """Drop some objects. Do not call it during a commit. `now`: seconds, monotonic."""
         logs = self._logs
         if logs.came:
             looks, most = 2 * logs.came, self._limits.logs_in_use_max
@@ -53,5 +53,5 @@ class LogCache:
                 continue
             state = logs.in_use.get(log)
             if state is not None and not self._gatherer.is_changing(log):
-                self._cursors.let_cursors_go(state)
-                logs.let_go(state)
+                self._cursors.drop_unused_cursors(state)
+                logs.drop_object(state)

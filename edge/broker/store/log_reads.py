@@ -1,4 +1,4 @@
-"""Reading logs: from memory or from the medium, and again until the medium can be read."""
+"""Reads of logs from memory or from the medium, with retries while the medium cannot be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge.broker.store.medium import FAILED, Medium, Post, ReadDone
 
 
 class LogReads:
-    """The reads of one store."""
+    """Reads of one store."""
 
     def __init__(
         self, limits: StoreLimits, logs: LogTable, medium: Medium, *, post: Post, clock: Callable[[], float]
@@ -24,7 +24,7 @@ class LogReads:
         self._clock = clock
         self._closed = False
         self.failed: list[tuple[int, int, int, ReadDone]] = []
-        """(log, position, bytes_max, done) of what the medium could not read."""
+        """(log, position, bytes_max, done) of failed reads."""
         self._again_at_s = 0.0
 
     def read(self, log: int, position: int, bytes_max: int, done: ReadDone) -> None:
@@ -40,31 +40,31 @@ class LogReads:
     def _read_ring(self, log: int, position: int, bytes_max: int, done: ReadDone) -> None:
         state = self._logs[log]
         if not self._closed and (state.ring is None or position < state.medium_end):
-            self.read(log, position, bytes_max, done)  # it goes by the medium since
+            self.read(log, position, bytes_max, done)  # the log is on the medium by now
         else:
             done([] if state.ring is None else state.ring.read(position, bytes_max))
 
     def _was_read(
         self, log: int, position: int, bytes_max: int, done: ReadDone, end: int, runs: Sequence[Stored]
     ) -> None:
-        """`end`: what comes from there on was not on the medium when it was read."""
+        """Handle the result of a read. `end` is the end of the messages that were on the medium at the request."""
         if self._closed:
             done(runs)
         elif runs is FAILED:
             self.failed.append((log, position, bytes_max, done))
             self._again_at_s = self._clock() + self._limits.retry_delay_s
         elif not runs and self._logs.bounds(log)[1] > end:
-            self.read(log, end, bytes_max, done)  # whoever gets nothing takes it that nothing is there *now*
+            self.read(log, end, bytes_max, done)  # an empty result means the end of the log *now*
         else:
             done(runs)
 
     def retry(self, now: float) -> None:
-        """What could not be read may be readable by now."""
+        """Repeat failed reads when their pause is over."""
         if self.failed and now >= self._again_at_s:
             again, self.failed = self.failed, []
             for log, position, bytes_max, done in again:
                 self.read(log, position, bytes_max, done)
 
     def close(self) -> None:
-        """Nothing is read again."""
+        """Stop retries."""
         self._closed = True

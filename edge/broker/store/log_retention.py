@@ -1,4 +1,4 @@
-"""Bytes that the logs of a store keep, and dropping what is too much."""
+"""Bytes that the logs of a store keep, and removal of old messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge.broker.store.rings import MemoryRings
 
 
 class StoreRetention:
-    """See `contract.Retention` for what each method promises."""
+    """Implements `contract.Retention`."""
 
     def __init__(self, gatherer: Gatherer, logs: LogTable, rings: MemoryRings, medium: Medium) -> None:
         self._gatherer = gatherer
@@ -30,24 +30,24 @@ class StoreRetention:
     def free_bytes(self) -> int | None:
         return self._medium.free_bytes()
 
-    # --- giving up --------------------------------------------------------------------------------------------
+    # --- removal ----------------------------------------------------------------------------------------------
 
     def evict(self, log: int, size: int, at_most: int | None = None) -> None:
-        self._give_way(self._gatherer.evict, log, size, at_most)
+        self._release(self._gatherer.evict, log, size, at_most)
 
     def thin(self, log: int, size: int, at_most: int | None = None) -> None:
-        self._give_way(self._gatherer.thin, log, size, at_most)
+        self._release(self._gatherer.thin, log, size, at_most)
 
-    def _give_way(
+    def _release(
         self, of_medium: Callable[[int, int, int | None], None], log: int, size: int, at_most: int | None
     ) -> None:
-        """Drop from the medium first, as it holds older messages than memory."""
+        """Drop messages on the medium first, as they are older than those in memory."""
         ring = self._rings.rings.get(log)
         if ring is not None:
             kept = min(size, max(0, self.log_bytes(log) - ring.size))
             size, rest = kept, size - kept
             if rest:
-                self._rings.give_way(ring, rest, None if at_most is None else at_most - kept)
+                self._rings.release_space(ring, rest, None if at_most is None else at_most - kept)
         if size or ring is None:
             of_medium(log, size, at_most)
 

@@ -1,4 +1,4 @@
-"""Reads of table ``log``: one row by number or by name, or all of them in pages."""
+"""Interface for reads of table ``log``: one row by number or name, or all rows in pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class LogRow(NamedTuple):
-    """A row of table ``log``."""
+    """Row of table ``log``."""
 
     log: int
     name: str
@@ -17,7 +17,7 @@ class LogRow(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """A row of table ``log``, with the position of its cursor called `QUEUE_CURSOR`; None: it has no such cursor."""
+    """Row of table ``log`` with the position of its cursor `QUEUE_CURSOR`; None: it has no such cursor."""
 
     log: int
     name: str
@@ -28,7 +28,7 @@ class LogEntry(NamedTuple):
 
 
 class LogRows(Protocol):
-    """Reads what the last commit left. Each method blocks for a short read, and raises StoreError."""
+    """Reads rows as of the last commit. Each method blocks for a short read and may raise StoreError."""
 
     def log(self, number: int) -> LogEntry | None:
         """Return the row of a number; None if it is not found."""
@@ -39,5 +39,5 @@ class LogRows(Protocol):
         ...
 
     def logs_after(self, number: int, *, holding: bool = False) -> Sequence[LogRow]:
-        """Return a page of rows above a number, in order; empty at the end. `holding`: those that keep bytes."""
+        """Return a page of rows above a number, in order; empty at the end. `holding`: only rows with bytes."""
         ...

@@ -1,4 +1,4 @@
-"""The logs of a store: objects of those in use, rows of table ``log`` for the others."""
+"""Logs of a store: objects for those in use, rows of table ``log`` for the others."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from edge.broker.store.meter import ByteMeter
 from edge.broker.store.ring import MessageRing
 
 FREE: Final = "free "
-"""Begins the name of a log that is nobody's, and may be made another's."""
+"""Prefix of the name of a free log, which can be reused."""
 
 
 def free_name(log: int) -> str:
-    """The name of a log that has none."""
+    """Return the name of a free log."""
     return f"{FREE}{log}"
 
 
 @dataclass(slots=True)
 class IdlePositions:
-    """The cursors of one log that are rows only."""
+    """Idle cursors of one log."""
 
     count: int = 0
     lowest: int = POSITION_MAX
     """Lower bound of their positions."""
     came_lowest: int = POSITION_MAX
-    """The lowest position of those that became idle since the medium began to look for `lowest`."""
+    """Lowest position of cursors that became idle since the search for `lowest` started."""
 
 
 @dataclass(slots=True, eq=False)
 class LogState:
-    """A log: positions ``first <= p < next`` are committed and kept."""
+    """Log in use. Positions ``first <= p < next`` are committed and kept."""
 
     log: int
     name: str
@@ -45,40 +45,40 @@ class LogState:
     next: int = 0
     bytes: int = 0
     counted: int = 0
-    """`next` as it stands in table ``log``; segments from here on are read again at open, so they must not go."""
+    """`next` in table ``log``. Opening reads the segments after it again, so they must not be deleted."""
     lowest: int | None = None
-    """The lowest cursor's position; None when it has to be worked out again."""
+    """Position of the slowest cursor; None when it has to be computed again."""
     deleting_to: int = 0
-    """Everything below may be gone once the running commit is done."""
+    """The running commit may delete everything below."""
     cursors: dict[str, int] | tuple[int, ...] = ()
-    """Of most logs one: its number. Of a log with several, their numbers by name."""
+    """Number of the only cursor, or the numbers of several cursors by name."""
     idle: IdlePositions | None = None
-    """Cursors that are rows only, and not among `cursors`; None: it has no such cursor."""
+    """Idle cursors, which are not in `cursors`; None: there are none."""
     slowest: list[int] | None = None
-    """Of a log with several cursors a heap by which `lowest` is found (`CursorTable`); None until it is asked for."""
+    """Heap to find `lowest` for a log with several cursors (`CursorTable`); None until it is needed."""
     thinned_to: tuple[int, int] = (0, 0)
-    """Pass and position at which thinning goes on; forgotten at the end, as finding it again is cheap."""
+    """Pass and position where thinning continues. Not stored, as finding it again is cheap."""
     ring: MessageRing | None = None
-    """The end of it that is in memory only; None: every message goes by the medium."""
+    """End of the log that is only in memory; None: all messages are on the medium."""
 
     @property
     def has_cursors(self) -> bool:
-        """Somebody may want what it keeps."""
+        """True when the log has cursors."""
         return bool(self.cursors) or self.idle is not None
 
     @property
     def is_free(self) -> bool:
-        """It is nobody's."""
+        """True for a free log."""
         return self.name == free_name(self.log)
 
     @property
     def medium_end(self) -> int:
-        """Where what is on the medium ends."""
+        """End of the messages on the medium."""
         return self.next if self.ring is None or self.ring.start is None else self.ring.start
 
 
 class _InUse(dict[int, LogState]):
-    """Makes a state of its row when it is asked for one that is not here."""
+    """Logs in use, by number. A missing one is loaded from its row."""
 
     def __init__(self, read: Callable[[int], LogState]) -> None:
         super().__init__()
@@ -89,8 +89,11 @@ class _InUse(dict[int, LogState]):
 
 
 class LogTable:
-    """Logs by number and by name. One that is not in use is its row; asking for its state makes an object of it, which
-    is to be used in the same turn only."""
+    """Logs by number and by name.
+
+    A log that is not in use is only a row. Access to its state loads an object, which is valid for the current turn of
+    the event loop.
+    """
 
     def __init__(self, rows: LogRows) -> None:
         self._rows = rows
@@ -102,15 +105,15 @@ class LogTable:
         self._meters: list[ByteMeter | None] = []
         """Meters by number of the log."""
         self.to_reclaim: dict[int, None] = {}
-        """Logs that may hold what no cursor wants any more, in the order of their turns."""
+        """Logs that may have messages passed by every cursor, in the order of deletion."""
         self.passed: set[int] = set()
-        """Logs kept in memory that may have messages every cursor has passed."""
+        """Logs kept in memory that may have messages passed by every cursor."""
         self.messages = 0
-        """Positions that all of them keep."""
+        """Positions kept by all logs."""
         self.bytes = 0
-        """Bytes of bodies that all of them keep."""
+        """Bytes of bodies kept by all logs."""
         self.came = 0
-        """Logs that came into use, or were counted, since the last look for those to drop (`LogCache`)."""
+        """Logs that came into use, or were counted, since the last check of `LogCache`."""
 
     def __getitem__(self, log: int) -> LogState:
         return self._states[log]
@@ -119,7 +122,7 @@ class LogTable:
         return 0 < log <= self._count
 
     def __len__(self) -> int:
-        """They are numbered from 1 on."""
+        """Return the number of logs, which is also the highest log number."""
         return self._count
 
     def get(self, log: int) -> LogState | None:
@@ -133,7 +136,7 @@ class LogTable:
         return number
 
     def find(self, name: str) -> LogState | None:
-        """Return a log, which is in use from now on; None if it is not found. Raises StoreError."""
+        """Return a log, loading it if needed; None if it is not found. Raises StoreError."""
         number = self._numbers.get(name)
         if number is not None:
             return self._states[number]
@@ -142,17 +145,17 @@ class LogTable:
 
     def _entry_named(self, name: str) -> LogEntry | None:
         entry = self._rows.log_named(name)
-        return None if entry is None or entry.log in self._states else entry  # it has another name by now
+        return None if entry is None or entry.log in self._states else entry  # it was renamed since
 
     def name(self, log: int) -> str:
-        """Raises IndexError."""
+        """Return the name of a log. Raises IndexError."""
         if log not in self:
             raise IndexError(log)
         state = self._states.get(log)
         return self._entry(log).name if state is None else state.name
 
     def rows(self) -> Iterator[LogRow]:
-        """Yield the row of every log, with what is not on the medium yet, and without making an object for it."""
+        """Yield the current row of every log, including uncommitted changes, without loading objects."""
         seen = 0
         for row in self._pages():
             state = self._states.get(row.log)
@@ -167,15 +170,15 @@ class LogTable:
             yield from page
             page = self._rows.logs_after(page[-1].log, holding=holding)
 
-    def begin(self, count: int, messages: int, size: int, free: Iterable[int]) -> None:
-        """Take note of what the medium has: logs, positions and bytes they keep, and logs without a name."""
+    def set_totals(self, count: int, messages: int, size: int, free: Iterable[int]) -> None:
+        """Set the totals of the medium: number of logs, their positions and bytes, and the free logs."""
         self._count, self.messages, self.bytes = count, messages, size
         self._free.extend(free)
 
-    # --- made and given back ----------------------------------------------------------------------------------
+    # --- creation ---------------------------------------------------------------------------------------------
 
     def make(self, name: str) -> LogState:
-        """A log that has nothing. Raises StoreError when there are too many, or the name cannot be written."""
+        """Create an empty log. Raises StoreError when there are too many, or when the name is invalid."""
         check_text("log", name)
         if self._free:
             first, end = self.bounds(self._free[0])
@@ -191,7 +194,7 @@ class LogTable:
         return state
 
     def add(self, state: LogState) -> None:
-        """Add a log that `begin` did not count."""
+        """Add a log that `set_totals` did not count."""
         self._states[state.log] = state
         self._numbers[state.name] = state.log
         self._count = max(self._count, state.log)
@@ -202,7 +205,7 @@ class LogTable:
             self._free.append(state.log)
 
     def free(self, state: LogState) -> None:
-        """Nobody needs it, or will use its number before `make` gives it away again."""
+        """Free a log for reuse by `make`. The caller must not use its number any more."""
         self._rename(state, free_name(state.log))
         state.thinned_to = (0, 0)
         self._free.append(state.log)
@@ -212,19 +215,19 @@ class LogTable:
         self._numbers[name] = state.log
         state.name = name
 
-    # --- what they hold ---------------------------------------------------------------------------------------
+    # --- contents ---------------------------------------------------------------------------------------------
 
     def bounds(self, log: int) -> tuple[int, int]:
-        """(first position kept, next position to be given). Raises KeyError."""
+        """Return (first position kept, next position). Raises KeyError."""
         known = self._states.get(log) or self._entry(log)
         return known.first, known.next
 
     def kept_bytes(self, log: int) -> int:
-        """Bytes of bodies it keeps. Raises KeyError."""
+        """Return the bytes of bodies in a log. Raises KeyError."""
         return (self._states.get(log) or self._entry(log)).bytes
 
     def move(self, state: LogState, *, first: int | None = None, end: int | None = None, size: int = 0) -> None:
-        """It begins or ends elsewhere, and keeps `size` bytes more (less, when that is negative)."""
+        """Change the start or the end of a log, and add `size` (possibly negative) to its bytes."""
         if first is not None and first > state.first:
             self.messages -= first - state.first
             state.first = first
@@ -242,7 +245,7 @@ class LogTable:
         return self._meters[log] if log < len(self._meters) else None
 
     def set_meter(self, log: int, meter: ByteMeter | None) -> bool:
-        """What the log keeps counts in this meter, and in no other one; False when it did. Raises KeyError."""
+        """Count the bytes of a log in this meter only. Return False when it is so already. Raises KeyError."""
         before, size = self.meter_of(log), self.kept_bytes(log)
         if before is meter:
             return False
@@ -255,16 +258,16 @@ class LogTable:
         return True
 
     def metered(self, meter: ByteMeter) -> Iterator[int]:
-        """The logs that have this meter. Looks at every log."""
+        """Iterate over the logs with this meter. Checks every log."""
         return (log for log, its in enumerate(self._meters) if its is meter)
 
     def largest(self, meter: ByteMeter, count: int) -> list[int]:
-        """Those of them that keep the most bytes. Looks at every log."""
+        """Return the logs with this meter that have the most bytes. Checks every log."""
         sizes = ((row.bytes, row.log) for row in self._holding() if self.meter_of(row.log) is meter)
         return [log for _, log in heapq.nlargest(count, sizes)]
 
     def holding(self) -> Iterator[tuple[int, str]]:
-        """Logs that keep bytes of messages, and their names; one that comes into use meanwhile may be there twice."""
+        """Iterate over logs with messages, and their names. A log loaded during the iteration may come twice."""
         return ((row.log, row.name) for row in self._holding())
 
     def _holding(self) -> Iterator[LogRow]:
@@ -275,15 +278,15 @@ class LogTable:
             if state.bytes:
                 yield _row(state)
 
-    # --- objects of rows --------------------------------------------------------------------------------------
+    # --- objects ----------------------------------------------------------------------------------------------
 
     @property
     def in_use(self) -> dict[int, LogState]:
-        """Those that are objects, in the order in which they came into use."""
+        """Logs that are objects, in the order in which they came into use."""
         return self._states
 
-    def let_go(self, state: LogState) -> None:
-        """Drop an object that is not used, if the row says the same. Not while a commit is running or to change it."""
+    def drop_object(self, state: LogState) -> None:
+        """Drop an unused object if its row is up to date. Do not call it while a commit may change the row."""
         if state.ring is not None or state.cursors or state.counted != state.next:
             return
         idle = state.idle
@@ -302,7 +305,7 @@ class LogTable:
         return entry
 
     def _enter(self, entry: LogEntry) -> LogState:
-        """Make an object of a row."""
+        """Load a log from its row."""
         log, name, first, end, size, position = entry
         state = self._states[log] = LogState(log, name, first, end, size, counted=end)
         if position is not None:
@@ -317,7 +320,7 @@ def _row(state: LogState) -> LogRow:
 
 
 def check_text(what: str, text: str) -> None:
-    """Raises StoreError when `text` cannot be written as at most 65 535 bytes of UTF-8."""
+    """Check that `text` has at most 65 535 bytes of UTF-8. Raises StoreError."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:

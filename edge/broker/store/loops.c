@@ -1,9 +1,9 @@
 /*
- * The loops over the messages of a commit: numbering them, packing them into a segment, and passing over those that no
- * subscription has to look at. `loops.py` says what each of them does.
+ * Loops over the messages of a commit: number them, pack them into a segment, and skip those that no subscription has to
+ * inspect. `loops.py` documents each function.
  *
- * The interpreter lock is held throughout. Reading an attribute or making an object may run Python code, which may change
- * every list and dictionary: what is used after that is kept by a reference, and lists of bodies are copied first.
+ * The interpreter lock is held throughout. Reading an attribute or creating an object may run Python code that changes any
+ * list or dictionary. So objects that are used later are held by a reference, and lists of bodies are copied first.
  */
 #include "../../../bridge/native.h"
 
@@ -14,14 +14,14 @@ static PyObject *item(PyObject *row, Py_ssize_t place)
     return row ? PyTuple_GetItem(row, place) : NULL;
 }
 
-/* Put `object` into a new tuple, as well. */
+/* Put a new reference to `object` into a new tuple. */
 static bool put_item(PyObject *tuple, Py_ssize_t place, PyObject *object)
 {
     return !PyTuple_SetItem(tuple, place, keep(object));
 }
 
-/* (first, second, third) as `kind`, which is a class of tuples and nothing besides: `tuple.__new__` takes two more to
- * make it of. */
+/* Return (first, second, third) as `kind`, a subclass of tuple without state of its own. This avoids the two extra objects
+ * that `tuple.__new__` needs. */
 static PyObject *named_tuple(PyObject *kind, PyObject *first, PyObject *second, PyObject *third)
 {
     PyObject *made = PyType_GenericAlloc((PyTypeObject *)kind, 3);
@@ -31,8 +31,8 @@ static PyObject *named_tuple(PyObject *kind, PyObject *first, PyObject *second, 
     return NULL;
 }
 
-/* (log, stored); takes `stored`. */
-static PyObject *noted_by(PyObject *log, PyObject *stored)
+/* Return (log, stored) and take over the reference to `stored`. */
+static PyObject *log_entry(PyObject *log, PyObject *stored)
 {
     PyObject *made = stored ? PyTuple_New(2) : NULL;
     if (made && put_item(made, 0, log) && !PyTuple_SetItem(made, 1, stored))
@@ -47,8 +47,8 @@ static void release(PyObject **objects, size_t count)
         Py_XDECREF(objects[i]);
 }
 
-/* The value of a number; false with an error where it is none, or too large. */
-static bool whole(PyObject *number, uint64_t *value)
+/* Read a non-negative number. Return false with an error if it is not a number or too large. */
+static bool unsigned_integer(PyObject *number, uint64_t *value)
 {
     *value = PyLong_AsUnsignedLongLong(number);
     return *value != UINT64_MAX || !PyErr_Occurred();
@@ -62,7 +62,7 @@ static bool integer(PyObject *number, int64_t *value)
 
 /* --- numbering --------------------------------------------------------------------------------------------------- */
 
-/* Append a run with its position and sequence, and go on by as many messages. 1; -1 on an error. */
+/* Append a run with its position and sequence, and advance both by its messages. Return 1, or -1 on an error. */
 static int append_numbered(PyObject *log, PyObject *run, PyObject *address, PyObject *position, PyObject *sequence,
                            Py_ssize_t messages, PyObject *const *arguments)
 {
@@ -76,14 +76,14 @@ static int append_numbered(PyObject *log, PyObject *run, PyObject *address, PyOb
     }
     PyObject *end = PyLong_FromLongLong(first), *following = PyLong_FromLongLong(number);
     PyObject *stored = end && following ? named_tuple(stored_type, position, sequence, run) : NULL;
-    PyObject *noted = noted_by(log, stored);
+    PyObject *noted = log_entry(log, stored);
     bool done = noted && !PyList_Append(appended, noted) && !PyDict_SetItem(ends, log, end) &&
                 !PyDict_SetItem(sequences, address, following);
     release((PyObject *[]){noted, end, following}, 3);
     return done ? 1 : -1;
 }
 
-/* One run: 1 where it was numbered, 0 where its log or its address is not known, -1 on an error. */
+/* Number one run. Return 1, 0 if its log or address is unknown, or -1 on an error. */
 static int number_run(PyObject *row, PyObject *const *arguments)
 {
     PyObject *known = arguments[2], *ends = arguments[3], *sequences = arguments[4];
@@ -100,7 +100,7 @@ static int number_run(PyObject *row, PyObject *const *arguments)
     return done;
 }
 
-/* number_runs(runs, start, known, ends, sequences, appended, Stored) -> where it stopped */
+/* number_runs(runs, start, known, ends, sequences, appended, Stored) -> index where it stopped */
 static PyObject *number(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -127,7 +127,7 @@ enum {
     SPARSE_RUN_BYTES = 34,
 };
 
-/* A run as far as it is packed. It owns what it points to. */
+/* The packed parts of a run. It owns the objects that it points to. */
 struct part {
     PyObject *address, *device, *properties, *bodies; /* the last: a tuple */
     const char *texts[3];                             /* address, device, properties */
@@ -136,7 +136,7 @@ struct part {
     int64_t received_at;
 };
 
-/* What all runs of a segment take. */
+/* Total sizes of the runs of a segment. */
 struct sizes {
     size_t names, bodies, longest, messages;
 };
@@ -155,19 +155,19 @@ static bool fits(uint64_t value, uint64_t most)
     return value <= most;
 }
 
-/* Read the numbers of a run. False with an error where they do not fit. */
+/* Read the numbers of a run. Return false with an error if one does not fit. */
 static bool read_numbers(PyObject *stored, PyObject *run, int64_t base, struct part *part)
 {
     PyObject *flags = field(run, FLAGS), *received_at = flags ? field(run, RECEIVED_AT) : NULL;
     int64_t position = 0;
-    bool fine = received_at && whole(flags, &part->flags) && integer(received_at, &part->received_at) &&
-                whole(item(stored, 1), &part->sequence) && integer(item(stored, 0), &position);
+    bool fine = received_at && unsigned_integer(flags, &part->flags) && integer(received_at, &part->received_at) &&
+                unsigned_integer(item(stored, 1), &part->sequence) && integer(item(stored, 0), &position);
     part->offset = base < 0 ? 0 : (uint64_t)position - (uint64_t)base;
     release((PyObject *[]){flags, received_at}, 2);
     return fine && fits(part->flags, UINT16_MAX) && fits(part->offset, UINT32_MAX);
 }
 
-/* Read the texts of a run, and a copy of its list of bodies. False with an error where they do not fit. */
+/* Read the texts of a run, and copy its list of bodies. Return false with an error if one does not fit. */
 static bool read_texts(PyObject *run, struct part *part)
 {
     char *properties;
@@ -184,7 +184,7 @@ static bool read_texts(PyObject *run, struct part *part)
            fits((uint64_t)part->sizes[2], UINT32_MAX) && fits((uint64_t)part->count, UINT32_MAX);
 }
 
-/* False with an error where it cannot be packed. */
+/* Read one run and add its sizes. Return false with an error if it cannot be packed. */
 static bool read_part(PyObject *stored, int64_t base, struct part *part, struct sizes *sizes)
 {
     PyObject *run = item(stored, 2);
@@ -257,9 +257,9 @@ static PyObject *pack(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
     return data ? Py_BuildValue("(Nnn)", data, (Py_ssize_t)sizes.messages, (Py_ssize_t)sizes.bodies) : NULL;
 }
 
-/* --- passing over ------------------------------------------------------------------------------------------------ */
+/* --- skipping ---------------------------------------------------------------------------------------------------- */
 
-/* One run: 1 where it is passed over, 0 where passing over ends before it, -1 on an error. `place` goes on behind it. */
+/* Skip one run and advance `place`. Return 1, 0 if the run must not be skipped, or -1 on an error. */
 static int pass_run(PyObject *row, int64_t log, int64_t *place)
 {
     PyObject *stored = item(row, 1), *run = stored ? item(stored, 2) : NULL, *properties = field(run, PROPERTIES);
@@ -277,7 +277,7 @@ static int pass_run(PyObject *row, int64_t log, int64_t *place)
     return passed;
 }
 
-/* pass_over(appended, start, log, place) -> where that ends, in the list and in the log */
+/* pass_over(appended, start, log, place) -> (index in the list, position in the log) after the skipped runs */
 static PyObject *pass_over(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;

@@ -1,6 +1,6 @@
-"""The loops over the messages of a commit, in C (`loops.c`).
+"""Loops over the messages of a commit, in C (`loops.c`).
 
-What is done here is done once a message; everything else that a commit does is done once a log, an address or a commit.
+Only this work is done for each message. All other work of a commit is done for each log, address or commit.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ def number(
     sequences: MutableMapping[str, int],
     appended: list[tuple[int, Stored]],
 ) -> int:
-    """Add runs to `appended`, from the one at `start` on, with the next position of their log and the next sequence
-    of their address; both go on by as many messages. A sequence that is not in `sequences` is the one in `known`.
+    """Number the runs from `start` on and add them to `appended`.
 
-    Return where it stopped: behind the last run, or at one whose log is not in `ends` or whose address is new.
+    A run gets the next position of its log (`ends`) and the next sequence of its address (`sequences`, otherwise
+    `known`), and both advance by its messages. Return the index where it stopped: after the last run, or at a run with
+    an unknown log or address.
     """
     return native.number_runs(runs, start, known, ends, sequences, appended, Stored)
 
 
 def pack(runs: list[Stored], base: int) -> tuple[bytes, int, int]:
-    """Return the data of a segment (`edge.broker.store.segment`), and how many messages and bytes of bodies it holds.
-    `base`: position that the offsets of a sparse one are counted from; -1: positions follow on from one another.
+    """Return the data of a segment (`edge.broker.store.segment`), its messages, and its bytes of bodies.
 
-    Raises OverflowError or UnicodeError for what does not fit.
+    `base` is the position that the offsets of a sparse segment start from; -1: the positions are dense. Raises
+    OverflowError or UnicodeError for values that do not fit.
     """
     try:
         return native.pack_runs(runs, base)
-    except TypeError:  # a bytearray or a memoryview in the place of bytes
+    except TypeError:  # a bytearray or a memoryview instead of bytes
         return native.pack_runs([stored._replace(run=_copy_as_bytes(stored.run)) for stored in runs], base)
 
 
@@ -56,6 +57,8 @@ def _copy_as_bytes(run: Run) -> Run:
 
 
 def pass_over(appended: list[tuple[int, Stored]], start: int, log: int, place: int) -> tuple[int, int]:
-    """Go on from `start`, and from position `place` of `log`, as long as runs of this log follow on from each other
-    and have no properties. Return where that ends, in the list and in the log."""
+    """Skip consecutive runs of `log` without properties, from index `start` and position `place` on.
+
+    Return the index and the position after them.
+    """
     return native.pass_over(appended, start, log, place)

@@ -1,4 +1,4 @@
-"""The loss ledger of a store: losses that join the open group, and entries that are committed."""
+"""Loss ledger of a store: adds losses to the open group, and reads committed entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge.broker.store.ticket import Ticket
 
 
 class StoreLosses:
-    """See `contract.LossLedger` for what each method promises."""
+    """Implements `contract.LossLedger`."""
 
     def __init__(self, gatherer: Gatherer, ledger: OpenLedger, medium: Medium, crash: CrashLosses) -> None:
         self._gatherer = gatherer

@@ -1,4 +1,4 @@
-"""What consumer groups lose when messages go: what they are owed and have not acknowledged."""
+"""Losses of consumer groups: removed messages that they want and have not acknowledged."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from edge.broker.store.records import Loss
 
 
 class Claim(NamedTuple):
-    """What a consumer group may still ask of a log."""
+    """Claim of a consumer group on the messages of a log."""
 
     name: str
-    """Of its cursor."""
+    """Name of its cursor."""
     progress: CursorProgress
-    """What it has acknowledged."""
+    """Positions that it has acknowledged."""
     wants: Callable[[Run], bool] | None
-    """What it is owed; None: everything."""
+    """Filter; None: it wants everything."""
 
 
 def losses_of(claims: Sequence[Claim], runs: Iterable[Stored], reason: str, now_ns: int) -> Iterator[Loss]:
-    """What each of the groups loses when these runs go: what it is owed and has not acknowledged."""
+    """Iterate over the losses of each group when these runs are removed."""
     for position, sequence, run in runs:
         last = position + len(run.bodies) - 1
         for name, progress, wants in claims:

@@ -1,10 +1,10 @@
-"""What some logs keep together, added up as it changes."""
+"""Byte count of several logs."""
 
 from __future__ import annotations
 
 
 class ByteMeter:
-    """Bytes of bodies of the logs that have it (`contract.Retention.meter`), as committed."""
+    """Committed bytes of bodies of the logs that use this meter (`contract.Retention.meter`)."""
 
     __slots__ = ("bytes",)
 

@@ -1,4 +1,4 @@
-"""How far a consumer group has come in a log: a position, and the ranges acknowledged above it."""
+"""Progress of a consumer group in a log: a position, and acknowledged ranges above it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from edge.broker.model.ranges import Ranges
 
 
 class CursorProgress:
-    """Acknowledged positions: all below `position`, and ranges above it, of which there are none nearly always.
+    """Acknowledged positions: all below `position`, and usually no ranges above it.
 
-    In-order acknowledgements move `position`: O(1), nothing to merge. Others cost O(log n) of the ranges open.
+    An acknowledgement in order moves `position` in O(1). Others cost O(log n) of the open ranges.
     """
 
     __slots__ = ("_above", "position")
 
     def __init__(self, position: int, above: bytes = b"") -> None:
-        """`above` is what `pack` gave; raises ValueError when it is not."""
+        """`above` comes from `pack`. Raises ValueError if it is invalid."""
         self.position = position
-        """The first position not acknowledged."""
+        """First position that is not acknowledged."""
         self._above: Ranges | None = None
         for first, last in unpack(position, above):
             self.add(first, last)
@@ -31,11 +31,11 @@ class CursorProgress:
 
     @property
     def in_order(self) -> bool:
-        """There are no ranges above `position`."""
+        """True when there are no ranges above `position`."""
         return self._above is None
 
     def add(self, first: int, last: int) -> None:
-        """``first..last`` are acknowledged as well."""
+        """Acknowledge ``first..last``."""
         above = self._above
         if first > self.position:
             if above is None:
@@ -48,38 +48,38 @@ class CursorProgress:
                 self._reach(above, last + 1)
 
     def _reach(self, above: Ranges, position: int) -> None:
-        """Everything below is acknowledged: ranges that touch it are part of that."""
+        """Move `position` up, and merge adjacent ranges."""
         self.position = above.free_from(position)
         above.remove(0, self.position)
         if not above:
             self._above = None
 
     def within(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of ``first..last`` that are acknowledged, ascending."""
+        """Return the parts of ``first..last`` that are acknowledged, ascending."""
         parts = [(first, min(last, self.position - 1))] if first < self.position and first <= last else []
         return parts if self._above is None else parts + self._above.within(first, last)
 
     def outside(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of ``first..last`` that are not acknowledged, ascending."""
+        """Return the parts of ``first..last`` that are not acknowledged, ascending."""
         first = max(first, self.position)
         if self._above is not None:
             return self._above.outside(first, last)
         return [(first, last)] if first <= last else []
 
     def copy(self) -> CursorProgress:
-        """The same, on its own from now on."""
+        """Return an independent copy."""
         twin = CursorProgress(self.position)
         for first, last in self.above:
             twin.add(first, last)
         return twin
 
     def backlog(self, end: int) -> int:
-        """How many positions below `end` are not acknowledged."""
+        """Return the number of positions below `end` that are not acknowledged."""
         above = 0 if self._above is None else self._above.count
         return max(0, end - self.position - above)
 
     def pack(self) -> bytes:
-        """The ranges above, for `unpack`: offsets from `position`, 4 bytes each while they fit, else 8."""
+        """Return the ranges above for `unpack`: offsets from `position`, 4 bytes each if they fit, else 8."""
         if self._above is None:
             return b""
         offsets = [value - self.position for pair in self._above for value in pair]
@@ -88,7 +88,7 @@ class CursorProgress:
 
 
 def unpack(position: int, above: bytes) -> list[tuple[int, int]]:
-    """The ranges `CursorProgress.pack` packed. Raises ValueError when they are not ascending and above `position`."""
+    """Return the ranges from `CursorProgress.pack`. Raises ValueError unless they ascend above `position`."""
     if not above:
         return []
     code = above[:1].decode("ascii", "replace")

@@ -1,4 +1,4 @@
-"""The one thread that reads: a read-only connection, seeks by position, and the last segments read in part."""
+"""Reading thread: a read-only connection, seeks by position, and a cache of partly read segments."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ SCAN: Final = f"{SELECT} WHERE key >= ? AND key < ? ORDER BY key"
 
 _SLOWEST: Final = "SELECT min(position) FROM cursor WHERE log = ? AND cursor NOT IN (SELECT value FROM json_each(?))"
 
-FORGOTTEN_S: Final = 60.0
+FAILED_READ_KEPT_S: Final = 60.0
 """Readers retry a failed read every `StoreLimits.retry_delay_s`. After this time without a retry it is forgotten."""
 
 
 class ReadRequest(NamedTuple):
-    """Read ``position <= p < end`` of a log, about `bytes_max` of bodies; `done` gets the runs."""
+    """Request to read ``position <= p < end`` of a log, about `bytes_max` of bodies. `done` gets the runs."""
 
     log: int
     name: str
-    """Of the log."""
+    """Name of the log."""
     position: int
     end: int
     bytes_max: int
@@ -53,7 +53,7 @@ class ReadRequest(NamedTuple):
 
 
 class SlowestCursorQuery(NamedTuple):
-    """Find the lowest position of the cursors of a log, without some of them; `done` as of `Medium.slowest`."""
+    """Request for the lowest position of the cursors of a log, except those in `but`; see `Medium.slowest`."""
 
     log: int
     but: Sequence[int]
@@ -61,19 +61,19 @@ class SlowestCursorQuery(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """A segment that was read."""
+    """Decoded segment."""
 
     runs: list[Stored]
     end: int
-    """The position behind it."""
+    """Position after its last message."""
 
 
 class StoreReader:
     """Owns the reading connection and its thread.
 
-    What it did not expect (a gap, segments out of order or over one another, fewer than there are, an error of SQLite)
-    stops that log: nothing beyond is handed out, and it is one of the store's problems until it can be read. Only a
-    segment whose bounds its neighbours confirm is passed over, as then it can be said exactly what is lost.
+    Unexpected data (a gap, segments out of order or overlapping, missing segments, an error of SQLite) stops the log:
+    nothing beyond it is delivered, and it is one of the store's problems until it can be read. A damaged segment is
+    skipped only if its neighbours confirm its bounds, because then the losses are known exactly.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class StoreReader:
         problems: Problems,
         limits: StoreLimits,
     ) -> None:
-        """`damaged` is posted for each segment that is passed over."""
+        """`damaged` is posted for each skipped segment."""
         self._connection = connection
         self._post = post
         self._damaged = damaged
@@ -92,7 +92,7 @@ class StoreReader:
         self._limits = limits
         self._outdated = False
         self._unread: dict[str, tuple[int, float]] = {}
-        """By log: the position a read last failed at, and when (monotonic seconds)."""
+        """Position and time (monotonic seconds) of the last failed read, by log."""
         self._found: list[Damage] = []
         self._partly_read: OrderedDict[int, _Segment] = OrderedDict()
         self._requests: queue.SimpleQueue[ReadRequest | SlowestCursorQuery | None] = queue.SimpleQueue()
@@ -100,19 +100,20 @@ class StoreReader:
         self._thread.start()
 
     def submit(self, request: ReadRequest | SlowestCursorQuery) -> None:
+        """Queue a request."""
         self._requests.put(request)
 
     def forget(self) -> None:
-        """Segments were rewritten: what was kept of them is not what they are any more."""
+        """Drop cached segments, because segments were rewritten."""
         self._outdated = True
 
     @property
     def alive(self) -> bool:
-        """False: its thread has ended, nothing is read any more."""
+        """False when the thread has ended and nothing is read any more."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """End the thread and close the connection; requests under way are not answered. Blocks."""
+        """End the thread and close the connection. Queued requests are not answered. Blocks."""
         self._requests.put(None)
         self._thread.join()
         self._connection.close()
@@ -129,13 +130,13 @@ class StoreReader:
                 self._failed(request, error)
             else:
                 self._succeeded(request, runs)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants the answer any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the answer is not needed
                 for damage in self._found:
                     self._post(partial(self._damaged, damage))
                 self._post(partial(request.done, runs))
 
     def _find_slowest(self, request: SlowestCursorQuery) -> None:
-        """Read the whole table, some 20 ms for 100 000 cursors. Nothing waits for the answer."""
+        """Read the whole table, about 20 ms for 100 000 cursors. Nothing waits for the answer."""
         try:
             row = self._connection.execute(
                 _SLOWEST, (request.log, msgspec.json.encode(request.but).decode())
@@ -148,8 +149,10 @@ class StoreReader:
             self._post(partial(request.done, found))
 
     def _answer(self, request: ReadRequest) -> list[Stored]:
-        """As `read`. What looks damaged is looked at once more in one transaction: between two statements of a read the
-        writer may have deleted or rewritten segments."""
+        """Read, and repeat the read in one transaction if it finds damage.
+
+        Without a transaction the writer may delete or rewrite segments between two statements.
+        """
         try:
             return self.read(request)
         except StoreDamaged:
@@ -161,13 +164,15 @@ class StoreReader:
                 self._connection.execute("COMMIT")
 
     def _succeeded(self, request: ReadRequest, runs: Sequence[Stored]) -> None:
-        """A log can be read again where it could not, or nobody asks for that any more; what others read elsewhere in
-        it says nothing of it."""
+        """Clear the failure of a log when the failed position was read, or when no client has retried it for a while.
+
+        A read of other positions does not clear it.
+        """
         if not self._unread or request.name not in self._unread:
             return
         failed, at_s = self._unread[request.name]
         end = runs[-1].position + len(runs[-1].run) if runs else request.position + 1
-        if request.position <= failed < end or time.monotonic() - at_s > FORGOTTEN_S:
+        if request.position <= failed < end or time.monotonic() - at_s > FAILED_READ_KEPT_S:
             del self._unread[request.name]
             if self._problems.solved(READING + request.name):
                 logger.warning("log %r can be read again", request.name)
@@ -175,15 +180,15 @@ class StoreReader:
     def _failed(self, request: ReadRequest, error: Exception) -> None:
         self._unread[request.name] = (request.position, time.monotonic())
         about = f"read of log {request.name!r} at position {request.position}"
-        why = meaning(error, about) if isinstance(error, sqlite3.Error) else f"{about}: {_words(error)}"
-        text = f"{why}; nothing is delivered from there on until it can be read"
+        why = meaning(error, about) if isinstance(error, sqlite3.Error) else f"{about}: {_error_text(error)}"
+        text = f"{why}; nothing after it is delivered until it can be read"
         if self._problems.report(READING + request.name, text):
             logger.error("%s", text)
 
     def read(self, request: ReadRequest) -> list[Stored]:
-        """What `request` asks for, as far as it can be read; damage that is passed over is in `_found`.
+        """Return the runs of a request as far as they can be read. Skipped damage is in `_found`.
 
-        Raises sqlite3.Error, or StoreDamaged, when that is nothing and something is in the way.
+        Raises sqlite3.Error or StoreDamaged if an error prevents reading even the first run.
         """
         taken: list[Stored] = []
         self._found = []
@@ -202,8 +207,8 @@ class StoreReader:
     def _take(self, request: ReadRequest, taken: list[Stored]) -> None:
         size = 0
         for key, read in self._segments(request):
-            for index in range(_containing(read.runs, request.position), len(read.runs)):
-                stored = _from(read.runs[index], request.position)
+            for index in range(_index_of(read.runs, request.position), len(read.runs)):
+                stored = _trimmed(read.runs[index], request.position)
                 if stored is None:
                     continue
                 size += stored.run.size
@@ -216,8 +221,8 @@ class StoreReader:
                 return
 
     def _segments(self, request: ReadRequest) -> Iterator[tuple[int, _Segment]]:
-        """(key, segment) of the one that holds the position and of those after it, each where the one before ended.
-        Raises sqlite3.Error, StoreDamaged."""
+        """Iterate over (key, segment) from the one with the position on, and check that they are adjacent. Raises
+        sqlite3.Error, StoreDamaged."""
         base = request.log << POSITION_BITS
         end = base | request.end
         wanted = base | request.position
@@ -234,7 +239,7 @@ class StoreReader:
                 if not start <= row.key < end:
                     raise misplaced(row.key)
                 start = row.key + 1
-                self._follows(request, expected, row.key & POSITION_MAX)
+                self._check_adjacent(request, expected, row.key & POSITION_MAX)
                 try:
                     runs = decode(row, row.key & POSITION_MAX)
                 except SegmentDamaged:
@@ -244,14 +249,14 @@ class StoreReader:
                 else:
                     expected = (row.key & POSITION_MAX) + row.messages
                     yield row.key, _Segment(runs, expected)
-            self._follows(request, expected, request.end)
+            self._check_adjacent(request, expected, request.end)
         finally:
             rows.close()  # an open statement would hold back the checkpoint
 
-    def _follows(self, request: ReadRequest, expected: int, position: int) -> None:
-        """What comes next, a segment or the end, is where the segment before ended. Raises StoreDamaged."""
+    def _check_adjacent(self, request: ReadRequest, expected: int, position: int) -> None:
+        """Check that the next segment, or the end, is where the previous segment ended. Raises StoreDamaged."""
         if expected == position or (expected > position == request.end):
-            return  # a segment that was committed meanwhile may be beyond what was asked for
+            return  # a segment committed in the meantime may extend beyond the request
         if expected > position:
             raise StoreDamaged(f"segments overlap at position {position}: {ADVICE}")
         if not is_accounted_for(self._connection, request.log, expected, position - 1):
@@ -264,17 +269,17 @@ class StoreReader:
             self._partly_read.popitem(last=False)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) if isinstance(error, StoreError) else said(error)
 
 
-def _containing(segment: list[Stored], position: int) -> int:
-    """Index of the run that holds `position`, 0 when all are later."""
+def _index_of(segment: list[Stored], position: int) -> int:
+    """Return the index of the run with `position`; 0 when all are later."""
     return max(0, bisect_right(segment, position, key=lambda stored: stored.position) - 1)
 
 
-def _from(stored: Stored, position: int) -> Stored | None:
-    """The run from `position` on; None when it ends before."""
+def _trimmed(stored: Stored, position: int) -> Stored | None:
+    """Return the run from `position` on; None when it ends before."""
     skipped = position - stored.position
     if skipped <= 0:
         return stored

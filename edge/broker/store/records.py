@@ -1,4 +1,4 @@
-"""What a store and its users tell one another: values, and nothing that acts."""
+"""Value types of the store interface."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from edge.broker.store.errors import StoreError
 
 
 class CursorRecord(NamedTuple):
-    """A cursor as it stands in the store: ``position`` is the first position not acknowledged for good."""
+    """Cursor in the store. ``position`` is the first position that is not acknowledged."""
 
     cursor: int
     name: str
     log: int
     position: int
     acknowledged: Sequence[tuple[int, int]]
-    """Ranges (first, last) above `position` that are acknowledged already, ascending, disjoint."""
+    """Acknowledged ranges (first, last) above `position`, ascending and disjoint."""
 
 
 class Committed(NamedTuple):
-    """What one commit made durable, or why it did not."""
+    """Result of one commit: the messages it made durable, or the error."""
 
     appended: Sequence[tuple[int, Stored]]
-    """(log, stored run) in the order appended; empty when `error` is set. With those of logs kept in memory for which
-    it reserved numbers: they are in memory now."""
+    """(log, stored run) in the order appended; empty when `error` is set.
+
+    Includes runs of logs kept in memory that waited for numbers reserved by this commit.
+    """
     error: StoreError | None
     gave_up: bool = False
-    """It wrote entries into the loss ledger."""
+    """True when it wrote entries into the loss ledger."""
 
 
 class Loss(NamedTuple):
-    """Messages given up: sequences ``first..last`` of an address, for one consumer group."""
+    """Dropped messages: sequences ``first..last`` of an address, for one consumer group."""
 
     subscription: str
-    """Name of the cursor that is not given them."""
+    """Name of the cursor that does not get them."""
     address: str
     first: int
     last: int
     messages: int
-    """How many of the range were given up; fewer than it holds when entries had to be merged."""
+    """Number of dropped messages in the range. Merged entries have fewer than the size of the range."""
     bytes: int
     """Bytes of their bodies."""
     reason: str
@@ -49,22 +51,22 @@ class Loss(NamedTuple):
 
 
 Summarise = Callable[[Sequence[tuple[Run, bytes]]], Run | None]
-"""What several messages of one device and address, oldest first, amount to: a run of one, or None when they cannot be
-summed up. ``Run.received_at`` is that of the last."""
+"""Summarises several messages of one device and address, oldest first, as a run of one; None when that is impossible.
+``Run.received_at`` is that of the last message."""
 
 Kind = Callable[[Run, bytes], str | None]
-"""Messages of the same kind can be summed up together; None: this one stays as it is."""
+"""Returns the kind of a message. Messages of the same kind can be summarised together; None: not at all."""
 
 
 class Summary(NamedTuple):
-    """How messages are told apart and summed up; called on the writer's thread."""
+    """Functions that group and summarise messages. Called on the writer's thread."""
 
     kind: Kind
     summarise: Summarise
 
 
 class LedgerEntry(NamedTuple):
-    """A row of the loss ledger: a `Loss` with its number, which ascends in the order of the decisions."""
+    """Row of the loss ledger: a `Loss` with its number, in the order of the decisions."""
 
     entry: int
     subscription: str
@@ -78,7 +80,7 @@ class LedgerEntry(NamedTuple):
 
 
 class LogInfo(NamedTuple):
-    """A log as committed: positions ``first <= p < next`` are kept, with `bytes` of bodies."""
+    """Committed state of a log: positions ``first <= p < next`` with `bytes` of bodies."""
 
     log: int
     name: str
@@ -88,7 +90,7 @@ class LogInfo(NamedTuple):
 
 
 class CursorInfo(NamedTuple):
-    """A cursor as remembered: `backlog` messages of its log are not acknowledged."""
+    """Cursor with the number of messages that it has not acknowledged (`backlog`)."""
 
     cursor: int
     name: str
@@ -98,7 +100,7 @@ class CursorInfo(NamedTuple):
 
 
 class StoreTotals(NamedTuple):
-    """What a store holds in all, for status pages."""
+    """Totals of a store, for status pages."""
 
     messages: int
     bytes: int
@@ -110,7 +112,7 @@ class StoreTotals(NamedTuple):
 
 
 class StoreInfo(NamedTuple):
-    """What a store holds; for status pages."""
+    """Contents of a store, for status pages."""
 
     epoch: str
     messages: int

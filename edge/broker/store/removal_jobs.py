@@ -1,6 +1,7 @@
-"""What a commit removes from logs: the jobs it gives the medium, and what came of them.
+"""Jobs of a commit that remove messages from logs, and their results.
 
-*Reclaiming* deletes what every cursor has passed, *evicting* gives up the oldest messages, *thinning* sums them up.
+*Reclaiming* deletes messages that every cursor has passed, *evicting* drops the oldest messages, and *thinning*
+summarises them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from edge.broker.store.records import Loss
 
 
 class Reclaim(NamedTuple):
-    """Delete the segments of `log` that end at or below `limit`; `first` is the first position kept so far."""
+    """Job to delete the segments of `log` that end at or below `limit`. `first` is the first position so far."""
 
     log: int
     first: int
@@ -22,7 +23,8 @@ class Reclaim(NamedTuple):
 
 
 class Reclaimed(NamedTuple):
-    """What a `Reclaim` did: `first` is kept now, `bytes` of bodies went; not `finished` when the budget ran out."""
+    """Result of a `Reclaim`: the new `first` position, and the deleted `bytes` of bodies. `finished` is False when the
+    budget of the commit ran out."""
 
     log: int
     first: int
@@ -31,7 +33,7 @@ class Reclaimed(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """Delete the oldest segments of `log`, from `first` on and below `limit`, `bytes` of bodies or a little more."""
+    """Job to delete the oldest segments of `log` between `first` and `limit`: `bytes` of bodies or a little more."""
 
     log: int
     first: int
@@ -41,23 +43,25 @@ class Eviction(NamedTuple):
     now_ns: int
     """UTC."""
     at_most: int | None = None
-    """Bytes of bodies that may go, to the message; None: whole segments go."""
+    """Limit on bytes of bodies, exact to the message; None: delete whole segments."""
 
 
 class Evicted(NamedTuple):
-    """What an `Eviction` did: `first` is kept now, `bytes` of bodies went."""
+    """Result of an `Eviction`: the new `first` position, and the deleted `bytes` of bodies."""
 
     log: int
     first: int
     bytes: int
     losses: Sequence[Loss] = ()
     cut: bool = False
-    """A segment was cut in two, so that one begins where none began."""
+    """True when a segment was split, so that a segment starts at a new position."""
 
 
 class Thinning(NamedTuple):
-    """Free `bytes` of bodies of a log, going on at pass `level` and `position`; `limit` is the first position that must
-    stay as it is, `read_bytes_max` the most that may be read for it."""
+    """Job to free `bytes` of bodies of a log by thinning, continuing at pass `level` and `position`.
+
+    `limit` is the first position that must stay unchanged, and `read_bytes_max` bounds the bytes read.
+    """
 
     log: int
     level: int
@@ -69,22 +73,22 @@ class Thinning(NamedTuple):
     claims: Sequence[Claim]
     now_ns: int
     at_most: int | None = None
-    """As in `Eviction`."""
+    """See `Eviction`."""
     messages_max: int = 1 << 62
-    """Messages that may be read for it, but for the last piece."""
+    """Messages to read at most, except for the last piece."""
 
 
 @dataclass(slots=True)
 class Thinned:
-    """What a `Thinning` did, and where it is to go on; `level` is the number of passes when none is left."""
+    """Result of a `Thinning`, and where it continues. `level` is the number of passes when none is left."""
 
     log: int
     level: int
     position: int
     ended: bool = False
-    """Everything was thinned by every interval."""
+    """True when all passes have thinned everything."""
     freed: int = 0
     read: int = 0
     messages: int = 0
-    """How many were read."""
+    """Number of messages read."""
     losses: list[Loss] = field(default_factory=list)

@@ -97,7 +97,7 @@ class Removals:
         self._logs.move(state, first=evicted.first, size=-evicted.bytes)
         if state.ring is not None:
             self._logs.passed.add(state.log)
-        self._cursors.begin_at(state, state.first)
+        self._cursors.move_all_to(state, state.first)
 
     def _thinned(self, thinned: Thinned) -> None:
         state = self._logs[thinned.log]
@@ -124,4 +124,4 @@ class Removals:
             self._logs.to_reclaim[reclaim.log] = None
             for cursor in self._cursors.in_use(state):
                 if cursor.progress.position > state.next:
-                    self._cursors.set_back(cursor, state.next)
+                    self._cursors.move_back(cursor, state.next)

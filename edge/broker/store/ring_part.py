@@ -1,4 +1,4 @@
-"""The numbers that a group reserves or gives back for logs kept in memory. Messages are never written."""
+"""Numbers that a group reserves or releases for logs kept in memory. Messages are never written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class SequenceGrant(NamedTuple):
-    """Sequences of one address. They may be given out once the group is on disk."""
+    """Reserved sequences of one address. They may be used once the group is on disk."""
 
     logs: tuple[int, ...]
     following: int
@@ -17,10 +17,10 @@ class SequenceGrant(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RingPart:
-    """The part of one group."""
+    """Changes of one group to logs kept in memory."""
 
     number: int = 0
-    """Count of the commits that reserved or gave back numbers, this one included."""
+    """Number of commits that reserved or released numbers, including this one."""
     ends: dict[int, int] = field(default_factory=dict)
     """End of each log in table ``log``: the end of its reserved positions."""
     followings: dict[int, int] = field(default_factory=dict)
@@ -29,11 +29,11 @@ class RingPart:
     """First position from now on of each log without segments."""
     grants: dict[str, SequenceGrant] = field(default_factory=dict)
     released: dict[str, int] = field(default_factory=dict)
-    """Next sequence of each address that gives its reservation back."""
+    """Next sequence of each address that releases its reservation."""
     cut: dict[str, int] = field(default_factory=dict)
     """The same for addresses that still have messages in a ring. Their reservation ends at the next sequence."""
     refused: set[int] = field(default_factory=set)
-    """Logs whose waiting runs get no numbers, as too many addresses have some."""
+    """Logs with waiting runs that get no numbers, because too many addresses have some."""
     left: list[int] = field(default_factory=list)
     """Logs that are no longer kept in memory."""
 

@@ -167,7 +167,7 @@ class MemoryRings:
                     ring.pop()
                 self._shrank(ring, cost, size)
 
-    def give_way(self, ring: MessageRing, size: int, at_most: int | None) -> None:
+    def release_space(self, ring: MessageRing, size: int, at_most: int | None) -> None:
         """Drop the oldest messages: `size` bytes of bodies or a little more, and never more than `at_most`."""
         self._drop(ring, EVICTED, size=size, at_most=at_most)
 

@@ -171,7 +171,7 @@ def _enter_epochs(
     unknown = beside is not None and beside not in known
     starts = {**dict(queries.sequences()), **tables.counters.known} if unknown else {}
     if any(starts.values()):
-        name = epochs.begin(connection, starts, f"{openings.COMPANION} names an opening the store does not know")
+        name = epochs.start_epoch(connection, starts, f"{openings.COMPANION} names an opening the store does not know")
         lineage.reload(side)
         logger.warning("an older copy of this store was put back; new messages are of epoch %s", name)
     try:

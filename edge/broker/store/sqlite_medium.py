@@ -113,7 +113,7 @@ class SqliteMedium:
     # --- commits ----------------------------------------------------------------------------------------------
 
     @property
-    def last_words(self) -> bool:
+    def writes_at_close(self) -> bool:
         return self._meter.untold
 
     def commit(self, group: CommitGroup, finished: Callable[[], None]) -> None:
@@ -216,7 +216,7 @@ class SqliteMedium:
     def begin_epoch(self, starts: Mapping[str, int], why: str) -> None:
         try:
             with contextlib.closing(connect_writer(self.path, self.limits)) as connection:
-                name = epoch_tables.begin(connection, starts, why)
+                name = epoch_tables.start_epoch(connection, starts, why)
             self.epochs.reload(self._side)
         except sqlite3.Error as error:
             raise meaning(error, "beginning a new epoch") from error

@@ -1,4 +1,4 @@
-"""What a store keeps in memory of its medium."""
+"""State of a store in memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from edge.broker.store.logs import LogTable
 
 
 class StoreRows(LogRows, CursorRows, Protocol):
-    """Reads the rows of what is no object."""
+    """Reads rows of logs and cursors that are not in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTables:
-    """Loaded from there when the store is opened; nothing of it grows with the backlog."""
+    """Tables loaded from the medium when the store is opened. Their size does not depend on the backlog."""
 
     gatherer: Gatherer
     logs: LogTable

@@ -1,8 +1,8 @@
-"""The one thread that writes: a commit at a time, in as few statements as a commit can have.
+"""Writing thread: one commit at a time, in as few statements as possible.
 
-Every statement Python's sqlite3 executes gives up the interpreter lock about four times, and taking it back from a busy
-event loop costs up to the switch interval each time. So the usual commit, a few segments and nothing else, is *one*
-statement in autocommit mode (a transaction of its own), and nothing here is done a message at a time.
+Python's sqlite3 releases the interpreter lock about four times for each statement. Taking it back from a busy event
+loop costs up to the switch interval each time. So the usual commit, with only a few segments, is *one* statement in
+autocommit mode, which is its own transaction. No work is done for each message.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ from edge.output.logs import said
 logger = logging.getLogger(__name__)
 
 ROWS_EXACT_MAX: Final = 8
-"""Up to so many rows one statement writes exactly these, above it a power of two of them, and others the rest: a
-statement is prepared once for each number of rows, and kept. For multiples of 16 up to 256 they took 5.5 MB, and take
-0.4."""
+"""Up to this number of rows, one statement writes them all. More rows are split into powers of two. A statement is
+prepared and cached for each number of rows: for all multiples of 16 up to 256 they took 5.5 MB, now 0.4 MB."""
 PARAMETERS_MAX: Final = 256
-"""Bounds a statement's text and the program SQLite makes of it, 100 to 130 bytes a parameter; a commit beyond it has
-more statements."""
+"""Most parameters of one statement, which bounds its compiled program (100 to 130 bytes a parameter). A larger commit
+has more statements."""
 
 _DELETE: Final = """
 DELETE FROM segment WHERE key >= :first AND key < (
@@ -60,7 +59,7 @@ DELETE FROM segment WHERE key >= :first AND key < (
     WHERE until > :limit OR number > :rows OR before >= :bytes)
 RETURNING key + messages, body_bytes
 """
-"""Segments that end at or below ``limit``, from ``first`` on: at most ``rows``, and about ``bytes`` of bodies."""
+"""Deletes segments from ``first`` on that end at or below ``limit``: at most ``rows``, about ``bytes`` of bodies."""
 
 
 _MOVE_ALL: Final = """
@@ -70,7 +69,7 @@ WHERE cursor IN (SELECT value FROM json_each(?2)) AND position < ?1 AND acknowle
 
 
 class BootRow(NamedTuple):
-    """A row of table ``boot``."""
+    """Row of table ``boot``."""
 
     boot: int
     boot_id: str
@@ -78,7 +77,7 @@ class BootRow(NamedTuple):
 
 
 class CommitJob(NamedTuple):
-    """One commit: the group, its segments, and whom to tell (through `StoreWriter`'s post) when it is over."""
+    """One commit: the group, its segments, and a callback for its end (through `StoreWriter`'s post)."""
 
     group: CommitGroup
     segments: Sequence[SegmentRow]
@@ -105,8 +104,8 @@ class StoreWriter:
         self._problems = problems
         self._connection = connection
         self._cursor = connection.cursor()
-        """Of all statements: a connection that makes one for each remembers 200 of them when they are gone, here and
-        there in memory that others gave back."""
+        """Shared by all statements. A connection keeps a weak reference to each cursor it creates, up to 200, which
+        fragments the memory."""
         self._ledger = ledger
         self._post = post
         self._limits = limits
@@ -115,25 +114,25 @@ class StoreWriter:
         """Held from when a job is submitted until its commit is over."""
         self._checkpointer = checkpointer
         self.durations = Durations()
-        """Of every commit, failed ones too: from taking the job to the medium's answer."""
+        """Durations of all commits, including failed ones, until the medium has answered."""
         self._writing = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._writing.start()
 
     def submit(self, job: CommitJob) -> None:
-        """Raises StoreError where the thread has ended: a job that nobody takes would never be over."""
+        """Queue a commit. Raises StoreError when the thread has ended, as the commit would never finish."""
         if not self._writing.is_alive():
             raise StoreError("the thread that commits has ended; start the gateway again")
         self._busy.acquire()
         self._jobs.put(job)
 
     def wait(self) -> None:
-        """Block until the commit that was submitted last is over."""
+        """Block until the last submitted commit is over."""
         with self._busy:
             pass
 
     @property
     def alive(self) -> bool:
-        """False when nothing is committed until the store is opened again: the thread has ended, or the log is full."""
+        """False when no commit can succeed before a restart: the thread has ended, or the log is full."""
         return self._writing.is_alive() and self._checkpointer.refusal is None
 
     @property
@@ -142,7 +141,7 @@ class StoreWriter:
         return self._checkpointer.keeps_log
 
     def finish(self) -> None:
-        """Finish what was submitted, then end the thread and the background checkpoint. Blocks."""
+        """Finish submitted commits, then end the thread and the background checkpoint. Blocks."""
         self._jobs.put(None)
         self._writing.join()
         self._checkpointer.stop()
@@ -155,43 +154,43 @@ class StoreWriter:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             began, changes = time.perf_counter(), self._connection.total_changes
-            job.group.outcome = outcome = self._outcome(job)
+            job.group.outcome = outcome = self._run_commit(job)
             if outcome.error is None:
                 self._problems.solved(COMMITS)
             else:
                 self._problems.report(COMMITS, str(outcome.error))
             self.durations.add(time.perf_counter() - began)
             self._busy.release()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: whoever closes the store takes the outcome
+            with contextlib.suppress(RuntimeError):  # the loop is closed: `close` handles the outcome
                 self._post(job.finished)
             wrote = outcome.error is None and self._connection.total_changes != changes
-            self._look_after_log(job, outcome, wrote=wrote)
-            del job, outcome  # what it wrote is not kept until there is another
+            self._checkpoint_log(job, outcome, wrote=wrote)
+            del job, outcome  # free its memory before the next job arrives
 
-    def _outcome(self, job: CommitJob) -> CommitOutcome:
-        """Every commit ends, or nobody would ever be answered again: what a summary raises, too, fails the commit."""
+    def _run_commit(self, job: CommitJob) -> CommitOutcome:
+        """Commit and return the outcome. Any exception, also of a summary, fails the commit: each one must end."""
         refusal = self._files.check() or self._checkpointer.refusal
         if refusal is not None:
             return CommitOutcome(refusal)
         try:
             return self._commit(job)
         except Exception as error:
-            logger.exception("a commit failed for a reason nobody thought of")
+            logger.exception("commit failed: unexpected error")
             self._roll_back()
             return CommitOutcome(StoreError(f"commit: {said(error)}: see the log"))
 
-    def _look_after_log(self, job: CommitJob, outcome: CommitOutcome, *, wrote: bool) -> None:
-        """Let the log be moved. An error there must not end this thread: no commit would be answered any more."""
+    def _checkpoint_log(self, job: CommitJob, outcome: CommitOutcome, *, wrote: bool) -> None:
+        """Let the checkpointer move the log. An error must not end this thread, as commits would not be answered."""
         try:
             if wrote:
                 self._checkpointer.committed(self._log_bytes(job))
             if isinstance(outcome.error, StoreFull):
                 self._checkpointer.no_room(time.perf_counter())
         except Exception:
-            logger.exception("a checkpoint failed for a reason nobody thought of")
+            logger.exception("checkpoint failed: unexpected error")
 
     def _log_bytes(self, job: CommitJob) -> int:
-        """About how much longer a commit made the write-ahead log."""
+        """Estimate the bytes that a commit added to the write-ahead log."""
         page_bytes = self._limits.page_bytes
         return (1 + sum(2 + len(row.data) // page_bytes for row in job.segments)) * page_bytes
 
@@ -214,7 +213,7 @@ class StoreWriter:
             losses = list(chain(group.losses, *(given.losses for given in group.given_up if given.if_kept)))
             losses += chain.from_iterable(part.losses for part in evicted)
             losses += chain.from_iterable(part.losses for part in thinned)
-            entries = self._enter(losses)
+            entries = self._write_ledger(losses)
             reclaimed = self._reclaim(group.reclaims, group.reclaim_bytes_max)
             execute("COMMIT")
         except (sqlite3.Error, OverflowError) as error:
@@ -224,7 +223,7 @@ class StoreWriter:
         return CommitOutcome(None, reclaimed, evicted, thinned, entries)
 
     def _thin(self, job: CommitJob, thinning: Thinning, evicted: list[Evicted]) -> Thinned:
-        """Thin, and evict what that leaves missing: the address has promised to stay within its quota."""
+        """Thin a log, and evict the rest of the requested bytes, so that the address stays within its quota."""
         if job.summary is None:
             done = Thinned(thinning.log, 0, 0, ended=True)
         else:
@@ -233,8 +232,8 @@ class StoreWriter:
             evicted.append(evict(self._connection, rest_of(thinning, done)))
         return done
 
-    def _enter(self, losses: Sequence[Loss]) -> Entries:
-        """Write losses into the ledger, in the transaction that removes the messages."""
+    def _write_ledger(self, losses: Sequence[Loss]) -> Entries:
+        """Write losses to the ledger, in the transaction that removes the messages."""
         if not losses:
             return Entries()
         entries, execute = self._ledger.entries(losses), self._cursor.execute
@@ -274,14 +273,14 @@ class StoreWriter:
 
 
 def _statements(job: CommitJob) -> list[tuple[str, Sequence[Any]]]:
-    """(text, parameters) of everything but deleting segments."""
+    """Return (text, parameters) of all statements except those that delete segments."""
     group = job.group
     statements: list[tuple[str, Sequence[Any]]] = []
     if job.boot is not None:
         statements += _inserts(_BOOT, [job.boot])
     statements += _inserts(_SEGMENT, job.segments)
     statements += (("DELETE FROM cursor WHERE cursor = ?", (cursor,)) for cursor in sorted(group.dropped))
-    # a name is free before another log takes it: rows may come in any order
+    # release names before other logs take them: rows may come in any order
     statements += (("UPDATE log SET name = ? WHERE log = ?", (free_name(log), log)) for log in sorted(group.freed))
     statements += _inserts(_LOG, group.log_rows)
     firsts = group.ring.firsts if group.ring is not None else {}
@@ -298,12 +297,14 @@ def _statements(job: CommitJob) -> list[tuple[str, Sequence[Any]]]:
 
 
 class _InsertTable(NamedTuple):
+    """Table with the columns and the conflict clause of its inserts."""
+
     name: str
     columns: tuple[str, ...]
     on_conflict: str = ""
 
 
-# Columns are named, so that a newer schema may have added some (with defaults) and this program still writes.
+# Columns are named, so that this program can write to a newer schema with added columns that have defaults.
 _BOOT: Final = _InsertTable("boot", BootRow._fields, "ON CONFLICT DO NOTHING")
 _SEGMENT: Final = _InsertTable("segment", SegmentRow._fields)
 _LOG: Final = _InsertTable(
@@ -332,7 +333,7 @@ def _inserts(table: _InsertTable, rows: Sequence[Sequence[Any]]) -> Iterator[tup
 
 
 def _power_of_two(number: int) -> int:
-    """The largest that is not above it."""
+    """Return the largest power of two that is not above `number`."""
     return 1 << number.bit_length() - 1
 
 

@@ -220,7 +220,7 @@ class Rebuilding:
         self._report.epoch = kept or uuid.uuid4().hex
         out.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (self._report.epoch,))
         if self._report.new_epoch and kept is not None:
-            self._report.epoch = epochs.begin(out, counters, DAMAGED)
+            self._report.epoch = epochs.start_epoch(out, counters, DAMAGED)
 
     def _ledger(self, out: sqlite3.Connection, logs: dict[int, FoundLog], counters: dict[str, int]) -> None:
         """Enter what is missing for every group that waited for it."""
