@@ -146,7 +146,7 @@ class _Tally:
 
     def say_total(self) -> None:
         """Print how many events were shown, to stderr."""
-        dropped = f", {self._dropped:,} not shown: there were more than the trace takes" if self._dropped else ""
+        dropped = f", {self._dropped:,} not shown: more than the trace can keep" if self._dropped else ""
         say(f"{counted(self._shown, 'event')} shown{dropped}", err=True)
 
     def _say_begin(self, event: TraceEvent) -> None:

@@ -1,1 +1,1 @@
-"""Packet trace: what connections send and get, and what becomes of it."""
+"""Packet trace: packets of connections in both directions, and the outcomes of their messages."""

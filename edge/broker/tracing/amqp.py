@@ -1,4 +1,4 @@
-"""AMQP 1.0 frames in words: performatives and SASL without message bodies and without what proves who the client is."""
+"""AMQP 1.0 frames in words: performatives and SASL, without message bodies and credentials."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SASL_CODES: Final = ("ok", "auth: credentials refused", "sys: error", "sys-perm
 _TRY_LATER: Final = 4
 _FRAME_MIN: Final = 8
 _FRAME_MAX: Final = 1 << 26
-"""Frames beyond it are none: the gateway takes 64 KiB, the hub some MiB."""
+"""Larger frames are invalid: the gateway takes 64 KiB, the hub some MiB."""
 
 
 class AmqpDissector:
@@ -38,23 +38,24 @@ class AmqpDissector:
     def __init__(
         self, client: str = "", user: str = "", *, began: bool = False, only: Sequence[str] = ("", "")
     ) -> None:
-        """`began`: the connection is open already, and the first bytes may be amid a frame. `only`: address of the only
-        link that the client sends on, and of the only one that it receives on; empty where it has more or none."""
+        """`began`: the connection is open already, and the first bytes may be inside a frame. `only`: address of the
+        only link that the client sends on, and of the only one that it receives on; empty where it has several or
+        none."""
         self.client = client
         self.user = user
         self.known = began
         self.protocol = "AMQP 1.0"
         self._streams = {IN: IncompleteBytes(), OUT: IncompleteBytes()}
         self._in_step = {IN: not began, OUT: not began}
-        """The next byte begins a frame."""
+        """True when the next byte begins a frame."""
         self._only = {IN: only[0], OUT: only[1]}
         self._links: dict[str, RecentAddresses[tuple[int, int]]] = {IN: RecentAddresses(), OUT: RecentAddresses()}
-        """Addresses of links by channel and handle of who attached in this direction."""
+        """Addresses of links by channel and handle of the peer that attached in this direction."""
         self._names: RecentAddresses[tuple[str, bool]] = RecentAddresses()
         """Addresses by link name, and whether the client sends on it."""
         self._deliveries: dict[str, RecentAddresses[tuple[int, int]]] = {IN: RecentAddresses(), OUT: RecentAddresses()}
         self._more: dict[str, RecentAddresses[tuple[int, int]]] = {IN: RecentAddresses(), OUT: RecentAddresses()}
-        """Links with a message under way of which more frames come."""
+        """Links with an incomplete message that continues in further frames."""
 
     def read(self, direction: str, data: bytes, wanted: Wanted) -> Iterator[DissectedPacket | None]:
         stream = self._streams[direction]
@@ -98,7 +99,7 @@ class AmqpDissector:
             descriptor, fields, used = _described(frame)
             found = self._performative(direction, channel, descriptor, fields, size - (body - pos) - used)
         except (DecodeError, TypeError, ValueError, IndexError) as error:
-            words = str(error) if isinstance(error, DecodeError) else "its fields are not what they should be"
+            words = str(error) if isinstance(error, DecodeError) else "its fields have wrong types"
             found = DissectedPacket(name="frame", text=f"cannot be read: {words}", always=True)
         found.bytes = size
         found.channel = channel or None
@@ -154,16 +155,16 @@ class AmqpDissector:
         return DissectedPacket(name=name, text="elided", always=True)
 
     def _open(self, direction: str, name: str, fields: list[Any]) -> DissectedPacket:
-        says = [f"container {fields[0]}"]
+        parts = [f"container {fields[0]}"]
         if direction == IN:
             self.client, self.known = str(fields[0] or ""), True
         if fields[1] is not None:
-            says.append(f"host {fields[1]}")
+            parts.append(f"host {fields[1]}")
         if fields[2] is not None:
-            says.append(f"max frame {fields[2]} B")
+            parts.append(f"max frame {fields[2]} B")
         if fields[4]:
-            says.append(f"idle timeout {fields[4]} ms")
-        return DissectedPacket(name=name, text=", ".join(says), always=True)
+            parts.append(f"idle timeout {fields[4]} ms")
+        return DissectedPacket(name=name, text=", ".join(parts), always=True)
 
     def _attach(self, direction: str, channel: int, name: str, fields: list[Any]) -> DissectedPacket:
         receives = bool(fields[2])
@@ -176,14 +177,14 @@ class AmqpDissector:
         address = address or named
         self._names.put((str(fields[0]), client_sends), address)
         self._links[direction].put((channel, fields[1]), address)
-        says = [f"link {fields[0]}", "receives" if receives else "sends"]
+        parts = [f"link {fields[0]}", "receives" if receives else "sends"]
         if refused:
-            says.append("refused: a detach with the reason follows")
+            parts.append("refused: a detach with the reason follows")
         settles = {0: "unsettled", 1: "settled"}.get(fields[3]) if fields[3] is not None else None
         if settles:
-            says.append(f"sends {settles}")
+            parts.append(f"sends {settles}")
         return DissectedPacket(
-            name=name, address=address, addresses=_one(address), flags=(f"h={fields[1]}",), text=", ".join(says),
+            name=name, address=address, addresses=_one(address), flags=(f"h={fields[1]}",), text=", ".join(parts),
             always=True,
         )  # fmt: skip
 
@@ -191,11 +192,11 @@ class AmqpDissector:
         if fields[4] is None:
             return DissectedPacket(name=name, text=f"session window {fields[1]}")
         address = self._link_address(direction, channel, fields[4], to_sender=True)
-        says = [f"credit {fields[6] or 0}"]
+        parts = [f"credit {fields[6] or 0}"]
         if fields[8]:
-            says.append("drain")
+            parts.append("drain")
         return DissectedPacket(
-            name=name, address=address, addresses=_one(address), flags=(f"h={fields[4]}",), text=", ".join(says)
+            name=name, address=address, addresses=_one(address), flags=(f"h={fields[4]}",), text=", ".join(parts)
         )
 
     def _transfer(self, direction: str, channel: int, name: str, fields: list[Any], payload: int) -> DissectedPacket:
@@ -232,8 +233,8 @@ class AmqpDissector:
         return found
 
     def _link_address(self, direction: str, channel: int, handle: int, *, to_sender: bool) -> str:
-        """Address of a link by the handle of who writes; of a connection that was open before the trace began, that of
-        its only link. `to_sender`: who writes receives on it, if it grants credit."""
+        """Return the address of a link by the handle of the writer. For a connection that was open before the trace, it
+        is that of its only link. `to_sender`: the writer receives on the link, for example when it grants credit."""
         known = self._links[direction].get((channel, handle))
         if known:
             return known
@@ -271,7 +272,7 @@ def _with_error(found: DissectedPacket, error: Any) -> DissectedPacket:
 
 
 def _user_of(mechanism: str, response: Any) -> str:
-    """The name a client logs in by, from the first response of mechanisms that say it in the clear."""
+    """Return the user name in the first response of mechanisms that send it in the clear."""
     if not isinstance(response, bytes):
         return ""
     if mechanism == "PLAIN":
@@ -284,13 +285,13 @@ def _user_of(mechanism: str, response: Any) -> str:
 
 
 def _performative(data: bytes, pos: int) -> int:
-    """Code of a frame's performative in its usual encoding; 0 for others."""
+    """Return the code of a frame's performative in its usual encoding; 0 for others."""
     body = pos + 4 * data[pos + 4]
     return data[body + 2] if data[body : body + 2] == b"\x00\x53" and body + 2 < len(data) else 0
 
 
 def _first_frame(data: bytes) -> int:
-    """Return the offset of the first frame in bytes that may begin inside one; their length where none begins."""
+    """Return the offset of the first frame in bytes that may begin inside one; their length if none begins."""
     at = data.find(b"\x02\x00", 4)
     while at >= 0:
         if _begins_frames(data, at - 4):
@@ -300,7 +301,8 @@ def _first_frame(data: bytes) -> int:
 
 
 def _begins_frames(data: bytes, pos: int) -> bool:
-    """Frames follow each other from here on: three of them, or all there are. By chance none do."""
+    """Return True when frames follow each other from here on: three of them, or all there are. This does not happen by
+    chance."""
     for _ in range(3):
         if len(data) - pos < _FRAME_MIN:
             break

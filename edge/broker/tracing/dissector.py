@@ -12,7 +12,7 @@ from edge.broker.tracing.limits import TRACE_ADDRESSES_KEPT_MAX
 K = TypeVar("K")
 
 Wanted = Callable[[], bool]
-"""There is room for another event: a packet is to be read. Else it is only counted."""
+"""Returns True when there is room for another event. Otherwise a packet is only counted."""
 
 
 class DissectedPacket(msgspec.Struct, kw_only=True):
@@ -24,7 +24,7 @@ class DissectedPacket(msgspec.Struct, kw_only=True):
     channel: int | None = None
     address: str = ""
     addresses: tuple[str, ...] = ()
-    """Addresses or filters that it is about, by which a trace selects."""
+    """Addresses or filters of the packet, by which a trace selects."""
     flags: tuple[str, ...] = ()
     bytes: int | None = None
     payload_bytes: int | None = None
@@ -32,48 +32,48 @@ class DissectedPacket(msgspec.Struct, kw_only=True):
     reason: str = ""
     text: str = ""
     always: bool = False
-    """Show the packet whatever addresses the trace selects: it begins or ends something."""
+    """Show the packet for any selection of addresses: it starts or ends something."""
     refuses_login: bool = False
-    """The credentials of the client are refused."""
+    """True when it refuses the credentials of the client."""
     too_busy: bool = False
-    """The credentials are not checked now, as the gateway is busy."""
+    """True when the gateway is too busy to check the credentials now."""
     goodbye: bool = False
-    """The packet ends the connection."""
+    """True when the packet ends the connection."""
 
 
 class Dissector(Protocol):
-    """Reads the bytes of one connection in both directions, and takes part in nothing."""
+    """Reads the bytes of one connection in both directions, without any influence on it."""
 
     protocol: str
-    """In words, with the version once it is known."""
+    """Name of the protocol, with the version once it is known."""
     client: str
     user: str
     known: bool
-    """The client has identified itself."""
+    """True once the client has identified itself."""
 
     def read(self, direction: str, data: bytes, wanted: Wanted) -> Iterator[DissectedPacket | None]:
-        """Yield the packets that begin in these bytes, None for one that was only counted."""
+        """Yield the packets that begin in these bytes, and None for one that was only counted."""
         ...
 
     def why_ended(self, event: Any) -> str:
-        """Return why the connection ends by this event of its machine; empty: the event is another one, or says not."""
+        """Return the reason if this event of the machine ends the connection with one; otherwise empty."""
         ...
 
 
 class IncompleteBytes:
-    """Track the bytes of one direction: those of a packet that is not complete yet."""
+    """Bytes of one direction that belong to an incomplete packet."""
 
     __slots__ = ("lost", "rest", "skip")
 
     def __init__(self, rest: bytes = b"") -> None:
         self.rest = rest
         self.skip = 0
-        """Bytes of the last packet that are still to come and are not looked at."""
+        """Bytes of the last packet that are still to come and are not read."""
         self.lost = False
-        """The bytes are not packets."""
+        """True when the bytes are not packets."""
 
     def take(self, data: bytes) -> bytes:
-        """Return what is to be read now."""
+        """Return the bytes to read now."""
         if self.skip:
             skipped = min(self.skip, len(data))
             self.skip -= skipped
@@ -83,7 +83,7 @@ class IncompleteBytes:
         return data
 
     def keep(self, data: bytes, pos: int) -> None:
-        """Keep what is left from `pos` on, which may be behind the end."""
+        """Keep the bytes from `pos` on, which may be behind the end."""
         if pos > len(data):
             self.skip = pos - len(data)
         else:
@@ -91,7 +91,7 @@ class IncompleteBytes:
 
 
 class RecentAddresses(Generic[K]):
-    """The address of what later lines are about; the oldest are forgotten."""
+    """Addresses that later lines refer to; the oldest are forgotten."""
 
     __slots__ = ("_known",)
 
@@ -105,7 +105,7 @@ class RecentAddresses(Generic[K]):
         self._known[key] = address
 
     def get(self, key: K) -> str:
-        """Return the address; empty where it is not known."""
+        """Return the address; empty if unknown."""
         return self._known.get(key, "")
 
     def pop(self, key: K) -> str:

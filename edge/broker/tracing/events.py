@@ -1,7 +1,7 @@
-"""One event of a trace, and the line a person reads of it.
+"""Events of a trace, and their lines for people.
 
-`waypost edge trace` and the log of ``-vv`` have their lines from `line_of`; the gateway sends events as JSON, one a
-line. This module knows no connection and no protocol.
+`line_of` writes the lines of `waypost edge trace` and of the log of ``-vv``. The gateway sends events as JSON, one in
+each line. This module knows no connection and no protocol.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ARROWS: Final = {
 }
 """Sign by (kind, direction); arrows as seen from the gateway."""
 
-LEGEND: Final = "<- from the client, -> to it, == what became of it, -- connection, <> HTTP"
+LEGEND: Final = "<- from the client, -> to the client, == outcome, -- connection, <> HTTP"
 
 
 class TraceEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -39,12 +39,12 @@ class TraceEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     `kind`      packet, outcome, connection, request, dropped, started (the first of each trace) or ended (the last,
                 where the gateway ends it for its age).
-    `name`      packet, performative or HTTP method in the words of its standard; else what happened.
-    `id`        MQTT packet identifier, AMQP delivery-id; `last_id` where the line is about several.
+    `name`      packet, performative or HTTP method in the words of its standard; otherwise what happened.
+    `id`        MQTT packet identifier, AMQP delivery-id; `last_id` in a line for several.
     `bytes`     of the whole packet or frame; `payload_bytes` of the message within, which is never shown.
     `code`      MQTT reason code or HTTP status; `reason` its name, or the AMQP error condition.
-    `sequence`  first sequence that a stored message got in (`epoch`, `address`); `last_sequence` the last one.
-    `count`     messages that an outcome is about; events that a drop is about.
+    `sequence`  first sequence of stored messages in (`epoch`, `address`); `last_sequence` the last one.
+    `count`     number of messages of an outcome, or of dropped events.
     """
 
     time: str = ""
@@ -82,12 +82,12 @@ def utc(now_ns: int) -> str:
 
 
 def line_of(event: TraceEvent) -> str:
-    """Return the one line that a person reads of an event."""
-    return " ".join(filter(None, (_clock(event), _arrow(event), _who(event), _what(event))))
+    """Return the line of an event for people."""
+    return " ".join(filter(None, (_clock(event), _arrow(event), _client(event), _details(event))))
 
 
 def folded(event: TraceEvent, columns: int) -> str:
-    """Return the same for a terminal: what does not fit in a line goes on below, behind the time and the arrow."""
+    """Return the line for a terminal: the rest of a long one is below, indented behind the time and the arrow."""
     wrapped = textwrap.wrap(
         line_of(event), max(columns, 40), subsequent_indent=" " * 17, break_long_words=False, break_on_hyphens=False
     )
@@ -102,7 +102,7 @@ def _arrow(event: TraceEvent) -> str:
     return ARROWS.get((event.kind, event.direction), "--")
 
 
-def _who(event: TraceEvent) -> str:
+def _client(event: TraceEvent) -> str:
     if event.kind in ("dropped", "started", "ended"):
         return ""
     client = short(event.client or event.user or "-")
@@ -110,14 +110,14 @@ def _who(event: TraceEvent) -> str:
 
 
 def short(text: str) -> str:
-    """A text of a peer in one line, and not longer than anybody reads."""
+    """Return a text of a peer in one line, shortened."""
     shown = one_line(text)
     return shown if len(shown) <= TRACE_TEXT_CHARACTERS_MAX else shown[: TRACE_TEXT_CHARACTERS_MAX - 1] + "…"
 
 
-def _what(event: TraceEvent) -> str:
+def _details(event: TraceEvent) -> str:
     if event.kind == "dropped":
-        return f"{counted(event.count or 0, 'event')} not shown: there were more than the trace takes"
+        return f"{counted(event.count or 0, 'event')} not shown: more than the trace can keep"
     head = " ".join(filter(None, (event.name, _ids(event), short(event.address), *event.flags, _sizes(event))))
     reason, text = _reason(event), short(event.text)
     if event.kind == "outcome":

@@ -1,4 +1,4 @@
-"""MQTT packets in words: what each says, without payload and without what proves who the client is."""
+"""MQTT packets in words, without payloads and credentials."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class MqttDissector:
     """`edge.broker.tracing.dissector.Dissector` of MQTT 3.1, 3.1.1 and 5."""
 
     def __init__(self, version: int = 0, client: str = "", user: str = "", pending: bytes = b"") -> None:
-        """`version`: protocol level of a connection that is open already, 0 for a new one; `pending`: what its machine
-        has of a packet that is not complete."""
+        """`version`: protocol level of an open connection, 0 for a new one. `pending`: bytes of an incomplete packet in
+        its machine."""
         self.client = client
         self.user = user
         self.known = bool(version)
@@ -104,7 +104,7 @@ class MqttDissector:
         return event.reason if isinstance(event, DisconnectedEvent) else ""
 
     def address_of(self, packet_id: int) -> str:
-        """Return the topic name of a message of the client that has not been answered."""
+        """Return the topic name of an unanswered message of the client."""
         return self._published[IN].get(packet_id)
 
     def _packet(self, direction: str, data: bytes, pos: int, body: int, stop: int) -> DissectedPacket:
@@ -113,7 +113,7 @@ class MqttDissector:
             if first >> 4 == T.PUBLISH:
                 found = self._publish(direction, first, data, body, stop)
             elif stop > len(data):
-                found = DissectedPacket(name=_name(first), text="larger than a trace reads", always=True)
+                found = DissectedPacket(name=_name(first), text="too large for the trace", always=True)
             else:
                 found = self._other(direction, packets.decode(first, data[body:stop], self._version))
         except RemoteError as error:
@@ -146,7 +146,7 @@ class MqttDissector:
             addresses=(topic,),
             flags=tuple(flags),
             payload_bytes=stop - reader.pos,
-            text=_said(properties),
+            text=_describe(properties),
         )
 
     def _other(self, direction: str, packet: Any) -> DissectedPacket:
@@ -176,23 +176,23 @@ class MqttDissector:
         self._version, self.client, self.user = packet.version, packet.client_id, packet.username or ""
         self.known = True
         self.protocol = _VERSIONS[packet.version]
-        says = [
+        parts = [
             self.protocol + (" bridge" if packet.bridge else ""),
             "clean start" if packet.clean_start and packet.version == 5 else "clean session",
             f"keep alive {packet.keep_alive_s} s",
         ]
         if not packet.clean_start:
-            says[1] = "resumes its session"
+            parts[1] = "resumes its session"
         if packet.username is not None:
-            says.append(f"user {packet.username}")
-        says.append("with a password" if packet.password is not None else "no password")
+            parts.append(f"user {packet.username}")
+        parts.append("with a password" if packet.password is not None else "no password")
         will = packet.will
         if will is not None:
             retain = " retain" if will.retain else ""
-            says.append(f"will to {will.topic} q{will.qos}{retain} {len(will.payload)} B")
-        if extra := _said(packet.properties):
-            says.append(extra)
-        return DissectedPacket(name=f"CONNECT {PROTOCOL_NAMES[packet.version]}", text=", ".join(says), always=True)
+            parts.append(f"will to {will.topic} q{will.qos}{retain} {len(will.payload)} B")
+        if extra := _describe(packet.properties):
+            parts.append(extra)
+        return DissectedPacket(name=f"CONNECT {PROTOCOL_NAMES[packet.version]}", text=", ".join(parts), always=True)
 
     def _connack(self, packet: packets.ConnAck) -> DissectedPacket:
         assigned = packet.properties.assigned_client_identifier
@@ -202,14 +202,14 @@ class MqttDissector:
         if self._version < 5:
             code = connack_return_code(packet.reason) or 0
             reason = _RETURN_CODES[code]
-        says = ["session present"] if packet.session_present else []
-        if extra := _said(packet.properties):
-            says.append(extra)
+        parts = ["session present"] if packet.session_present else []
+        if extra := _describe(packet.properties):
+            parts.append(extra)
         return DissectedPacket(
             name="CONNACK",
             code=code,
             reason=reason,
-            text=", ".join(says),
+            text=", ".join(parts),
             always=True,
             refuses_login=packet.reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD,
             too_busy=packet.reason is ReasonCode.SERVER_BUSY or (self._version < 5 and code == _UNAVAILABLE),
@@ -233,21 +233,21 @@ class MqttDissector:
             id=packet.packet_id,
             address=address,
             addresses=tuple(filters),
-            text=_said(packet.properties),
+            text=_describe(packet.properties),
         )
 
     def _answered(self, packet: Any) -> DissectedPacket:
         kind: PacketType = packet.kind
         codes = packet.codes[:TRACE_FILTERS_SHOWN_MAX]
         left = len(packet.codes) - len(codes)
-        says = [_granted(code) if kind is T.SUBACK else f"0x{code:02X} {named(ReasonCode(code))}" for code in codes]
+        parts = [_granted(code) if kind is T.SUBACK else f"0x{code:02X} {named(ReasonCode(code))}" for code in codes]
         if left > 0:
-            says.append(f"{left} more")
-        if extra := _said(packet.properties):
-            says.append(extra)
+            parts.append(f"{left} more")
+        if extra := _describe(packet.properties):
+            parts.append(extra)
         failed = next((code for code in packet.codes if code >= 0x80), None)
         asked = self._asked.pop(packet.packet_id)
-        found = DissectedPacket(name=kind.name, id=packet.packet_id, address=asked, text=", ".join(says), always=True)
+        found = DissectedPacket(name=kind.name, id=packet.packet_id, address=asked, text=", ".join(parts), always=True)
         if failed is not None:
             found.code, found.reason = failed, "failure" if self._version < 5 else named(ReasonCode(failed))
         return found
@@ -255,12 +255,12 @@ class MqttDissector:
     def _with_reason(self, found: DissectedPacket, packet: Any) -> DissectedPacket:
         if self._version == 5:
             found.code, found.reason = int(packet.reason), _named_for(packet)
-            found.text = _said(packet.properties)
+            found.text = _describe(packet.properties)
         return found
 
 
 def named(reason: ReasonCode) -> str:
-    """The name of a reason code as the standard writes it: ``Not authorized``."""
+    """Return the name of a reason code as in the standard: ``Not authorized``."""
     return reason.words.capitalize().replace(" qos", " QoS").replace("Qos", "QoS")
 
 
@@ -282,23 +282,23 @@ def _options(request: Any) -> str:
     return options + (f" retain-handling={request.retain_handling}" if request.retain_handling else "")
 
 
-def _said(properties: Properties | None) -> str:
+def _describe(properties: Properties | None) -> str:
     """Return properties in words, without a customer's data."""
     if properties is None:
         return ""
-    says = []
+    parts = []
     for name, words in _PROPERTIES.items():
         value = getattr(properties, name)
         if value is not None:
-            says.append(words.format(value))
+            parts.append(words.format(value))
     if properties.subscription_identifier:
-        says.append("subscription " + ",".join(map(str, properties.subscription_identifier)))
+        parts.append("subscription " + ",".join(map(str, properties.subscription_identifier)))
     for name, words in _ELIDED.items():
         value = getattr(properties, name)
         if value:
             count = len(value) if name == "user_property" else 0
-            says.append(counted(count, "user property", "user properties") if count else words)
-    return ", ".join(says)
+            parts.append(counted(count, "user property", "user properties") if count else words)
+    return ", ".join(parts)
 
 
 def _name(first: int) -> str:

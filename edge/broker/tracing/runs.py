@@ -1,4 +1,4 @@
-"""Follow published messages: where the routes send them, and which sequences the commit gives them."""
+"""Published messages until their commit: their destinations and their sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Report = Callable[..., None]
 
 
 class TracedRun:
-    """A run that a traced connection has published."""
+    """Run published by a traced connection."""
 
     __slots__ = ("destination", "ids", "refused", "report", "run")
 
@@ -35,7 +35,7 @@ class TracedRuns:
         self._routers: list[TracedRouter] = []
 
     def begin(self, router: TracedRouter, run: Run, ids: Sequence[int], report: Report) -> TracedRun:
-        """A run is about to be published. `ids`: packet identifiers, empty where there are none."""
+        """Note a run that is about to be published. `ids` are its packet identifiers, if it has any."""
         if not any(router is each for each in self._routers):
             self._routers.append(router)
             router.commit_listeners.add(self._committed)
@@ -45,7 +45,7 @@ class TracedRuns:
         return waiting
 
     def routed(self, waiting: TracedRun, destination: Destination) -> None:
-        """Note where a published run went; report it where no commit follows."""
+        """Note the destination of a published run; report it if no commit follows."""
         if waiting.refused:
             self._forget(waiting)
         elif destination.log is not None and not destination.in_memory:
@@ -55,7 +55,7 @@ class TracedRuns:
             _report(waiting, _unstored(destination, waiting.run), destination)
 
     def refused(self, report: Report, ids: Sequence[int], address: str) -> None:
-        """Messages of a connection were refused: nothing else becomes of them. Without `ids`: those to `address`."""
+        """Forget refused messages of a connection, which have no other outcome. Without `ids`: those to `address`."""
         for waiting in list(self._waiting.values()):
             if waiting.report != report:
                 continue
@@ -65,7 +65,7 @@ class TracedRuns:
                     self._forget(waiting)
 
     def close(self) -> None:
-        """The last trace has ended."""
+        """Stop, after the end of the last trace."""
         for router in self._routers:
             router.commit_listeners.remove(self._committed)
         self._routers.clear()
@@ -86,12 +86,12 @@ class TracedRuns:
 
 
 def _unstored(destination: Destination, run: Run) -> str:
-    """Return in words what happens to messages that no log on disk keeps."""
+    """Return the outcome of messages that are not stored on disk, in words."""
     retained = " but retained" if run.flags & RETAIN else ""
     if destination.in_memory:
         return "kept in memory"
     if destination.kind == "anycast":
-        return "handed to a consumer; its answer decides" if destination.live else "waits for a consumer"
+        return "delivered to a consumer; its answer decides" if destination.live else "waits for a consumer"
     if not destination.live:
         return f"no subscriber: discarded{retained}"
     return "not stored" + (" (no durable subscription or forwarder keeps it)" if destination.kind == "topic" else "")

@@ -1,8 +1,7 @@
-"""Wrapper around the machine of a traced connection: it reads along and changes nothing.
+"""Wrapper around the machine of a traced connection, which reads its bytes and changes nothing.
 
 A tap obeys the contract of connections by forwarding every call, and has a dissector read the bytes of both directions.
-The session reports to it what happens to messages. An exception in a dissector ends the trace of the connection, and
-nothing else.
+The session reports the outcomes of messages to it. An exception in a dissector ends only the trace of the connection.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ log = logging.getLogger(__name__)
 
 
 class TraceContext(Protocol):
-    """The tracer, as a tap needs it."""
+    """Tracer, as a tap needs it."""
 
     runs: TracedRuns
 
     def utc(self) -> str:
-        """The time in words."""
+        """Return the time in words."""
         ...
 
     def identified(self, tap: Tap) -> None:
-        """The client has identified itself."""
+        """Note that the client has identified itself."""
         ...
 
     def ended(self, tap: Tap) -> None:
-        """The connection is over."""
+        """Note that the connection is over."""
         ...
 
     def why_refused(self, user: str, host: str, *, busy: bool) -> str:
-        """Return why credentials of this user are refused, or (`busy`) not looked at; empty where it is not known."""
+        """Return why credentials of this user are refused, or not checked (`busy`); empty if unknown."""
         ...
 
 
@@ -55,11 +54,11 @@ class Tap:
     def __init__(
         self, machine: ConnectionMachine, dissector: Dissector, context: TraceContext, identity: str = ""
     ) -> None:
-        """`identity`: the name in the client's verified certificate."""
+        """`identity` is the name in the client's verified certificate."""
         self.machine = machine
         self.watches: tuple[TraceWatch, ...] = ()
         self.driver: ConnectionDriver | None = None
-        """None before its transport is there, and once it is lost."""
+        """None before the transport is connected, and after it is lost."""
         self._dissector: Dissector | None = dissector
         self._context = context
         self._remote = ""
@@ -147,7 +146,7 @@ class Tap:
             event.name, event.code, event.reason = "PUBLISH", int(REASONS[why]), named(REASONS[why])
             address = address or (dissector.address_of(ids[0]) if ids else "")
             if dissector.protocol != "MQTT 5" and ids:
-                event.text = f"{dissector.protocol} has no answer that says so: the connection is closed"
+                event.text = f"{dissector.protocol} cannot report a refusal: the connection is closed"
         if why is Refusal.NOT_AUTHORIZED:
             event.text = ", ".join(
                 filter(None, (f"{self._names[1] or 'the client'} has no right to send to it", event.text))
@@ -155,21 +154,21 @@ class Tap:
         event.address = address
         self.report(event, (address,) if address else ())
 
-    # --- of the tracer ----------------------------------------------------------------------------------------
+    # --- from the tracer --------------------------------------------------------------------------------------
 
     @property
     def names(self) -> TraceNames:
-        """Return the names of the client that are known."""
+        """Names of the client that are known."""
         client, user = self._names
         return TraceNames(client, user, self._identity, self._remote)
 
     @property
     def known(self) -> bool:
-        """The client has identified itself."""
+        """True once the client has identified itself."""
         return self._known
 
     def opened(self, driver: ConnectionDriver) -> None:
-        """The transport is there."""
+        """Report that the transport is connected."""
         self.driver = driver
         self._remote, self._identity = driver.peername, driver.identity or ""
         secured = driver.cipher
@@ -178,7 +177,7 @@ class Tap:
         self.report(TraceEvent(kind="connection", name="accepted", text=f"{self._protocol}{tls}{shown}"))
 
     def joined(self, driver: ConnectionDriver) -> None:
-        """The trace begins while the connection is open."""
+        """Report a connection that was open before the trace."""
         self.driver = driver
         self._remote = driver.peername
         user = f", user {self._names[1]}" if self._names[1] else ""
@@ -192,8 +191,8 @@ class Tap:
             self._offer(event, addresses, always=always)
 
     def report(self, event: TraceEvent, addresses: Sequence[str] = (), *, always: bool | None = None) -> None:
-        """Show an event of this connection. `always`: whatever addresses a trace is about; None: of steps of a
-        connection only."""
+        """Show an event of this connection. `always`: for any selection of addresses; None: only for steps of a
+        connection."""
         event.time = self._context.utc()
         event.remote, event.protocol = self._remote, self._protocol
         event.client, event.user = self._names
@@ -228,8 +227,8 @@ class Tap:
                     self._show(direction, packet, dissector)
         except Exception as error:
             self._dissector = None
-            log.exception("%s: the trace cannot read on", self._remote)
-            self.report(TraceEvent(kind="connection", name="not traced any more", text=said(error)))
+            log.exception("%s: the trace of this connection failed", self._remote)
+            self.report(TraceEvent(kind="connection", name="trace ended", text=said(error)))
 
     def _show(self, direction: str, packet: DissectedPacket, dissector: Dissector) -> None:
         self._names, self._protocol = (dissector.client, dissector.user), dissector.protocol
@@ -259,7 +258,7 @@ class Tap:
             self._identify(dissector)
 
     def _identify(self, dissector: Dissector) -> None:
-        """Find out who the client is: by what it says, or by its session where that was before the trace."""
+        """Identify the client: by its packets, or by its session if it connected before the trace."""
         owner = as_traceable(self.driver.owner if self.driver is not None else None)
         if not dissector.known and owner is not None and owner.trace_names[0]:
             self._names = dissector.client, dissector.user = owner.trace_names
@@ -269,14 +268,14 @@ class Tap:
             self._context.identified(self)
 
     def _look(self, events: Sequence[Any]) -> Sequence[Any]:
-        """Note why the connection ends, where the machine says so."""
+        """Note the reason of an event that ends the connection."""
         if self._dissector is not None:
             for event in events:
                 self._reason = self._dissector.why_ended(event) or self._reason
         return events
 
     def _ids_of(self, tokens: Sequence[int]) -> Sequence[int]:
-        """DissectedPacket identifiers; the numbers of AMQP deliveries are of one link, and no delivery-ids."""
+        """Return packet identifiers; none for AMQP, as its tokens are numbers of one link, not delivery-ids."""
         if not isinstance(self._dissector, MqttDissector):
             return ()
         return [token & QOS_2 - 1 for token in tokens]

@@ -1,8 +1,8 @@
-"""The tracer of one process: who traces, and which connections have a tap for it.
+"""Tracer of one process: the present traces, and the connections that have a tap for them.
 
-Without a trace it costs a new connection one test and an open one nothing. A trace puts a tap around each connection
-that it is about, and around each new one until its client has identified itself. A connection with a tap is
-read by its protocol machine alone: the fast path is off for it. When the last trace of a connection ends its tap goes.
+Without a trace a new connection costs one test, and an open one nothing. A trace puts a tap around each selected
+connection, and around each new one until its client has identified itself. The fast path is off for a connection with a
+tap: its protocol machine reads all bytes. When the last trace of a connection ends, its tap is removed.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ log = logging.getLogger("edge.broker.trace")
 
 
 class TooManyTraces(Exception):
-    """There are `TRACES_MAX` traces."""
+    """There are `TRACES_MAX` traces already."""
 
 
 class LoginJudge(Protocol):
-    """Knows why credentials are refused: `edge.broker.security.authenticator.Authenticator`."""
+    """Gives the reasons for refused credentials: `edge.broker.security.authenticator.Authenticator`."""
 
     @property
     def passwords(self) -> bool:
-        """Clients show user names with passwords."""
+        """True when clients authenticate by user name and password."""
         ...
 
     def knows(self, user: str) -> bool:
-        """There is such a user."""
+        """Return True for a known user."""
         ...
 
     def too_many_failures(self, source: str, username: str) -> bool:
-        """This address has failed too often of late."""
+        """Return True when this address has failed too often recently."""
         ...
 
 
 class PacketTracer:
-    """`edge.broker.model.tracing.Tracer` of one process. Used inside the loop only."""
+    """`edge.broker.model.tracing.Tracer` of one process. Used only on the event loop."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class PacketTracer:
         loop: asyncio.AbstractEventLoop,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`drivers` of all connections that are open; `gate` knows why logins fail; `now_ns` is UTC."""
+        """`drivers` returns the drivers of all open connections; `gate` knows why logins fail; `now_ns` is UTC."""
         self.runs = TracedRuns()
         self._drivers = drivers
         self._gate = gate
@@ -71,7 +71,7 @@ class PacketTracer:
         self._watches: list[TraceWatch] = []
         self._taps: dict[Tap, None] = {}
 
-    # --- for who traces ---------------------------------------------------------------------------------------
+    # --- for watchers -----------------------------------------------------------------------------------------
 
     @property
     def active(self) -> bool:
@@ -103,12 +103,12 @@ class PacketTracer:
             self.runs.close()
 
     def follow_log(self) -> None:
-        """Write every event to the log if its level is DEBUG (``-vv``), for as long as the process lives."""
+        """Write every event to the log if its level is DEBUG (``-vv``), for the lifetime of the process."""
         if log.isEnabledFor(logging.DEBUG):
             self._begin(WatchedLog(lambda event: log.debug("%s", line_of(event)), self._loop).watch)
 
     def close(self) -> None:
-        """The process stops: every trace ends."""
+        """End every trace, as the process stops."""
         for watch in list(self._watches):
             self.leave(watch)
             watch.end()
@@ -174,11 +174,11 @@ class PacketTracer:
         if gate is None:
             return ""
         if gate.too_many_failures(host, user):
-            return f"too many failed logins from {host}: it has to wait, also with the right password"
+            return f"too many failed logins from {host}: it has to wait, even with the right password"
         if busy:
             return ""
         if not gate.passwords:
-            return "the token or certificate does not let it in"
+            return "the token or certificate is not accepted"
         if not user:
             return "the client gives no user name, and this space requires one"
         return "wrong password, or it has expired" if gate.knows(user) else f"unknown user {user}"
@@ -191,7 +191,7 @@ class PacketTracer:
             self._join(driver, watch)
 
     def _join(self, driver: ConnectionDriver, watch: TraceWatch) -> None:
-        """Put a tap around the machine of an open connection, if the trace is about it."""
+        """Put a tap around the machine of an open connection, if the trace selects it."""
         trace, owner = driver.trace, as_traceable(driver.owner)
         if isinstance(trace, Tap):
             if trace.known and watch.about.is_about(trace.names):
@@ -217,12 +217,12 @@ class PacketTracer:
         return tap
 
     def _remove(self, tap: Tap) -> None:
-        """Take the tap away, unless another trace has come for it."""
+        """Remove the tap, unless another trace uses it now."""
         if tap.watches or self._taps.pop(tap, self) is self:
             return
         driver = tap.driver
         if driver is None or driver.owner is None:
-            return  # the connection is over
+            return  # the connection has ended
         driver.follow(None, tap, tap.machine)
         if (owner := as_traceable(driver.owner)) is not None:
             owner.retrace()
@@ -246,7 +246,7 @@ def _dissector(protocol: str) -> Dissector:
 
 
 def _joining(machine: ConnectionMachine, owner: Traceable, client: str, user: str) -> Dissector:
-    """Make the dissector of a connection that is open already."""
+    """Make the dissector of an open connection."""
     if isinstance(machine, MqttConnection):
         return MqttDissector(machine.version if client else 0, client, user, machine.pending)
     from edge.broker.amqp.session import AmqpSession  # noqa: PLC0415
@@ -264,4 +264,4 @@ def _phrase(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:
-        return "no answer: the client went away"
+        return "no answer: the client disconnected"

@@ -1,4 +1,4 @@
-"""One trace: which connections and addresses it is about, and the events that wait for its watcher."""
+"""One trace: its selection of connections and addresses, and the events that wait for its watcher."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class TraceNames(NamedTuple):
 
     @property
     def host(self) -> str:
-        """The remote address without its port."""
+        """Remote address without its port."""
         return self.remote.rpartition(":")[0]
 
 
 class TraceFilter(NamedTuple):
-    """Selection of connections and addresses. Empty: everything."""
+    """Selection of connections and addresses. Empty: all."""
 
     client: str = ""
     """Client (or container) identifier, user, name in the certificate, or remote address with or without port."""
@@ -35,13 +35,13 @@ class TraceFilter(NamedTuple):
     """Filter of addresses (``plant/#``)."""
 
     def is_about(self, names: TraceNames) -> bool:
-        """True for a connection that the trace shows."""
+        """Return True for a selected connection."""
         return not self.client or self.client in (
             names.client, names.user, names.identity, names.remote, names.host, names.host.strip("[]"),
         )  # fmt: skip
 
     def shows(self, addresses: Sequence[str], *, always: bool) -> bool:
-        """True for an event about these addresses or filters. `always`: it begins or ends something."""
+        """Return True for an event with a selected address or filter. `always`: it starts or ends something."""
         if not self.address or always:
             return True
         return any(self._about(each) for each in addresses)
@@ -51,21 +51,21 @@ class TraceFilter(NamedTuple):
 
 
 class TraceWatch:
-    """The events of one trace; they wait for `take`, and what is too much is counted."""
+    """Events of one trace that wait for `take`; events beyond the limit are counted."""
 
     def __init__(self, about: TraceFilter, arrived: Callable[[], None]) -> None:
-        """`arrived` is called with the first event that waits."""
+        """`arrived` is called with the first waiting event."""
         self.about = about
         self.ended = False
-        """The gateway stops: nothing more comes."""
+        """True when the gateway stops, and no event follows."""
         self.dropped = 0
-        """Events since the last `take`."""
+        """Events dropped since the last `take`."""
         self._arrived = arrived
         self._waiting: deque[TraceEvent] = deque()
 
     @property
     def has_room(self) -> bool:
-        """Another event can wait."""
+        """True while another event can wait."""
         return len(self._waiting) < TRACE_EVENTS_WAITING_MAX
 
     def offer(self, event: TraceEvent) -> None:
@@ -84,12 +84,12 @@ class TraceWatch:
             self._arrived()
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """End the trace."""
         self.ended = True
         self._arrived()
 
     def take(self) -> list[TraceEvent]:
-        """Return what waits, in order, and how many events were dropped behind it."""
+        """Return the waiting events in order, and then the number of dropped ones."""
         taken = list(self._waiting)
         self._waiting.clear()
         if self.dropped:

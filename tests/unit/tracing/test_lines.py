@@ -63,7 +63,7 @@ CASES = [
     ),
     (
         TraceEvent(kind="dropped", name="dropped", count=2400, time=TIME),
-        "!! 2,400 events not shown: there were more than the trace takes",
+        "!! 2,400 events not shown: more than the trace can keep",
     ),
     (
         TraceEvent(kind="packet", direction=IN, name="SUBSCRIBE", address="a\n\x1b[2Jb", time=TIME, remote="[::1]:7"),

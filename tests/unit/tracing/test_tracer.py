@@ -217,8 +217,8 @@ def test_a_dissector_that_raises_ends_the_trace_and_nothing_else(caplog: pytest.
         driver.data_received(packets.Connect("meter7", 4).encode())
         await asyncio.sleep(0)
         assert transport.written == b"\x20\x02\x00\x04"
-        assert names(watch.take()) == ["accepted", "not traced any more"]
-        assert "cannot read on" in caplog.text
+        assert names(watch.take()) == ["accepted", "trace ended"]
+        assert "the trace of this connection failed" in caplog.text
 
     in_loop(test)
 
