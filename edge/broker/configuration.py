@@ -1,10 +1,10 @@
-"""What the broker is told to be: plain values, no YAML, no files, no defaults of a product.
+"""Configuration of a broker as plain values: no YAML, no files, no defaults of a product.
 
-`edge.configuration.effective` makes one out of resources, a hub makes one out of its own settings, a test
-writes one down. Units are in the names: seconds, bytes. Everything here is immutable; a change of configuration is a
-new `BrokerConfiguration`, compared with the old one by ``==``, part by part.
+`edge.configuration.effective` derives it from resources, a hub from its own settings, and tests write it directly.
+Units are in the names: seconds, bytes. All values are immutable. A change is a new `BrokerConfiguration`, which is
+compared with the old one by ``==``, part by part.
 
-What is a `ResourcePart` here is a part of the resources as well: `edge.configuration.resources` holds it as it is.
+A class that is a `ResourcePart` is also a part of the resources: `edge.configuration.resources` uses it unchanged.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Direction(enum.Enum):
 
 
 class ConnectorType(enum.Enum):
-    """What a connector speaks with its peer."""
+    """Protocol that a connector uses with its peer."""
 
     WAYPOST = "waypost"
-    """Batches to a hub; one AMQP message a delivery to a peer that takes no batches."""
+    """Batches to a hub; single AMQP messages to a peer that takes no batches."""
     AMQP = "amqp"
-    """AMQP 1.0, addresses as the peer has them."""
+    """AMQP 1.0, with the addresses of the peer."""
     MQTT = "mqtt"
     """MQTT 3.1.1, both ways."""
     HTTP = "http"
@@ -59,11 +59,11 @@ PORTS: Final = {
     ConnectorType.HTTP: (80, 443),
     ConnectorType.KAFKA: (9092, 9093),
 }
-"""Where a peer listens unless the connector says otherwise: without and with TLS."""
+"""Default ports of peers: without and with TLS."""
 
 
 class Protocol(enum.Enum):
-    """What clients speak."""
+    """Protocol of clients."""
 
     MQTT = "mqtt"
     AMQP = "amqp"
@@ -71,7 +71,7 @@ class Protocol(enum.Enum):
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """Where a protocol is spoken, in frames of WebSocket or not, over TLS or not. Of each there is one at most."""
+    """Endpoint for one protocol, with or without WebSocket and TLS. There is at most one of each combination."""
 
     protocol: Protocol
     endpoint: ListenEndpoint
@@ -80,17 +80,17 @@ class Listener(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As the `ready` line has it: ``mqtt``, ``mqtts``, ``mqtt-ws``, ``mqtt-wss`` and so on."""
+        """Name in the `ready` line: ``mqtt``, ``mqtts``, ``mqtt-ws``, ``mqtt-wss`` and so on."""
         return f"{self.protocol.value}{'-ws' if self.websocket else ''}{'s' if self.tls else ''}"
 
     @property
     def web(self) -> bool:
-        """A browser may speak there."""
+        """Return True when browsers can connect."""
         return self.websocket or self.protocol is Protocol.HTTP
 
 
 class AuthenticationMode(enum.Enum):
-    """How clients of a space say who they are (EnMasse's authentication services)."""
+    """Ways in which clients of a space authenticate (EnMasse's authentication services)."""
 
     NONE = "none"
     STANDARD = "standard"
@@ -98,9 +98,9 @@ class AuthenticationMode(enum.Enum):
 
 
 class AddressConfiguration(msgspec.Struct, frozen=True):
-    """One `Address` resource: the rule for its names and the policy of what falls under it.
+    """One `Address` resource: the rule for its names, and their policy.
 
-    `topic` is the topic a subscription belongs to; empty for every other type.
+    `topic` is the topic that a subscription belongs to; empty for every other type.
     """
 
     rule: AddressRule
@@ -113,17 +113,18 @@ class PeerCredentials(ResourcePart, frozen=True, kw_only=True):
     """User name and password at a remote peer. The password is hidden in `repr`, so it reaches no log."""
 
     username: Live[str]
-    """Who we are there."""
+    """User name at the peer."""
     password: Live[str]
-    """In the clear; `get -o yaml` shows it, `describe` and `diff` do not."""
+    """Password in plain text; `get -o yaml` shows it, `describe` and `diff` do not."""
     plain_without_tls: Live[bool] = msgspec.field(default=False, name="plainWithoutTls")
-    """Send the password unencrypted where the connector has no `tls`. Without it a connector of type `amqp` uses only
-    SCRAM-SHA-256 there, and the other types accept credentials without `tls` for peers on this machine alone."""
+    """Send the password unencrypted where the connector has no `tls`. Otherwise a connector of type `amqp` without
+    `tls` uses only SCRAM-SHA-256, and the other types accept credentials without `tls` only for peers on this
+    machine."""
 
 
 @hides("password")
 class ConfiguredUser(msgspec.Struct, frozen=True):
-    """A user the configuration describes. Without a password only TLS can say that somebody is this user."""
+    """User in the configuration. A user without a password authenticates by TLS only."""
 
     name: str
     password: str | None = None
@@ -131,40 +132,40 @@ class ConfiguredUser(msgspec.Struct, frozen=True):
 
 
 class TokenIssuer(ResourcePart, frozen=True, kw_only=True):
-    """An OpenID Connect issuer whose bearer tokens say who a client is and what it may do."""
+    """OpenID Connect issuer of bearer tokens, which give a client its user and its rights."""
 
     issuer: Live[Text]
-    """Its URL, as tokens name it in `iss`."""
+    """URL of the issuer, as in the claim `iss` of its tokens."""
     audience: Live[Text]
-    """What tokens have to name in `aud`."""
+    """Required value of the claim `aud`."""
     user_claim: Live[Text] = "sub"
     """Claim with the user's name."""
     rights_claim: Live[Text] = "scope"
-    """Claim with what is allowed, ``operation:filter`` each."""
+    """Claim with the rights, ``operation:filter`` each."""
     ca: Live[str | None] = msgspec.field(default=None, name="caCert")
-    """PEM file of the authority its server's certificate is of; without it the system's authorities count."""
+    """PEM file of the authority of its server's certificate; without it the authorities of the system."""
     key_hosts: Live[tuple[str, ...]] = ()
-    """Hosts its keys may be at beside its own."""
+    """Further hosts that may serve its keys, in addition to its own."""
     grace_s: Live[Seconds] = msgspec.field(default=7 * 86_400.0, name="offlineGrace")
-    """How long its keys go on counting while it cannot be reached."""
+    """Time for which its keys stay valid while it cannot be reached."""
 
 
 class TlsFiles(ResourcePart, frozen=True, kw_only=True):
     """Paths of PEM files for TLS towards a remote peer."""
 
     ca: Live[str | None] = msgspec.field(default=None, name="caCert")
-    """Authority of the peer's certificate; without it the system's authorities count."""
+    """Authority of the peer's certificate; without it the authorities of the system."""
     certificate: Live[str | None] = msgspec.field(default=None, name="clientCert")
     """Our certificate; it needs `clientKey`."""
     key: Live[str | None] = msgspec.field(default=None, name="clientKey")
     """Our key."""
     crl: Live[str | None] = None
-    """What the authority of the peer's certificate has revoked (RFC 5280 section 5): without a list that is good at the
-    moment of a handshake there is no connection. A gateway that has enrolled fetches its hub's itself."""
+    """Revocation list of the authority of the peer's certificate (RFC 5280 section 5). Without a list that is valid at
+    the time of a handshake the connection is refused. An enrolled gateway fetches the list of its hub itself."""
 
 
 class TlsVersion(enum.Enum):
-    """Lowest version of TLS a listener speaks."""
+    """Lowest version of TLS that a listener accepts."""
 
     TLS_1_2 = "1.2"
     TLS_1_3 = "1.3"
@@ -174,76 +175,76 @@ class TlsListener(ResourcePart, frozen=True, kw_only=True):
     """Paths of PEM files for the listeners with TLS. The files are read again when they change, without a restart."""
 
     certificate: Restart[Text]
-    """Our certificate chain."""
+    """Certificate chain of the listeners."""
     key: Restart[Text]
     """Its key."""
     client_ca: Restart[str | None] = None
-    """Authority of client certificates; without it clients are not asked for one."""
+    """Authority of client certificates; without it none is requested."""
     client_required: Restart[bool] = False
-    """A client without a certificate is not let in."""
+    """Refuse clients without a certificate."""
     minimum: Restart[TlsVersion] = TlsVersion.TLS_1_2
     """Lowest version of TLS."""
 
 
 class DeviceTls(TlsListener, frozen=True, kw_only=True):
-    """Those of a gateway's listeners."""
+    """TLS files of a gateway's listeners."""
 
     client_crl: Live[str | None] = None
-    """Lists of what the authorities of client certificates have revoked (RFC 5280 section 5), PEM or DER, read again
-    when the file changes. Whose certificate is on it is not let in, and has to leave. Without a list that is good
-    nobody is let in by certificate, from 24 h behind its end."""
+    """Revocation lists of the authorities of client certificates (RFC 5280 section 5), PEM or DER, read again when the
+    file changes. A client with a revoked certificate is refused, and disconnected. From 24 h after the end of the last
+    valid list, all clients with certificates are refused."""
 
 
 class EndpointHost(ResourcePart, frozen=True, kw_only=True):
-    """One address of a remote peer; further ones are for failover."""
+    """One endpoint of a remote peer; further ones are for failover."""
 
     host: Live[Host]
-    """Name or address."""
+    """Host name or IP address."""
     port: Live[Port | None] = None
-    """TCP port; 5672 unless given, with TLS 5671, over WebSocket 80 and 443."""
+    """TCP port; by default 5672, with TLS 5671, over WebSocket 80 and 443."""
     websocket: Live[UrlPath | None] = None
-    """AMQP is spoken there over WebSocket, at this path of a URL: `/`. On the way it looks like HTTPS, which is all
-    that some networks let out."""
+    """Path of a URL for AMQP over WebSocket: `/`. To firewalls it looks like HTTPS, which is all that some networks let
+    out."""
 
 
 class Connector(ResourcePart, frozen=True, kw_only=True):
-    """A named remote peer of the space."""
+    """Named remote peer of the space."""
 
     name: Live[Name]
-    """What forwarders call it."""
+    """Name of the connector, for forwarders."""
     hosts: Live[Annotated[tuple[EndpointHost, ...], msgspec.Meta(min_length=1)]] = msgspec.field(name="endpointHosts")
-    """Where it is; tried in order, the first being preferred. While links come from a further one, a reconnect begins
-    with that, and the first is tried again a quarter of an hour after it has failed."""
+    """Endpoints of the peer, tried in order; the first is preferred. While another one is in use, reconnects try that
+    one first, and the first endpoint again a quarter of an hour after it failed."""
     type: Live[ConnectorType] = ConnectorType.WAYPOST
-    """What it speaks."""
+    """Protocol of the peer."""
     container: Live[str] = ""
-    """The name we go by there (AMQP container-id; towards a hub the gateway's name); empty: the node's own."""
+    """Our name at the peer (AMQP container-id; at a hub the gateway's name); empty: the node's own name."""
     tls: Live[TlsFiles | None] = None
     """Without it, plain TCP; `{}` is TLS with the system's authorities."""
     credentials: Live[PeerCredentials | None] = None
-    """Who we are, where the peer asks for a password."""
+    """User name and password, where the peer requires them."""
     idle_timeout_s: Live[Seconds | None] = msgspec.field(default=None, name="idleTimeout")
-    """AMQP idle timeout we announce."""
+    """AMQP idle timeout that we announce."""
     frame_bytes_max: Live[Bytes | None] = msgspec.field(default=None, name="maxFrameSize")
-    """AMQP max-frame-size we announce."""
+    """AMQP max-frame-size that we announce."""
     interface: Live[str | None] = None
-    """Network interface its connections leave by; without it as the routes of the system say."""
+    """Network interface for its connections; without it the routes of the system decide."""
     proxy: Live[Proxy | None] = None
-    """HTTP proxy its connections go through, of type `waypost` or `amqp`."""
+    """HTTP proxy for its connections; types `waypost` and `amqp` only."""
     amqp: Live[AmqpSettings | None] = None
-    """More of a connector of type `amqp`."""
+    """Further settings of a connector of type `amqp`."""
     mqtt: Live[MqttSettings | None] = None
-    """More of a connector of type `mqtt`."""
+    """Further settings of a connector of type `mqtt`."""
     http: Live[HttpSettings | None] = None
-    """More of a connector of type `http`."""
+    """Further settings of a connector of type `http`."""
     kafka: Live[KafkaSettings | None] = None
-    """More of a connector of type `kafka`."""
+    """Further settings of a connector of type `kafka`."""
     pace: Live[PaceSettings | None] = None
-    """Of a connector to a hub: what it may send of the messages, and when; without it as the link allows."""
+    """Rates and times for sending messages to a hub; without it as fast as the link allows."""
 
     @property
     def endpoints(self) -> tuple[ListenEndpoint, ...]:
-        """Where it is, each with its port."""
+        """Endpoints of the peer with their ports."""
         usual, framed = (ports[self.tls is not None] for ports in (PORTS[self.type], PORTS[ConnectorType.HTTP]))
         return tuple(
             ListenEndpoint(
@@ -254,12 +255,13 @@ class Connector(ResourcePart, frozen=True, kw_only=True):
 
     @property
     def ways(self) -> tuple[PeerRoute, ...]:
-        """How it is reached."""
+        """Endpoints of the peer, each with the proxy that leads to it."""
         return tuple(PeerRoute(each, self.proxy) for each in self.endpoints)
 
 
 class Only(ResourcePart, frozen=True, kw_only=True):
-    """What a forwarder carries of what its address has: what all three say. The rest is settled, and no loss."""
+    """Conditions on the messages that a forwarder sends; all three have to hold. Other messages are settled, which is
+    not a loss."""
 
     address: Live[str | None] = None
     """Filter of addresses."""
@@ -270,34 +272,34 @@ class Only(ResourcePart, frozen=True, kw_only=True):
 
 
 class ForwarderPart(ResourcePart, frozen=True, kw_only=True):
-    """Binds an address to ``<connector>/<address>`` (or ``<connector>``: the same address there)."""
+    """Binds an address to ``<connector>/<address>`` (or to ``<connector>``: the same address at the peer)."""
 
     name: Live[Name]
-    """Told apart from other forwarders of the address by it; its place in the store is kept under it."""
+    """Name that is unique among the forwarders of the address; its cursor in the store is kept under it."""
     remote_address: Live[Text]
     """``<connector>/<address at the far side>``: a name, a pattern with the wildcards of the address in the same order,
     or a template of ``{address}``, ``{device}`` and ``{gateway}``."""
     direction: Live[Direction] = Direction.OUT
-    """Which way messages go, seen from here."""
+    """Direction of the messages, seen from this node."""
     priority: Live[Annotated[int, msgspec.Meta(ge=0, le=9)]] = 0
-    """Higher goes first where several forwarders of a connector have something to send."""
+    """Order among the forwarders of a connector that have messages to send: higher goes first."""
     only: Live[Only | None] = None
-    """What it carries; without it everything."""
+    """Conditions on messages; without it all are sent."""
     qos: Live[Annotated[int, msgspec.Meta(ge=0, le=2)] | None] = None
-    """0: sent without an answer, at most once; otherwise until the far side has said that it has it."""
+    """0: sent without an answer, at most once; otherwise sent until the far side confirms it."""
     ttl_s: Live[Seconds | None] = msgspec.field(default=None, name="messageTtl")
-    """How long after its arrival a message is of use at the far side; what is older does not go."""
+    """Time after its arrival for which a message is useful at the far side; older messages are not sent."""
     message_priority: Live[Annotated[int, msgspec.Meta(ge=0, le=9)] | None] = None
-    """Priority the far side is told; without it the message's own."""
+    """Priority of its messages at the far side; without it their own."""
     backfill: Live[Annotated[str, msgspec.Meta(pattern=PATTERN)]] = "oldest"
-    """Of a connector to a hub: in which order goes what was there when its link came up, ``oldest`` or ``newest``
-    first; or ``interleave:<live share>``, oldest first, with that share of the link for what comes (``0.8``) and the
-    rest for what was there, where both have more than it carries. Otherwise what comes always goes first."""
+    """Order in which a connector to a hub sends the messages that were stored when its link came up: ``oldest`` or
+    ``newest`` first, after new messages. ``interleave:<live share>`` is oldest first, with that share of a full link
+    for new messages and the rest for stored ones (``0.8``)."""
 
 
 class Forwarder(ForwarderPart, frozen=True, kw_only=True):
-    """A forwarder with what its address adds to it. `name` is unique in a configuration and the same over restarts;
-    `remote_address` is the address alone, equal to `filter` when names are kept as they are."""
+    """Forwarder with the settings of its address. `name` is unique in a configuration and the same over restarts.
+    `remote_address` is the address alone; it equals `filter` when names are kept."""
 
     filter: str
     """Local address or filter, for example ``plant/#``."""
@@ -306,17 +308,17 @@ class Forwarder(ForwarderPart, frozen=True, kw_only=True):
 
 
 class DeviceIdentity(msgspec.Struct, frozen=True):
-    """A user that is a device of the device API."""
+    """User that is a device of the device API."""
 
     user: str
     """``auth-id@tenant``."""
     device: str
     acts_for: tuple[str, ...] = ()
-    """Devices a gateway may speak for; ``*`` for every one of the tenant."""
+    """Devices that a gateway may act for; ``*`` for all of the tenant."""
 
 
 class DeviceApiType(enum.Enum):
-    """Whose way devices speak beside the protocols' own."""
+    """Device APIs that are supported on top of the protocols."""
 
     HONO = "hono"
 
@@ -325,72 +327,72 @@ class DeviceApiPart(ResourcePart, frozen=True, kw_only=True):
     """Eclipse Hono's device API on the space: its topics, paths and addresses for one tenant."""
 
     type: Restart[DeviceApiType]
-    """Whose API it is."""
+    """Type of the API."""
     tenant: Restart[Name]
-    """The tenant all devices of the space belong to."""
+    """Tenant of all devices of the space."""
     command_ttl_s: Live[Seconds] = msgspec.field(default=3600.0, name="commandTtl")
-    """Longest time a command waits for its device."""
+    """Longest time that a command waits for its device."""
     cors_origins: Live[tuple[str, ...]] = msgspec.field(default=(), name="corsAllowedOrigins")
-    """Origins of web pages that may send over HTTP as a device; ``*``: of all pages. Empty: of none."""
+    """Origins of web pages that may send over HTTP as a device; ``*``: all pages. Empty: none."""
 
 
 class DeviceApiConfiguration(DeviceApiPart, frozen=True, kw_only=True):
-    """The device API with the devices of its tenant."""
+    """Device API with the devices of its tenant."""
 
     type: DeviceApiType = DeviceApiType.HONO
     identities: tuple[DeviceIdentity, ...] = ()
-    """Users whose device is called otherwise than they, or that act for others."""
+    """Users with another name than their device, or that act for other devices."""
     devices: frozenset[str] = frozenset()
-    """Devices that are described; empty: none is, and nobody knows which there are."""
+    """Devices in the configuration; empty: none is configured, and any name is accepted."""
     disabled: frozenset[str] = frozenset()
-    """Devices nothing is taken from."""
+    """Devices from which messages are refused."""
 
 
 class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a broker is told. The default serves nothing to nobody."""
+    """Complete configuration of a broker. The default has no listeners and no users."""
 
     space: str = "default"
     gateway: str = ""
-    """Name of this node towards others; empty: nobody gave it one."""
+    """Name of this node towards peers; empty: it has none."""
     authentication: AuthenticationMode = AuthenticationMode.NONE
     issuer: TokenIssuer | None = None
-    """With EXTERNAL: whose tokens are taken."""
+    """Issuer of accepted tokens, with `AuthenticationMode.EXTERNAL`."""
     users: tuple[ConfiguredUser, ...] = ()
-    """Users described by the configuration; others may have been made by hand."""
+    """Users in the configuration; others may have been added by command."""
     device_api: DeviceApiConfiguration | None = None
-    """None: devices use the space's addresses as they are."""
+    """None: devices use the addresses of the space directly."""
     default_type: AddressType = AddressType.TOPIC
-    """Type of every name no rule matches."""
+    """Type of every name that no rule matches."""
     addresses: tuple[AddressConfiguration, ...] = ()
     quota_bytes: int | None = None
-    """Bytes of bodies the space may keep; None: as many as the medium holds above `Limits.free_floor_bytes`."""
+    """Bytes of bodies that the space may store; None: as many as fit on the medium above `Limits.free_floor_bytes`."""
     listeners: tuple[Listener, ...] = ()
-    """Where clients are served."""
+    """Endpoints for clients."""
     host_names: tuple[str, ...] = ()
-    """Further names the listeners for HTTP and WebSocket are reached under: of a proxy, or in the DNS."""
+    """Further host names of the listeners for HTTP and WebSocket: of a proxy, or in the DNS."""
     tls: DeviceTls | None = None
-    """Of the listeners with TLS."""
+    """TLS of the listeners."""
     legacy_dollar_topics: bool = False
-    """A filter of an MQTT 3.1 client that begins with a wildcard matches names that begin with ``$`` too, which MQTT
-    3.1 does not set apart; for later versions it must not [MQTT-4.7.2-1]."""
+    """Let a filter of an MQTT 3.1 client that begins with a wildcard match names that begin with ``$``, which MQTT 3.1
+    does not exclude. Later versions forbid it [MQTT-4.7.2-1]."""
     endurance_bytes: float | None = None
-    """What may be written to the medium of the store by its data sheet; None: nobody said."""
+    """Bytes that may be written to the medium of the store by its data sheet; None: unknown."""
     connectors: tuple[Connector, ...] = ()
     forwarders: tuple[Forwarder, ...] = ()
     limits: Limits = Limits()
 
     def endpoint(self, name: str) -> ListenEndpoint | None:
-        """Where the listener of this name is; None where there is none."""
+        """Return the endpoint of the listener of this name, or None."""
         return next((listener.endpoint for listener in self.listeners if listener.name == name), None)
 
     @property
     def rules(self) -> list[AddressRule]:
-        """The rule of every address, for `addresses.AddressTable`."""
+        """Rules of all addresses, for `addresses.AddressTable`."""
         return [address.rule for address in self.addresses]
 
     @property
     def policies(self) -> dict[str, AddressPolicy]:
-        """The policy of every address that has one, by its rule's pattern; of a subscription by ``topic::name``."""
+        """Policies of addresses that have one, by the pattern of their rule; of subscriptions by ``topic::name``."""
         return {
             f"{address.topic}::{address.rule.pattern}" if address.topic else address.rule.pattern: address.policy
             for address in self.addresses
@@ -399,11 +401,11 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def default_rule(self) -> AddressRule:
-        """The rule of names nothing else matches."""
+        """Rule of names that no other rule matches."""
         return AddressRule("#", self.default_type)
 
     def connector(self, name: str) -> Connector:
-        """The connector called `name`; `KeyError` when there is none."""
+        """Return the connector called `name`. Raises KeyError for an unknown name."""
         for connector in self.connectors:
             if connector.name == name:
                 return connector

@@ -1,6 +1,6 @@
-"""The broker: store, router, sessions and listeners put together on one event loop.
+"""Broker: store, router, sessions and listeners on one event loop.
 
-It owns what crosses them, and the housekeeping tick. It knows no file and no command line.
+It owns the connections between them, and the housekeeping tick. It knows no file and no command line.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 
 class Broker:
-    """One broker engine. The caller made the store (``post=loop.call_soon_threadsafe``) and closes it after `stop`."""
+    """One running broker. The caller makes the store (``post=loop.call_soon_threadsafe``) and closes it after
+    `stop`."""
 
     def __init__(
         self,
@@ -57,8 +58,8 @@ class Broker:
         administration: Administration | None = None,
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """`administration` changes addresses when an AMQP client asks for it; None: nobody does. `resident` gives the
-        bytes of memory the process takes."""
+        """`administration` changes addresses when an AMQP client requests it; None: such requests are refused.
+        `resident` returns the memory of the process in bytes."""
         self.configuration = configuration
         self.store = store
         self._loop = asyncio.get_running_loop()
@@ -76,7 +77,7 @@ class Broker:
         self.router = self._space.router
         api = configuration.device_api
         self.devices = _device_service(api, self.router, store.state) if api is not None else None
-        """The device API; None where the space has none."""
+        """Device API; None if the space has none."""
         self.mqtt_sessions = SessionRegistry(
             self.router,
             store,
@@ -88,7 +89,7 @@ class Broker:
         self._threads = VerificationThreads()
         self.gate = Authenticator(configuration.authentication, worker=self._threads, clock=self._loop.time)
         self.site = _site(configuration)
-        """The names we are reached under over HTTP and WebSocket."""
+        """Host names under which HTTP and WebSocket are served."""
         limits = configuration.limits
         self.admission = Admission(limits, Budget(limits.memory_bytes_max, configuration.space), resident)
         self._arrivals = MqttLanes(self.router, self._loop)
@@ -105,17 +106,17 @@ class Broker:
             )
         )
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------------------
 
     async def start(self) -> dict[str, tuple[str, int]]:
-        """Listen where the configuration says; returns name -> (host, port). Raises ListenError."""
+        """Open the listeners of the configuration. Return name -> (host, port). Raises ListenError."""
         self.tracer.follow_log()
         bound = await self.listeners.start()
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         return bound
 
     async def stop(self) -> None:
-        """Close the listeners and every connection; what was acknowledged is on disk already."""
+        """Close the listeners and every connection; acknowledged messages are already on disk."""
         if self._ticker is not None:
             self._ticker.cancel()
         self._space.stop()
@@ -123,7 +124,7 @@ class Broker:
             session.connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
             session.flush_soon()
         self._amqp.shut_down(self.listeners.drivers())
-        await asyncio.sleep(0)  # the last words are written at the end of this turn of the loop
+        await asyncio.sleep(0)  # DISCONNECT and close are written at the end of this turn of the loop
         await self.listeners.stop()
         self.router.wills.finish()
         self._arrivals.close()
@@ -131,7 +132,7 @@ class Broker:
         self._threads.stop()
 
     def reconfigure(self, configuration: BrokerConfiguration) -> None:
-        """Follow a new configuration, as far as it is `Live`; the rest has to be as it was."""
+        """Apply the `Live` settings of a new configuration; all others have to be unchanged."""
         self.configuration = configuration
         self.mqtt_sessions.match_dollar_topics(legacy=configuration.legacy_dollar_topics)
         self._amqp.rename(_container_id(configuration))
@@ -140,7 +141,7 @@ class Broker:
         if self.gate.mode is not configuration.authentication:
             self.gate.change_mode(configuration.authentication)
             for driver in list(self.listeners.drivers()):
-                driver.abort()  # who came in by the old rules comes again by the new ones
+                driver.abort()  # clients authenticate again, by the new rules
         api = configuration.device_api
         if self.devices is not None and api is not None and api.tenant == self.devices.tenant.name:
             self.devices.update(api)
@@ -160,7 +161,7 @@ class Broker:
 
     @property
     def failing(self) -> Mapping[str, str]:
-        """Parts of the housekeeping that raise, with the type of what they raise."""
+        """Parts of the housekeeping that fail, with the type of their exception."""
         return {**self._housekeeping.failing, **self.router.housekeeping.failing}
 
     # --- connections ------------------------------------------------------------------------------------------
@@ -209,14 +210,14 @@ def _site(configuration: BrokerConfiguration) -> Site:
 
 
 def _device_service(api: DeviceApiConfiguration, router: Router, state: SmallState) -> DeviceService:
-    """The device API, loaded where a space has it."""
+    """Load the device API, for a space that has it."""
     from edge.broker.hono.service import DeviceService  # noqa: PLC0415
 
     return DeviceService(api, router, state)
 
 
 def _mqtt_interception(devices: DeviceService | None) -> mqtt_interception.Interception:
-    """Who steps in between clients and the router: the device API, loaded where a space has it."""
+    """Return the interception of MQTT clients by the device API, which is loaded only for a space that has it."""
     if devices is None:
         return mqtt_interception.NO_INTERCEPTION
     from edge.broker.hono.mqtt import DeviceInterception  # noqa: PLC0415
@@ -225,7 +226,7 @@ def _mqtt_interception(devices: DeviceService | None) -> mqtt_interception.Inter
 
 
 def _amqp_interception(devices: DeviceService | None) -> LinkInterception:
-    """The same for AMQP."""
+    """Return the interception of AMQP links, likewise."""
     if devices is None:
         return NO_INTERCEPTION
     from edge.broker.hono.amqp import DeviceLinkInterception  # noqa: PLC0415

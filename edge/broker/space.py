@@ -1,8 +1,8 @@
-"""One address space on an event loop: a router with its store, and when they act.
+"""One address space on an event loop: a router with its store, and their timing.
 
-It owns what the sans-I/O router leaves to a shell: when a commit is started (once a turn of the loop), when messages
-that may wait have waited, and when sockets stop being read because the store has too much under way. It knows no
-listener and no protocol.
+It decides what the sans-I/O router leaves to a shell: when a commit starts (once in each turn of the loop), when
+messages that may wait are committed, and when sockets are not read because the store has too much under way. It knows
+no listener and no protocol.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from edge.broker.store.records import Committed
 STORE_BUSY = "the store has too much under way"
 
 TIMER_SLACK_S = 0.001
-"""The loop's timers count in milliseconds."""
+"""Resolution of the loop's timers: a millisecond."""
 
 
 class Space:
-    """Made inside a running loop. Who made the store (``post=loop.call_soon_threadsafe``) closes it after `stop`."""
+    """Made inside a running loop. The caller makes the store (``post=loop.call_soon_threadsafe``) and closes it after
+    `stop`."""
 
     def __init__(
         self,
@@ -42,8 +43,8 @@ class Space:
         clock_good: Callable[[], bool] = lambda: False,
         merge_live: MergeLive = unmerged,
     ) -> None:
-        """`drivers` are of the connections that fill the store; `quota_bytes` of bodies it may keep (None: as many as
-        the medium holds above the floor of `limits`); the others are the router's."""
+        """`drivers` returns the connections that fill the store. `quota_bytes` limits the bodies it may keep (None: as
+        many as fit on the medium above the floor of `limits`). The other parameters are the router's."""
         limits = limits or Limits()
         self._loop = asyncio.get_running_loop()
         self._turn = turn_of(self._loop)
@@ -70,7 +71,7 @@ class Space:
         self._commits.listeners.append(self._committed)  # after the router
 
     def stop(self) -> None:
-        """Start no more commits by itself."""
+        """Stop starting commits on its own."""
         if self._batch_timer is not None:
             self._batch_timer.cancel()
 
@@ -94,7 +95,7 @@ class Space:
                 driver.pause_reading(STORE_BUSY)
 
     def _arm_batch_timer(self) -> None:
-        """Come back when messages that may wait (``durability: batch``) have waited."""
+        """Set a timer for messages that may wait (``durability: batch``)."""
         due_in = self._commits.due_in()
         if due_in is None:
             return
@@ -110,7 +111,7 @@ class Space:
         self._flush()
 
     def _committed(self, commit: Committed) -> None:
-        self._turn.write()  # the answers, before the loop reads what came meanwhile
+        self._turn.write()  # the answers, before the loop reads new messages
         self._arm_batch_timer()
         if self._paused and self._commits.pending_bytes < PENDING_BYTES_LOW:
             self._paused = False

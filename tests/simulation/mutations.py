@@ -181,7 +181,7 @@ def _settle_when_sent(self: Uplink, engine: Any, link: Any, flow: Any, pieces: S
         piece.subscription.settle(flow, position, position + len(run) - 1, self._outcomes.accepted)
 
 
-_leave_to_others = CursorWindow.leave_to_others
+_leave_to_others = CursorWindow.release_all
 
 
 def _leave_to_nobody(self: CursorWindow) -> Ranges:
@@ -392,12 +392,12 @@ MUTATIONS = (
     ),
     Mutation(
         "forgets what was there when the lanes part",
-        [(CursorWindow, "leave_to_others", _leave_to_nobody)],
+        [(CursorWindow, "release_all", _leave_to_nobody)],
         ("hub_kill", "restart", "kill"),
     ),
     Mutation(
         "moves the cursor past what was there when the lanes part",
-        [(CursorWindow, "leave_to_others", _pass_what_is_left)],
+        [(CursorWindow, "release_all", _pass_what_is_left)],
         ("hub_kill", "restart", "kill"),
     ),
     Mutation(

@@ -264,7 +264,11 @@ class SessionLinks:
     def _worthwhile(self, run: Run | None) -> Run | None:
         """The run, unless its time to live has passed."""
         router = self._router
-        return None if run is None or router.deadletters.worthless(run, router.addresses.policy(run.address)) else run
+        return (
+            None
+            if run is None or router.deadletters.has_outlived_ttl(run, router.addresses.policy(run.address))
+            else run
+        )
 
     # --- inside -----------------------------------------------------------------------------------------------
 

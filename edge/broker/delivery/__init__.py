@@ -1,10 +1,9 @@
-"""Subscriptions: a consumer group's place in what an address delivers.
+"""Subscriptions: the position of a group of consumers in the messages of an address.
 
-Five kinds, one contract (`model.interfaces.Subscription`): `LogSubscription` reads a log of the store through a
-cursor (a durable subscription, or with an order a queue), `TransientSubscription` holds
-what its consumer has not taken yet in bounded memory, `SharedSubscription` does so for several that compete,
-`AnycastGroup` hands messages on and passes the settlement back to their origin, `BrowsingSubscription` copies what is
-in a queue.
+There are five kinds with one contract (`model.interfaces.Subscription`). `LogSubscription` reads a log of the store
+through a cursor: a durable subscription, or, with an order, a queue. `TransientSubscription` buffers messages in
+bounded memory until its consumer takes them, and `SharedSubscription` does so for competing consumers. `AnycastGroup`
+passes messages on, and their settlement back to the origin. `BrowsingSubscription` copies the content of a queue.
 """
 
 from edge.broker.delivery.anycast import AnycastGroup

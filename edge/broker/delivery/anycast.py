@@ -1,4 +1,4 @@
-"""Anycast: consumers that take turns, nothing stored, the settlement passed end to end."""
+"""Anycast: consumers that take turns. Nothing is stored, and the settlement is passed end to end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from edge.broker.model.interfaces import (
 )
 from edge.broker.model.isolation import answered, delivered, origin_called
 
-_NOBODY: tuple[Origin | None, int] = (None, 0)
+_NO_ORIGIN: tuple[Origin | None, int] = (None, 0)
 _GIVEN_BACK: Final = {
     DeliveryOutcome.TOO_LARGE: Refusal.TOO_LARGE,
     DeliveryOutcome.RELEASED: Refusal.RELEASED,
@@ -39,25 +39,25 @@ _GIVEN_BACK: Final = {
     DeliveryOutcome.MODIFIED_FAILED: Refusal.DELIVERY_FAILED,
     DeliveryOutcome.MODIFIED_UNDELIVERABLE: Refusal.UNDELIVERABLE,
 }
-"""Outcomes that leave the message to other consumers, and the answer to its sender where there are none."""
+"""Outcomes that leave a message to other consumers, with the answer to its sender when all have returned it."""
 
 
-class Together(NamedTuple):
-    """Messages of many senders, and the position of the first of them."""
+class BatchRange(NamedTuple):
+    """Messages of many senders, with the position of the first."""
 
     position: int
     origin: ManyOrigins
 
     def stored(self, position: int) -> Stored:
-        """The one at this position."""
+        """Return the message at this position."""
         return Stored(position, 0, self.origin.run(position - self.position))
 
 
 class AnycastPace:
-    """How many messages a consumer gets at once: twice as many as it has shown to answer in `limits.ANYCAST_QUICK_S`.
+    """Number of messages that a consumer gets at once: twice as many as it answered in `limits.ANYCAST_QUICK_S`.
 
-    Few that come together are shared out among all consumers, which are done sooner so; but where answers take no time,
-    each consumer that gets some costs a write and a read more.
+    A few messages that arrive together are split among all consumers, which finish sooner that way. But where answers
+    take no time, each further consumer costs a write and a read.
     """
 
     __slots__ = ("_begun_s", "_count", "_last", "_together")
@@ -66,22 +66,22 @@ class AnycastPace:
         self._begun_s = 0.0
         self._count = 0
         self._last = -1
-        """Position of the last message that is timed; -1: none is."""
+        """Position of the last timed message; -1: none is."""
         self._together = 1
 
     def share(self, even: int, now_s: float) -> int:
-        """How many it gets of what comes now, where an even part is so many."""
+        """Return how many of the waiting messages the consumer gets, if an even share is `even`."""
         if self._last >= 0 and now_s - self._begun_s > ANYCAST_QUICK_S:
             self._together = 1
         return max(even, self._together)
 
-    def gave(self, count: int, last: int, now_s: float) -> None:
-        """It got so many, up to this position."""
+    def record_delivery(self, count: int, last: int, now_s: float) -> None:
+        """Record that the consumer got `count` messages, up to this position."""
         if self._last < 0:
             self._begun_s, self._count, self._last = now_s, count, last
 
-    def answered(self, first: int, last: int, now_s: Callable[[], float]) -> None:
-        """It has answered these."""
+    def record_answer(self, first: int, last: int, now_s: Callable[[], float]) -> None:
+        """Record that the consumer answered these messages."""
         if not first <= self._last <= last:
             return
         if now_s() - self._begun_s <= ANYCAST_QUICK_S:
@@ -92,7 +92,7 @@ class AnycastPace:
 
 
 class HeldMessages:
-    """Memory of the messages that wait for the first consumer of their address."""
+    """Memory of messages that wait for the first consumer of their address."""
 
     __slots__ = ("bytes",)
 
@@ -105,7 +105,7 @@ class HeldMessages:
 
 
 class AnycastGroup:
-    """The consumers of one anycast address; an origin hears what the consumer of its message answered."""
+    """The consumers of one anycast address; an origin gets the answer of the consumer of its message."""
 
     attempts = 0
     idle_now = True
@@ -118,8 +118,8 @@ class AnycastGroup:
         now_s: Callable[[], float],
         held: HeldMessages,
     ) -> None:
-        """What is answered counts in `figures`; `credit_changed` is called when consumers may take more beyond what is
-        waiting: often. `now_s` is monotonic seconds. `held` has the messages of all addresses that wait for a first
+        """Answers are counted in `figures`. `credit_changed` is called, often, when consumers may take more than is
+        waiting. `now_s` is monotonic seconds. `held` counts the messages of all addresses that wait for a first
         consumer."""
         self.pattern = address
         self.group = ConsumerGroup()
@@ -132,33 +132,33 @@ class AnycastGroup:
         self._waiting_count = 0
         self._position = 0
         self._origins: dict[int, tuple[Origin, int]] = {}
-        """Who sent what is outstanding or waiting: position -> (origin, its token)."""
-        self._outstanding: dict[Consumer, dict[int, Stored | Together]] = {}
+        """Senders of messages that are outstanding or waiting: position -> (origin, its token)."""
+        self._outstanding: dict[Consumer, dict[int, Stored | BatchRange]] = {}
         self._excluded: dict[int, dict[Consumer, Refusal]] = {}
-        """Consumers that gave a message back, and why, by its position: they do not get it again."""
+        """Consumers that returned a message, with their reasons, by its position; they do not get it again."""
         self._given_back: dict[int, Stored] = {}
-        """Messages of `_excluded` that wait for another consumer. They hold nothing up."""
+        """Messages of `_excluded` that wait for another consumer. They do not delay others."""
         self._given_back_bytes = 0
         self._without_credit: set[Consumer] = set()
-        """Consumers that had no credit when these were offered last."""
+        """Consumers without credit when these messages were offered last."""
         self._offer_anew = False
-        """One more was given back since, or consumers have come or gone."""
+        """True when a message was returned since, or consumers have joined or left."""
         self._explained: dict[int, Explanation] = {}
-        """What consumers said of messages that are not answered yet: empty nearly always."""
+        """Explanations of consumers for messages that are not answered yet; nearly always empty."""
         self._held = held
         self._held_bytes = 0
-        """The part of `_held` that is ours."""
+        """Share of this group in `_held`."""
         self._pumping = False
         self._gathering = False
 
     @property
     def in_use(self) -> bool:
-        """There are consumers, or messages that wait for one."""
+        """True while there are consumers, or messages that wait for one."""
         return bool(self.group or self._waiting)
 
     def offer(self, origin: Origin, run: Run, tokens: Sequence[int], *, hold: bool = False) -> Refusal | None:
-        """Hand a run to a consumer. Returns a refusal without a consumer, or when too much is waiting already. `hold`:
-        the run may wait for the first consumer."""
+        """Give a run to a consumer. Return a refusal without a consumer, or when too much is waiting. With `hold` the
+        run may wait for the first consumer."""
         if not self.group and not (hold and self._held.admits(run)):
             return Refusal.NO_CONSUMER
         size = run.size
@@ -182,8 +182,8 @@ class AnycastGroup:
         return None
 
     def offer_batch(self, origin: ManyOrigins) -> int:
-        """Deliver as many of these, from the first on, as consumers have credit for: none while others wait. Return how
-        many; the rest is to be offered by itself."""
+        """Deliver the first messages, as many as consumers have credit for, and none while others wait. Return their
+        number; the caller offers the rest one by one."""
         if self._waiting or self._pumping:
             return 0
         self._pumping = True
@@ -200,7 +200,7 @@ class AnycastGroup:
     def _share_out(self, origin: ManyOrigins) -> int:
         count, first, taken = len(origin.encoded), self._position, 0
         self._position += count
-        together = Together(first, origin)
+        together = BatchRange(first, origin)
         even, now_s = self.group.share(count, count), self._now_s()
         while taken < count and not self._waiting:
             consumer, credit = self.group.next_but(None)
@@ -210,7 +210,7 @@ class AnycastGroup:
             if pace is None:
                 pace = self._paces[consumer] = AnycastPace()
             start, taken = taken, min(taken + min(pace.share(even, now_s), credit), count)
-            pace.gave(taken - start, first + taken - 1, now_s)
+            pace.record_delivery(taken - start, first + taken - 1, now_s)
             places = range(start, taken)
             self._origins.update(enumerate(zip(repeat(origin), places), first + start))
             held = self._outstanding.setdefault(consumer, {})
@@ -220,22 +220,22 @@ class AnycastGroup:
         return taken
 
     def pump(self) -> None:
-        """Deliver what is waiting to whoever has credit."""
+        """Deliver waiting messages to consumers with credit."""
         if not self._gathering:
             self._pump()
 
     def gather(self) -> None:
-        """More is about to come: what is waiting, or comes, is delivered by `deliver_gathered`."""
+        """Postpone deliveries until `deliver_gathered`, because more messages are about to come."""
         self._gathering = True
 
     def deliver_gathered(self) -> None:
-        """Deliver what has come since `gather`."""
+        """Deliver the messages collected since `gather`."""
         self._gathering = False
         self._pump()
 
     def _pump(self) -> None:
         if self._pumping:
-            return  # from within a delivery: the loop below goes on
+            return  # called from within a delivery: the loop below continues
         self._pumping = True
         try:
             self._deliver()
@@ -255,12 +255,12 @@ class AnycastGroup:
         self._credit_changed()
 
     def _offer_given_back(self) -> None:
-        """Offer what consumers gave back to the others, oldest first. What all have given back is answered."""
+        """Offer returned messages to other consumers, oldest first. Answer those that all consumers returned."""
         while self._given_back and (self._offer_anew or self._credit_has_come()):
             self._offer_anew = False
             for position in sorted(self._given_back):
                 if position not in self._given_back:
-                    continue  # one that was given something raised, and it was the last one, or its sender left
+                    continue  # its last consumer raised and was removed, or its sender left
                 consumer, credit = self.group.next_but(self._excluded[position])
                 if consumer is not None:
                     self._hand(consumer, [self._take_given_back(position)])
@@ -271,15 +271,15 @@ class AnycastGroup:
 
     def _is_held(self, position: int) -> bool:
         """Return True when a message waits for another consumer to come."""
-        origin, _ = self._origins.get(position, _NOBODY)
+        origin, _ = self._origins.get(position, _NO_ORIGIN)
         return origin is not None and origin.waits_for_consumer()
 
     def _credit_has_come(self) -> bool:
-        """True when a consumer that had no credit may have some now."""
+        """Return True when a consumer that had no credit may have some now."""
         return not self._without_credit.issubset(self.group.without_credit())
 
     def _take_given_back(self, position: int) -> Stored:
-        """Take a message out of those that were given back."""
+        """Remove a message from the returned ones."""
         stored = self._given_back.pop(position)
         self._given_back_bytes -= stored.run.size
         return stored
@@ -296,7 +296,7 @@ class AnycastGroup:
             self.leave(consumer)
 
     def _take(self, count: int) -> list[Stored]:
-        """Take the first `count` messages of those that wait."""
+        """Take the first `count` waiting messages."""
         taken: list[Stored] = []
         waiting = self._waiting
         while count and waiting:
@@ -312,12 +312,12 @@ class AnycastGroup:
         return taken
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
-        """Pass the consumer's answer on to the origins. What it gives back goes to the other consumers; once all have
-        given a message back, its origin gets the refusal."""
+        """Pass the consumer's answer on to the origins. Returned messages go to the other consumers; once all consumers
+        have returned a message, its origin gets the refusal."""
         held = self._outstanding.get(consumer, {})
         pace = self._paces.get(consumer)
         if pace is not None:
-            pace.answered(first, last, self._now_s)
+            pace.record_answer(first, last, self._now_s)
         answers: dict[Origin, list[int]] = {}
         explanations: dict[tuple[Origin, Explanation], list[int]] = {}
         why = _GIVEN_BACK.get(outcome)
@@ -334,10 +334,10 @@ class AnycastGroup:
                 continue
             if self._excluded:
                 self._excluded.pop(position, None)
-            origin, token = take_origin(position, _NOBODY)
-            said = self._explained.pop(position, None) if self._explained else None
-            if said is not None and origin is not None:
-                explanations.setdefault((origin, said), []).append(token)
+            origin, token = take_origin(position, _NO_ORIGIN)
+            explanation = self._explained.pop(position, None) if self._explained else None
+            if explanation is not None and origin is not None:
+                explanations.setdefault((origin, explanation), []).append(token)
             if origin is not current and origin is not None:
                 current, tokens = origin, answers.setdefault(origin, [])
             if origin is not None:
@@ -348,10 +348,10 @@ class AnycastGroup:
         if why is not None:
             self.pump()
 
-    def explain(self, consumer: Consumer, position: int, said: Explanation) -> None:
-        """Said before `settle`: why the consumer does not take a message."""
+    def explain(self, consumer: Consumer, position: int, explanation: Explanation) -> None:
+        """Note, before `settle`, why the consumer does not take a message."""
         if position in self._outstanding.get(consumer, ()):
-            self._explained[position] = said
+            self._explained[position] = explanation
 
     def join(self, consumer: Consumer) -> None:
         self.group.join(consumer)
@@ -359,7 +359,8 @@ class AnycastGroup:
         self._count_held()
 
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
-        """What the consumer had not answered goes to the others; without others its origins hear so."""
+        """Remove a consumer. Messages that it did not answer go to the others; without others their origins get a
+        refusal."""
         self.group.leave(consumer)
         self._paces.pop(consumer, None)
         self._offer_anew = True
@@ -379,7 +380,7 @@ class AnycastGroup:
             self._hold_or_refuse()
 
     def _hold_or_refuse(self) -> None:
-        """The last consumer has left: keep what waits for the next one, and answer the rest."""
+        """Keep messages that may wait for the next consumer after the last one left, and refuse the rest."""
         waiting = sorted([*self._waiting, *self._given_back.values()], key=lambda stored: stored.position)
         kept: dict[int, tuple[Origin, int]] = {}
         for left in (self._excluded, self._explained, self._given_back):
@@ -403,13 +404,13 @@ class AnycastGroup:
         self._answer(refused, Refusal.NO_CONSUMER)
 
     def _count_held(self) -> None:
-        """Count what waits for a first consumer."""
+        """Count the messages that wait for a first consumer."""
         size = 0 if self.group else self._waiting_bytes + ANYCAST_HELD_MESSAGE_BYTES * self._waiting_count
         self._held.bytes += size - self._held_bytes
         self._held_bytes = size
 
     def _answer(self, answers: dict[Origin, list[int]], why: Refusal | None) -> None:
-        """Tell the origins: accepted, or refused for `why`."""
+        """Answer the origins: accepted, or refused for `why`."""
         for origin, tokens in answers.items():
             if why is None:
                 self._figures.acknowledged += len(tokens)
@@ -418,7 +419,7 @@ class AnycastGroup:
             answered(origin, tokens, Acceptance.ACCEPTED if why is None else why)
 
     def withdraw(self, origin: Origin) -> None:
-        """Nobody waits for answers to what `origin` sent: what no consumer has yet is dropped."""
+        """Drop messages of `origin` that no consumer has yet, because it no longer waits for answers."""
         theirs = {position for position, (sender, _) in self._origins.items() if sender is origin}
         for position in theirs:
             del self._origins[position]
@@ -436,11 +437,11 @@ class AnycastGroup:
 
     @property
     def credit(self) -> int:
-        """Messages consumers could take now beyond what is waiting already."""
+        """Messages that consumers could take now in addition to the waiting ones."""
         return max(0, self.group.credit - self._waiting_count)
 
     def _give_back(self, stored: Stored) -> None:
-        """Let a message wait for another consumer, or answer it where too many do."""
+        """Let a message wait for another consumer, or refuse it if too many wait."""
         position, size = stored.position, stored.run.size
         crowded = len(self._given_back) >= ANYCAST_GIVEN_BACK_MAX
         if crowded or self._given_back_bytes + size > TRANSIENT_BUFFER_BYTES_MIN:
@@ -451,27 +452,27 @@ class AnycastGroup:
         self._offer_anew = True
 
     def _refuse_given_back(self, position: int) -> None:
-        """Refuse a message towards its origin, with the reasons of its consumers."""
-        reasons, said = self._excluded.pop(position).values(), self._explained.pop(position, None)
-        origin, token = self._origins.pop(position, _NOBODY)
+        """Refuse a message to its origin, with the reasons of its consumers."""
+        reasons, explanation = self._excluded.pop(position).values(), self._explained.pop(position, None)
+        origin, token = self._origins.pop(position, _NO_ORIGIN)
         if origin is not None:
             self._figures.refused += 1
-            if said is not None:
-                origin_called(origin, origin.explained, [token], said)
-            answered(origin, [token], _together(reasons))
+            if explanation is not None:
+                origin_called(origin, origin.explained, [token], explanation)
+            answered(origin, [token], _combine(reasons))
 
 
-def _one_of(held: Stored | Together, position: int) -> Stored:
-    """One message of what a consumer holds."""
-    if isinstance(held, Together):
+def _one_of(held: Stored | BatchRange, position: int) -> Stored:
+    """Return one of the messages that a consumer holds."""
+    if isinstance(held, BatchRange):
         return held.stored(position)
     i = position - held.position
     return part_of(held, i, i + 1)
 
 
-def _together(reasons: Collection[Refusal]) -> Refusal:
-    """The answer to a message that consumers gave back for these reasons: `UNDELIVERABLE` and `TOO_LARGE` speak of all
-    consumers, so one that only released it may still take it when it is sent again."""
+def _combine(reasons: Collection[Refusal]) -> Refusal:
+    """Return the answer to a message that consumers returned for these reasons. `UNDELIVERABLE` and `TOO_LARGE` hold
+    for all consumers: if one only released the message, it may take it when it is sent again."""
     if Refusal.RELEASED in reasons or Refusal.DELIVERY_FAILED in reasons:
         failed = Refusal.DELIVERY_FAILED in reasons or Refusal.UNDELIVERABLE in reasons
         return Refusal.DELIVERY_FAILED if failed else Refusal.RELEASED

@@ -1,12 +1,12 @@
-"""Failed deliveries of one subscription: how often each message failed, where it must not go, when it may go again.
+"""Failed deliveries of one subscription: how often each message failed, which consumers are excluded, and delays.
 
-A message that a consumer released has not failed (AMQP 1.0 section 3.4.4): the count of its failed deliveries stays,
-and yet each release makes the wait for the next delivery longer, as a failure does. A consumer that gave a message back
-does not get it again while another one may take it, for `limits.GIVEN_BACK_WAITS_S`.
+A message that a consumer released has not failed (AMQP 1.0 section 3.4.4): its count of failed deliveries stays. Yet
+each release makes the wait for the next delivery longer, as a failure does. A consumer that returned a message does not
+get it again while another one may take it, for `limits.GIVEN_BACK_WAITS_S`.
 
-Only messages that failed and are not settled yet are in here, in memory. How often each failed is kept in the store's
-small state as well, soon after it changes, so that a message no consumer can take reaches its last attempt though the
-gateway restarts; what else is known of it is not: after a restart it is delivered at once, and to anybody.
+Only messages that failed and are not settled yet are tracked, in memory. The counts are also kept in the store's small
+state, soon after they change, so that a message that no consumer can take reaches its last attempt although the gateway
+restarts. The rest is lost in a restart: the message is then delivered at once, and to any consumer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import SmallState
 
 ATTEMPTS: Final = "attempts"
-"""Kind of the small state that says how often messages failed: `attempts_key` -> `Attempts.pack`."""
+"""Kind of the small state that counts failed deliveries: `attempts_key` -> `Attempts.pack`."""
 
 
 def delay_s(redelivery: Redelivery, attempts: int) -> float:
@@ -47,29 +47,29 @@ def delay_s(redelivery: Redelivery, attempts: int) -> float:
 
 
 def attempts_key(log: int, cursor: str) -> str:
-    """What a cursor is called among those of all logs."""
+    """Return the key of a cursor, unique among all logs."""
     return f"{log} {cursor}"
 
 
 def unpack(packed: bytes) -> dict[int, int]:
-    """What `Attempts.pack` packed. Raises msgspec.MsgspecError when it is damaged."""
+    """Decode the result of `Attempts.pack`. Raises msgspec.MsgspecError when it is damaged."""
     return msgspec.msgpack.decode(packed, type=dict[int, int])
 
 
 class GivenBack:
-    """The consumers that gave one message back, and how often it was released."""
+    """Consumers that returned one message, and the number of releases."""
 
     __slots__ = ("consumers", "releases", "until_s")
 
     def __init__(self) -> None:
         self.consumers: list[Consumer] = []
-        """Another consumer comes before these; those that gave it back first come first."""
+        """Consumers that come after all others, in the order in which they returned the message."""
         self.releases = 0
         self.until_s = 0.0
-        """End of that (monotonic seconds)."""
+        """Time until which they come last (monotonic seconds)."""
 
 
-# Of all in which nothing has failed, as nearly always; never changed.
+# Shared by all subscriptions without failures, which are nearly all; never changed.
 _NOBODY: Final[dict[int, set[Consumer]]] = {}
 _NEVER_GIVEN_BACK: Final[dict[int, GivenBack]] = {}
 _NOTHING: Final[dict[int, bytes]] = {}
@@ -77,7 +77,8 @@ _NEVER: Final[list[tuple[float, int]]] = []
 
 
 class Attempts:
-    """See the module's docstring. `counts` may be read directly: position -> failed deliveries."""
+    """Failed and released messages of one subscription. `counts` may be read directly: position -> failed
+    deliveries."""
 
     __slots__ = (
         "_annotations", "_annotations_bytes", "_due", "_excluded", "_exclusions", "_given_back", "changed", "counts",
@@ -87,27 +88,27 @@ class Attempts:
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.changed = False
-        """`counts` is not what was last packed."""
+        """True when `counts` differs from what was packed last."""
         self.parked = Ranges()
-        """Messages no consumer there may have; they wait for another one."""
+        """Messages that no present consumer may get; they wait for another one."""
         self._excluded = _NOBODY
-        """Of each message, whom it must not go to again; those said first come first."""
+        """Consumers that must not get a message again, by position, oldest entry first."""
         self._exclusions = 0
-        """How many pairs these are."""
+        """Number of these pairs."""
         self._given_back = _NEVER_GIVEN_BACK
         self._due = _NEVER
         self._annotations = _NOTHING
         self._annotations_bytes = 0
 
     def failed(self, position: int) -> int:
-        """Count a failed delivery; returns how many there were. Beyond the limit the oldest count is forgotten."""
+        """Count a failed delivery; return the number of failures. Beyond the limit the oldest count is forgotten."""
         count = self._track(position) + 1
         self.counts[position] = count
         self.changed = True
         return count
 
     def _track(self, position: int) -> int:
-        """How often it has failed, 0 of one nothing was known of. It is delivered alone from now on."""
+        """Return the number of failures, 0 for a new message. A tracked message is delivered alone."""
         count = self.counts.setdefault(position, 0)
         if len(self.counts) > ATTEMPTS_TRACKED_MAX:
             oldest = next(iter(self.counts))
@@ -115,7 +116,7 @@ class Attempts:
         return count
 
     def forget(self, first: int, last: int) -> None:
-        """These are settled."""
+        """Forget settled messages."""
         if last - first > len(self.counts):
             gone = [position for position in self.counts if first <= position <= last]
         else:
@@ -129,7 +130,7 @@ class Attempts:
             self._annotations_bytes -= len(self._annotations.pop(position, b""))
 
     def pack(self) -> bytes | None:
-        """What is to be kept: the counts, the highest where there are too many; None: nothing."""
+        """Return the counts to store, the highest if there are too many; None: nothing to store."""
         self.changed = False
         failed = [(position, count) for position, count in self.counts.items() if count > 0]
         if len(failed) > ATTEMPTS_KEPT_MAX:
@@ -137,7 +138,8 @@ class Attempts:
         return msgspec.msgpack.encode(dict(failed)) if failed else None
 
     def annotate(self, position: int, annotations: bytes) -> None:
-        """Deliver it with these annotations from now on; the last ones count, and not more than there is room for."""
+        """Deliver the message with these annotations from now on, which replace earlier ones, if there is room for
+        them."""
         others = self._annotations_bytes - len(self._annotations.get(position, b""))
         if others + len(annotations) <= ATTEMPTS_ANNOTATION_BYTES_MAX:
             if self._annotations is _NOTHING:
@@ -147,12 +149,13 @@ class Attempts:
             self._track(position)
 
     def annotated(self, stored: Stored) -> Stored:
-        """One message as it is to be delivered."""
+        """Return one message with its annotations."""
         annotations = self._annotations.get(stored.position)
         return stored if annotations is None else stored._replace(run=merged_run(stored.run, annotations))
 
     def exclude(self, position: int, consumer: Consumer) -> None:
-        """Never to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here; or it is too large for it)."""
+        """Never deliver the message to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here; or it is too
+        large for it)."""
         self._track(position)
         if self._excluded is _NOBODY:
             self._excluded = {}
@@ -176,7 +179,7 @@ class Attempts:
         return self.counts.get(position, 0) + (given_back.releases if given_back is not None else 0)
 
     def pass_over(self, position: int, consumer: Consumer, until_s: float) -> None:
-        """Give the message to another consumer before this one, until then."""
+        """Prefer other consumers to this one for the message, until then."""
         self._track(position)
         given_back = self._given_back_of(position)
         given_back.until_s = until_s
@@ -184,16 +187,16 @@ class Attempts:
             given_back.consumers.append(consumer)
             del given_back.consumers[:-GIVEN_BACK_BY_MAX]
 
-    def forgive(self, position: int) -> bool:
-        """Let each consumer that gave the message back have it again. Return False when nothing changes."""
+    def allow_again(self, position: int) -> bool:
+        """Let each consumer that returned the message get it again. Return False when nothing changes."""
         given_back = self._given_back.get(position)
         if given_back is None or not given_back.consumers:
             return False
         given_back.consumers.clear()
         return True
 
-    def forgive_until(self, now_s: float) -> list[int]:
-        """Let consumers have again what they gave back long enough ago; return those messages."""
+    def allow_due(self, now_s: float) -> list[int]:
+        """Let consumers get messages again that they returned long enough ago; return those messages."""
         due = [position for position, each in self._given_back.items() if each.consumers and each.until_s <= now_s]
         for position in due:
             self._given_back[position].consumers.clear()
@@ -201,7 +204,7 @@ class Attempts:
 
     @property
     def passes_over(self) -> bool:
-        """Some messages go to other consumers first."""
+        """True while some messages go to other consumers first."""
         return any(each.consumers for each in self._given_back.values())
 
     def _given_back_of(self, position: int) -> GivenBack:
@@ -227,7 +230,7 @@ class Attempts:
         return {*given_back.consumers, *(excluded or ())}
 
     def left(self, consumer: Consumer) -> None:
-        """The consumer is gone, and what was said about it."""
+        """Forget a consumer that is gone."""
         for position, consumers in list(self._excluded.items()):
             if consumer in consumers:
                 consumers.discard(consumer)
@@ -243,49 +246,49 @@ class Attempts:
             self._due = []
         heapq.heappush(self._due, (due_s, position))
 
-    def nothing_waits(self) -> None:
-        """What waits for its time or for another consumer is found again by who reads the log."""
+    def forget_waiting(self) -> None:
+        """Forget delayed and parked messages: reading the log again finds them."""
         self.parked = Ranges()
         self._due = _NEVER
 
     @property
-    def is_at_rest(self) -> bool:
-        """Nothing is known of any message, and the store knows that."""
+    def is_idle(self) -> bool:
+        """True when no message is tracked, and the store is up to date."""
         return not (self.counts or self.changed or self.parked or self._due)
 
     @property
     def delayed(self) -> int:
-        """Messages that wait for their time."""
+        """Number of delayed messages."""
         return len(self._due)
 
     def due(self, now_s: float) -> list[int]:
-        """Positions whose time has come."""
+        """Return the positions with a delay that has passed."""
         found = []
         while self._due and self._due[0][0] <= now_s:
             found.append(heapq.heappop(self._due)[1])
         return found
 
 
-class KeptAttempts:
-    """The counts of one subscription as the store keeps them."""
+class StoredAttempts:
+    """Counts of one subscription in the store."""
 
     __slots__ = ("_attempts", "_cursor", "_due_s", "_is_kept", "_log", "_state")
 
     def __init__(self, state: SmallState, log: int, cursor: str, attempts: Attempts) -> None:
-        """`cursor`: the name of the subscription's in that log."""
+        """`cursor` is the name of the subscription's cursor in that log."""
         self._state = state
         self._log, self._cursor = log, cursor
         self._attempts = attempts
         self._is_kept = False
         self._due_s = 0.0  # when they may be written again
 
-    def recall(self, packed: bytes) -> dict[int, int]:
-        """What a former process kept. Raises msgspec.MsgspecError when it is damaged."""
+    def load(self, packed: bytes) -> dict[int, int]:
+        """Return the counts that a former process stored. Raises msgspec.MsgspecError when they are damaged."""
         self._is_kept = True
         return unpack(packed)
 
     def write(self, now_s: float, *, decide: bool) -> None:
-        """Have the store remember how often what is here has failed, if that decides about anything."""
+        """Store the counts, if they decide about anything, at most once in `limits.ATTEMPTS_WRITTEN_S`."""
         if not self._attempts.changed or now_s < self._due_s:
             return
         self._due_s = now_s + ATTEMPTS_WRITTEN_S
@@ -297,7 +300,7 @@ class KeptAttempts:
             self.drop()
 
     def drop(self) -> None:
-        """Nothing is worth keeping."""
+        """Delete the stored counts."""
         if self._is_kept:
             self._state.delete(ATTEMPTS, attempts_key(self._log, self._cursor))
             self._is_kept = False

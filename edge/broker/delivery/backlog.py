@@ -1,10 +1,11 @@
-"""The backlog lane of one place in a log: what was there when its consumer's link came up.
+"""Backlog lane of a forwarder's position in a log: the messages that were stored when its link came up.
 
-The log subscription goes on with what comes, for the live lane, and this reads what was there, for a consumer of its
-own; both deliver for the log subscription, so a message is settled, given back or given up where every other one is.
-Every position is one's or the other's: what is *left* here was to be had when the lanes parted, and is nobody else's.
-The cursor is one: what the live lane settled are ranges above its position, kept in the store as any others, and what
-all cursors have passed is deleted from the front as the backlog goes.
+The log subscription continues with new messages, for the live lane. This lane reads the stored ones, for a consumer of
+its own. Both deliver for the log subscription, which settles, returns and drops the messages of both.
+
+Every position belongs to one lane: `_left` are the positions that were undelivered when the lanes split. There is one
+cursor. Messages that the live lane settled are ranges above its position, stored like any others. Messages below all
+cursors are deleted from the front while the backlog is sent.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ log = logging.getLogger(__name__)
 
 
 class BacklogLane:
-    """See the module's docstring. A consumer pulls with `pump`, and settles with the log subscription."""
+    """Backlog of one log subscription. A consumer pulls with `pump`, and settles with the log subscription."""
 
     def __init__(self, logs: MessageLogs, cursors: Cursors, live: LogSubscription, consumer: Consumer) -> None:
         self.newest = False
-        """From the newest to the oldest, `BACKLOG_CHUNK_POSITIONS` at a time, each of them in order."""
+        """True: from the newest to the oldest, `BACKLOG_CHUNK_POSITIONS` at a time, each chunk in order."""
         self._logs: Final = logs
         self._cursors: Final = cursors
         self._live: Final = live
@@ -41,49 +42,50 @@ class BacklogLane:
         self._buffer = Buffer()
         self._reading = False
         self._stale = False
-        """What is being read may be somebody else's by now."""
+        """True when the result of the current read has to be discarded."""
         live.lane = self
 
     @property
     def count(self) -> int:
-        """Messages that are left, those of other addresses in the same log included."""
+        """Number of messages left, including those of other addresses in the same log."""
         return self._left.count + sum(len(stored.run.bodies) for stored in self._buffer.runs)
 
-    def take_over(self) -> None:
-        """The lanes part: all that is in the log and not delivered is delivered here, what comes by the log
-        subscription. To be called again at each link-up.
+    def split(self) -> None:
+        """Split the lanes: deliver all undelivered messages of the log here, and new ones by the log subscription. It
+        is called again each time the link comes up.
 
-        A cursor that has `LANE_HOLES_MAX` holes already gets no more of them: then the log subscription delivers what
-        there is before what comes, until lanes part again.
+        A cursor that already has `LANE_HOLES_MAX` gaps gets no further ones. Then the log subscription delivers stored
+        messages before new ones, until the next split.
         """
         live = self._live
-        live.put_back()
+        live.unbuffer()
         holes = len(self._cursors.record(live.cursor).acknowledged)
         if holes >= LANE_HOLES_MAX:
-            log.warning("%s: %d holes in what was sent: what comes waits for what was there", live.name, holes)
+            log.warning("%s: %d gaps in the sent messages: new messages wait for stored ones", live.name, holes)
             return
-        for first, last in live.window.leave_to_others():
+        for first, last in live.window.release_all():
             self._left.add(first, last)
         live.behind = False
 
-    def begin_anew(self) -> None:
-        """A call raised: the log subscription has found again what is to be had, and the lanes part anew."""
+    def restart(self) -> None:
+        """Start again after an exception: the log subscription has found the undelivered messages, and the lanes
+        split."""
         self._forget()
-        self.take_over()
+        self.split()
 
     def end(self) -> None:
-        """One lane again: what is left goes back to the log subscription, and what the consumer has."""
+        """Merge the lanes: undelivered messages go back to the log subscription, and those of the consumer too."""
         live, waiting = self._live, [*self._left]
         waiting += [(each.position, each.position + len(each.run.bodies) - 1) for each in self._buffer.runs]
         self._forget()
-        if live.lane is self:  # else another object serves the cursor, and reads what is left from the store
+        if live.lane is self:  # else another object serves the cursor, and reads the rest from the store
             live.lane = None
             for first, last in waiting:
                 live.window.give_back(first, last)
             live.leave(self._consumer, keep=False)
 
     def pump(self) -> None:
-        """Deliver what the consumer takes, then read on."""
+        """Deliver as many messages as the consumer takes, then read on."""
         live, buffer = self._live, self._buffer
         if live.lane is not self:
             return
@@ -120,7 +122,7 @@ class BacklogLane:
             self._live.raised(error)
 
     def _take(self, start: int, last: int, runs: Sequence[Stored]) -> None:
-        """Of ``start..last`` this was read; what the store does not have any more concerns nobody."""
+        """Take what was read of ``start..last``. Positions that the store does not have are acknowledged."""
         at = start
         for stored in runs:
             self._pass(at, min(stored.position - 1, last))
@@ -136,7 +138,7 @@ class BacklogLane:
             self._pass(start, last)
 
     def _pass(self, first: int, last: int) -> None:
-        """These are delivered to nobody."""
+        """Acknowledge positions that are not delivered."""
         if first <= last:
             for low, high in self._left.take(first, last):
                 self._live.window.acknowledge(low, high)

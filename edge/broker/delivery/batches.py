@@ -1,6 +1,6 @@
-"""Batches that a consumer can take cheaper than run by run.
+"""Batches that a consumer can take more cheaply than run by run.
 
-Each is a collection of `Stored` runs, as every batch is; a consumer that does not know its class iterates over it.
+Each is a collection of `Stored` runs, as every batch is. A consumer that does not know the class iterates over it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LiveOffer(NamedTuple):
 
     runs: Sequence[Run]
     origins: Sequence[Origin | None]
-    """One a run; None is never held back for a slow subscriber."""
+    """One for each run; None is never held back for a slow subscriber."""
     acknowledged_messages: int
     """Messages above QoS 0."""
 
@@ -40,12 +40,13 @@ def offer_of(run: Run, origin: Origin | None) -> LiveOffer:
 
 
 class LiveBatch(DeliveryBatch):
-    """Runs for live subscribers, which no log keeps."""
+    """Runs for live subscribers, which are in no log."""
 
     __slots__ = ("_position", "acknowledged_messages", "runs")
 
     def __init__(self, position: int, runs: Sequence[Run], acknowledged_messages: int) -> None:
-        """`position` of the first of the `acknowledged_messages`, which are above QoS 0; none of QoS 2 but alone."""
+        """`position` is that of the first of the `acknowledged_messages`, which are above QoS 0. A run of QoS 2 is
+        alone."""
         self._position = position
         self.runs = runs
         self.acknowledged_messages = acknowledged_messages
@@ -64,12 +65,12 @@ class LiveBatch(DeliveryBatch):
 
 
 class EncodedBatch(DeliveryBatch):
-    """AMQP messages of many senders, as they are written on a link."""
+    """AMQP messages of many senders, encoded for a link."""
 
     __slots__ = ("_origin", "_place", "messages", "position")
 
     def __init__(self, position: int, origin: ManyOrigins, place: int, stop: int) -> None:
-        """The messages ``place <= i < stop`` of `origin`; `position` of the first of them."""
+        """The messages ``place <= i < stop`` of `origin`; `position` is that of the first of them."""
         self.position = position
         self.messages: Sequence[bytes] = origin.encoded[place:stop]
         self._origin = origin

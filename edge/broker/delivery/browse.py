@@ -1,4 +1,4 @@
-"""Browsing a queue: what is in it, copied, while others consume it (AMQP 1.0 section 3.5.7, distribution mode)."""
+"""Browsing a queue: copies of its messages, while others consume it (AMQP 1.0 section 3.5.7, distribution mode)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from edge.broker.store.contract import Cursors, MessageLogs
 
 
 class BrowsingSubscription:
-    """One consumer's walk over a queue, from the oldest message that is not done with to what is to come.
+    """One consumer's walk over a queue, from the oldest unsettled message to new ones.
 
-    Nothing is remembered of it, and nothing it does changes the queue: its deliveries are settled.
+    It keeps no state, and does not change the queue: its deliveries are settled.
     """
 
     attempts = 0
@@ -51,19 +51,19 @@ class BrowsingSubscription:
     sleeps = True
 
     def arrived(self, stored: Stored) -> None:
-        """It is read in its turn."""
+        """Do nothing: the run is read later."""
 
     def fall_behind(self) -> None:
-        """It reads to the end by itself."""
+        """Do nothing: it reads to the end by itself."""
 
-    def pass_to(self, watermark: int) -> None:
-        """It has no cursor."""
+    def advance_to(self, watermark: int) -> None:
+        """Do nothing: it has no cursor."""
 
-    def begin_anew(self) -> None:
-        """Nothing is remembered of it that could be wrong."""
+    def restart(self) -> None:
+        """Do nothing: it has no state that could be wrong."""
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
-        """Whatever is said of a copy, the message stays."""
+        """Ignore the outcome of a copy: the message stays."""
 
     @property
     def idle_now(self) -> bool:

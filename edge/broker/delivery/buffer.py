@@ -1,4 +1,4 @@
-"""What a subscription has of its log in memory, to be delivered next."""
+"""Messages that a subscription has in memory, to be delivered next."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from bridge.message import Stored
 from edge.broker.delivery.consumer_group import part_of
 
 _NOTHING: Final[deque[Stored]] = deque()
-"""Of every buffer that has nothing: a deque takes 760 bytes, and most subscriptions have nobody to deliver to."""
+"""Shared by all empty buffers: a deque takes 760 bytes, and most subscriptions have no consumer."""
 
 
 class Buffer:
-    """Runs in the order they are delivered in, and the bytes of their messages."""
+    """Runs in the order of their delivery, and the bytes of their messages."""
 
     __slots__ = ("bytes", "runs")
 
     def __init__(self) -> None:
         self.bytes = 0
         self.runs = _NOTHING
-        """To be changed here only."""
+        """Only changed by this class."""
 
     def add(self, stored: Stored, first: int, last: int) -> None:
         """Append the messages at positions ``first..last`` of a stored run."""
@@ -40,8 +40,8 @@ class Buffer:
         self.bytes -= stored.run.size
         return stored
 
-    def put_back(self, runs: list[Stored]) -> None:
-        """What was taken, in order, is first again."""
+    def restore(self, runs: list[Stored]) -> None:
+        """Put runs that were taken back in front, in order."""
         if self.runs is _NOTHING:
             self.runs = deque()
         self.runs.extendleft(reversed(runs))

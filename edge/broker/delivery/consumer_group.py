@@ -1,4 +1,4 @@
-"""The consumers of one subscription, and what every kind of subscription needs to serve them."""
+"""The consumers of one subscription, and helpers that every kind of subscription needs to serve them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from edge.broker.model.isolation import end_consumer
 RETURNED = frozenset(
     (DeliveryOutcome.RELEASED, DeliveryOutcome.MODIFIED_FAILED, DeliveryOutcome.UNANSWERED, DeliveryOutcome.LOST)
 )
-"""Outcomes that put the message back for any consumer."""
+"""Outcomes that return the message for any consumer."""
 
 
 def part_of(stored: Stored, start: int, stop: int) -> Stored:
-    """The messages ``start <= i < stop`` of a stored run, with their own position and sequence."""
+    """Return the messages ``start <= i < stop`` of a stored run, with their own position and sequence."""
     if start <= 0 and stop >= len(stored.run.bodies):
         return stored
     position = stored.position + start if stored.position >= 0 else SETTLED
@@ -24,7 +24,8 @@ def part_of(stored: Stored, start: int, stop: int) -> Stored:
 
 
 class ConsumerGroup:
-    """The consumers of one subscription, served in turn. One that cannot say what credit it has is ended."""
+    """The consumers of one subscription, served in rotation. A consumer that raises on a read of its credit is
+    ended."""
 
     __slots__ = ("consumers",)
 
@@ -38,14 +39,14 @@ class ConsumerGroup:
         return consumer in self.consumers
 
     def join(self, consumer: Consumer) -> None:
-        """Idempotent."""
+        """Add a consumer. Idempotent."""
         if not self.consumers:
-            self.consumers = [consumer]  # to append to it would make room for others
+            self.consumers = [consumer]  # appending would allocate room for more
         elif consumer not in self.consumers:
             self.consumers.append(consumer)
 
     def leave(self, consumer: Consumer) -> None:
-        """Idempotent."""
+        """Remove a consumer. Idempotent."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
 
@@ -61,7 +62,7 @@ class ConsumerGroup:
         return total
 
     def without_credit(self) -> list[Consumer]:
-        """The consumers that can take nothing now."""
+        """Return the consumers without credit."""
         found: list[Consumer] = []
         for consumer in list(self.consumers):
             try:
@@ -72,12 +73,13 @@ class ConsumerGroup:
         return found
 
     def end(self, consumer: Consumer, error: Exception) -> None:
-        """It raised: it gets nothing more, and what is with it stays there until its connection has ended."""
+        """End a consumer that raised: it gets nothing more, and keeps its messages until its connection has ended."""
         self.leave(consumer)
         end_consumer(consumer, error)
 
     def next(self) -> tuple[Consumer, int] | None:
-        """The next consumer with credit, moved to the end of the turn, and its credit; None when nobody has any."""
+        """Return the next consumer with credit, and its credit, and move it to the end; None when no consumer has
+        credit."""
         for i, consumer in enumerate(self.consumers):
             try:
                 credit = consumer.credit
@@ -90,7 +92,8 @@ class ConsumerGroup:
         return None
 
     def next_but(self, excluded: Collection[Consumer] | None) -> tuple[Consumer | None, int]:
-        """As `next`, of those that are not excluded; without one (None, 0), or (None, -1) when all are excluded."""
+        """Return the result of `next` without the excluded consumers: (None, 0) when none has credit, (None, -1) when
+        all are excluded."""
         allowed = False
         for i, consumer in enumerate(self.consumers):
             if excluded is not None and consumer in excluded:
@@ -107,12 +110,12 @@ class ConsumerGroup:
         return None, 0 if allowed else -1
 
     def rotate(self, count: int) -> None:
-        """The first `count` consumers have had their turn."""
+        """Move the first `count` consumers to the end."""
         consumers = self.consumers
         if count < len(consumers):
             consumers[:] = consumers[count:] + consumers[:count]
 
     def share(self, waiting: int, credit: int) -> int:
-        """Messages of a run of `waiting` that go to one consumer: an even split, never above its credit."""
+        """Return how many of `waiting` messages go to one consumer: an even share, and at most its credit."""
         even = -(-waiting // len(self.consumers)) if len(self.consumers) > 1 else waiting
         return min(even, credit)

@@ -1,7 +1,7 @@
-"""Where a subscription stands in its log: what it has looked at, what was taken out of turn, what came back.
+"""Position of a subscription in its log: what it has read, what was taken out of order, what was returned.
 
-Everything below `next` has been looked at: it is with a consumer, settled, waiting in memory, or among `returned`, to
-be read again. From `next` on nothing has, but for what is `done`: acknowledged before a restart, or taken since.
+Everything below `next` was read: it is with a consumer, settled, buffered, or among `returned`, to be read again.
+Nothing from `next` on was read, except for the positions in `done`: acknowledged before a restart, or taken since.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from edge.broker.store.records import CursorRecord
 
 
 class CursorWindow:
-    """See the module's docstring. It moves the cursor in the store; who has a message it does not know."""
+    """Read position of one subscription. It moves the cursor in the store; it does not know which consumer has a
+    message."""
 
     __slots__ = ("_cursors", "_logs", "cursor", "done", "log", "next", "returned")
 
@@ -26,10 +27,10 @@ class CursorWindow:
         self.next = record.position
         self.done = Ranges()
         self.returned = Ranges()
-        self.begin_anew(())
+        self.restart(())
 
-    def begin_anew(self, held: Iterable[tuple[int, int]]) -> None:
-        """Go by what the store has: all that is not acknowledged is to be had, but for what is `held`."""
+    def restart(self, held: Iterable[tuple[int, int]]) -> None:
+        """Start again from the store: all unacknowledged messages are available, except for those that are `held`."""
         record = self._cursors.record(self.cursor)
         self.next = record.position
         self.returned = Ranges()
@@ -40,23 +41,23 @@ class CursorWindow:
 
     @property
     def end(self) -> int:
-        """The next position the store gives in the log."""
+        """Next free position of the log."""
         return self._logs.bounds(self.log)[1]
 
     @property
     def lowest(self) -> int:
-        """No message below is to be had."""
+        """Position below which no message is available."""
         return min(self.returned.first, self.next) if self.returned else self.next
 
     def free_from(self, position: int) -> int:
-        """The first position from here on that may be to be had."""
+        """Return the first position from here on that may be available."""
         if position < self.next:
             returned = self.returned.following(position)
             position = self.next if returned is None else returned
         return self.done.free_from(position) if position >= self.next else position
 
     def available(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of ``first..last`` nobody has."""
+        """Return the parts of ``first..last`` that are available."""
         following = self.next
         if first >= following:
             return self.done.outside(first, last)
@@ -64,7 +65,7 @@ class CursorWindow:
         return parts + self.done.outside(following, last) if last >= following else parts
 
     def take(self, first: int, last: int) -> None:
-        """These are somebody's now; the cursor will pass them by."""
+        """Take these positions; the cursor will pass them."""
         self.returned.remove(first, last)
         if last < self.next:
             return
@@ -75,14 +76,14 @@ class CursorWindow:
             done.remove(0, self.next - 1)
 
     def give_back(self, first: int, last: int) -> None:
-        """Nobody has these any more."""
+        """Make these positions available again."""
         if first < self.next:
             self.returned.add(first, min(last, self.next - 1))
         if last >= self.next:
-            self.done.remove(max(first, self.next), last)  # taken out of turn: they are met in turn
+            self.done.remove(max(first, self.next), last)  # taken out of order: they are read in order now
 
-    def look_at(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Move on behind ``first..last``; returns what of it nobody has. What lies before it concerns nobody here."""
+    def advance(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Move on behind ``first..last``, and return the available parts of it. Positions below `first` are skipped."""
         self.skip_to(first)
         first = max(first, self.next)
         self.next = last + 1
@@ -92,8 +93,8 @@ class CursorWindow:
         self.done.remove(0, last)
         return parts
 
-    def leave_to_others(self) -> Ranges:
-        """Go on with what comes; returns what was to be had, which is somebody else's to deliver."""
+    def release_all(self) -> Ranges:
+        """Continue at the end of the log. Return the available positions, which another lane delivers."""
         end, left = self.end, Ranges()
         for first, last in self.available(self.lowest, end - 1):
             left.add(first, last)
@@ -101,11 +102,11 @@ class CursorWindow:
         return left
 
     def skip_to(self, position: int) -> None:
-        """Nothing below `position` that was not looked at concerns the subscription."""
+        """Acknowledge unread positions below `position`, which the subscription does not want."""
         if position > self.next:
             self._cursors.acknowledge(self.cursor, self.next, position - 1)
             self.next = position
 
     def acknowledge(self, first: int, last: int) -> None:
-        """These are done with."""
+        """Acknowledge these positions."""
         self._cursors.acknowledge(self.cursor, first, last)

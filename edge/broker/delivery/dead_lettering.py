@@ -1,7 +1,7 @@
-"""What a subscription gives up of its log, on its way into the ledger or to a dead letter address.
+"""Messages that one subscription drops, on their way to the ledger or to a dead letter address.
 
-`DeadLetters` does that for all subscriptions of a router; here is the side of one: what is still to be read from the
-store, what was not taken and is tried again, and how much is on its way.
+`DeadLetters` does that for all subscriptions of a router. This is the part of one subscription: messages that are still
+to be read from the store, failed ones that are tried again, and the number under way.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from edge.broker.store.contract import Cursors, MessageLogs
 from edge.broker.store.records import CursorRecord
 
 _NOTHING: Final[list[tuple[int, int, LossReason]]] = []
-"""Of all that give nothing up, as nearly always; never changed."""
+"""Shared by all that drop nothing, which are nearly all; never changed."""
 
 
 class DeadLetteringSubscription(Protocol):
-    """Whose messages are given up."""
+    """Subscription that drops messages."""
 
     def forget_attempts(self, first: int, last: int) -> None:
-        """These are taken care of."""
+        """Forget the failures of dropped messages."""
         ...
 
     def pump(self) -> None:
-        """There is room again for more to be given up."""
+        """Continue: there is room again for more messages to be dropped."""
         ...
 
     def tick(self, now_s: float) -> bool:
-        """Do what is due; False when nothing more is to come."""
+        """Do what is due. Return False when nothing more is to be done."""
         ...
 
     def raised(self, error: Exception) -> None:
-        """Giving up raised."""
+        """Handle an exception of this class."""
         ...
 
 
 class DeadLettering:
-    """See the module's docstring. It is the `Owner` of what `DeadLetters` has under way."""
+    """Dropped messages of one subscription. It is the `DeadLetterOwner` of what `DeadLetters` has under way."""
 
     __slots__ = (
         "_again", "_closed", "_count", "_cursors", "_deadletters", "_leaving", "_log", "_logs", "_reading",
@@ -61,71 +61,71 @@ class DeadLettering:
         self.name = record.name
         self.cursor = record.cursor
         self.policy = AddressPolicy()
-        """What the address promises of redelivery, time to live and dead letters."""
+        """Policy of the address for redelivery, time to live and dead letters."""
         self._log = record.log
         self._logs = logs
         self._cursors = cursors
         self._deadletters = deadletters
         self._subscription = subscription
         self._unread = self._again = _NOTHING
-        """To be read, and what was not taken: that is read again at the next tick."""
+        """To be read, and failed ones (`_again`), which are read again at the next tick."""
         self._leaving = Ranges()
-        """All that is to be given up, and is not yet."""
+        """Positions that are to be dropped, and are not yet."""
         self._count = 0
-        """Messages on their way."""
+        """Number of messages under way."""
         self._reading = False
         self._closed = False
 
     def follow_policy(self, policy: AddressPolicy) -> None:
-        """Follow this policy of the address from now on."""
+        """Apply this policy of the address from now on."""
         self.policy = policy
 
     @property
     def has_room(self) -> bool:
-        """Not too much is on its way."""
+        """True while the number of messages under way is below its limit."""
         return self._count <= GIVING_UP_MAX
 
     @property
     def is_free(self) -> bool:
-        """There is room at the dead letter address as well, as far as is known."""
+        """True while the dead letter address has room as well, as far as is known."""
         return not (self._unread or self._again) and self._count <= GIVING_UP_MAX
 
     @property
     def waits(self) -> bool:
-        """Something is still to be read and given up."""
+        """True while messages are still to be read and dropped."""
         return bool(self._unread or self._again)
 
     @property
-    def is_at_rest(self) -> bool:
-        """Nothing is on its way, or to be."""
+    def is_idle(self) -> bool:
+        """True when nothing is under way or to be read."""
         return not (self._unread or self._again or self._count or self._leaving or self._reading)
 
     @property
     def leaving(self) -> list[tuple[int, int]]:
-        """Ranges of positions that are to be given up, and are not yet."""
+        """Ranges of positions that are to be dropped, and are not yet."""
         return list(self._leaving)
 
     def give_up(self, stored: Stored, reason: LossReason) -> None:
-        """These messages are nobody's any more."""
+        """Drop messages that are in memory."""
         count = len(stored.run.bodies)
         self._leaving.add(stored.position, stored.position + count - 1)
         self._count += count
         self._deadletters.give_up(self, stored, reason)
 
     def give_up_later(self, first: int, last: int, reason: LossReason) -> None:
-        """The same of messages that are not in memory any more; `read_on` follows."""
+        """Drop messages that are to be read from the store; the caller calls `read_on`."""
         self._leaving.add(first, last)
         if self._unread is _NOTHING:
             self._unread = []
         self._unread.append((first, last, reason))
 
     def try_again(self) -> None:
-        """What was not taken may be taken now."""
+        """Try failed messages again."""
         self._unread, self._again = self._unread + self._again, _NOTHING
         self.read_on()
 
     def read_on(self) -> None:
-        """Read what is to be given up, a piece at a time."""
+        """Read messages to be dropped, one piece at a time."""
         if self._unread and not self._reading and not self._closed and self.has_room:
             self._reading = True
             first, last, _ = self._unread[0]
@@ -133,13 +133,13 @@ class DeadLettering:
             self._logs.read(self._log, first, bytes_max, self._was_read)
 
     def close(self) -> None:
-        """The cursor is gone."""
+        """Stop: the cursor is deleted."""
         self._closed = True
 
     # --- from the dead letters --------------------------------------------------------------------------------
 
     def given_up(self, first: int, last: int) -> None:
-        """These messages are in the ledger, or on disk at their dead letter address."""
+        """Acknowledge messages that are in the ledger, or on disk at their dead letter address."""
         was_full = not self.has_room
         self._count -= last - first + 1
         self._leaving.remove(first, last)
@@ -152,7 +152,7 @@ class DeadLettering:
             self._subscription.pump()
 
     def give_up_again(self, first: int, last: int, reason: LossReason) -> None:
-        """The dead letter was not stored: `try_again` follows at the next tick."""
+        """Note a dead letter that was not stored; `try_again` follows at the next tick."""
         self._count -= last - first + 1
         if self._again and self._again[-1][1:] == (first - 1, reason):
             first = self._again.pop()[0]

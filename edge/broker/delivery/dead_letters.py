@@ -1,8 +1,8 @@
-"""Messages given up: rejected, tried too often, undeliverable or expired. None of them disappears without a trace.
+"""Dropped messages: rejected, tried too often, undeliverable or expired. Each leaves a record.
 
-Where the address names a dead letter (or expiry) address the message goes there with the reason as annotations. The
-copy, the acknowledgement of its place in its own log and the entry in the loss ledger are one commit: a power cut sees
-all of it or nothing, and a commit that fails takes back all three.
+If the address names a dead letter (or expiry) address, the message goes there with the reason as annotations. The copy,
+the acknowledgement of its position in its own log and the entry in the loss ledger are one commit: a power cut leaves
+all of it or nothing, and a failed commit undoes all three.
 """
 
 from __future__ import annotations
@@ -37,65 +37,65 @@ FROM_ANNOTATION: Final = DEAD_PREFIX + "from"
 SEQUENCE_ANNOTATION: Final = DEAD_PREFIX + "sequence"
 
 DEAD_LETTERED: Final = "dead-lettered: "
-"""Begins the reason in the ledger when the message is at a dead letter address now."""
+"""Prefix of the reason in the ledger when the message is at a dead letter address."""
 
 LOGGED_KINDS_MAX: Final = 1_000
-"""Kinds of loss the log has a line for; each is in the ledger anyway."""
+"""Kinds of loss that are logged; each message is in the ledger anyway."""
 
 
 class LossReason(Enum):
-    """Why a message was given up, in the words of the annotation and of the ledger."""
+    """Reason why a message was dropped, in the words of the annotation and of the ledger."""
 
     REJECTED = "rejected"
     ATTEMPTS = "delivery attempts exceeded"
     UNDELIVERABLE = "undeliverable"
     EXPIRED = "expired"
     UNUSED = "subscription unused"
-    """Nobody has held the subscription for too long."""
+    """No client has held the subscription for too long."""
 
 
 class DeadLetterOwner(Protocol):
-    """The subscription a message is given up for."""
+    """Subscription that drops a message."""
 
     name: str
     cursor: int
     policy: AddressPolicy
 
     def given_up(self, first: int, last: int) -> None:
-        """These positions are taken care of: acknowledge them."""
+        """Acknowledge these positions: the messages are recorded."""
         ...
 
     def give_up_again(self, first: int, last: int, reason: LossReason) -> None:
-        """The dead letter could not be stored: it is to be tried again at the next tick."""
+        """Try again at the next tick: the dead letter could not be stored."""
         ...
 
 
-class Timed(Protocol):
-    """A subscription with something to do in time."""
+class TimedSubscription(Protocol):
+    """Subscription with work that depends on time."""
 
     def tick(self, now_s: float) -> bool:
-        """Do what is due; False when nothing more is to come."""
+        """Do what is due. Return False when nothing more is to be done."""
         ...
 
     def raised(self, error: Exception) -> None:
-        """`tick` raised."""
+        """Handle an exception of `tick`."""
         ...
 
 
 @hides("stored")
 class _UnderWay(NamedTuple):
-    """A message on its way to a dead letter address."""
+    """Message on its way to a dead letter address."""
 
     owner: DeadLetterOwner
     position: int
     reason: LossReason
     stored: Stored | None
-    """The messages it went with, for what the ledger is to say when it has arrived; None: that is in the commit it
-    arrives with."""
+    """Messages that it was sent with, for the entry in the ledger when it has arrived; None: the entry is in the same
+    commit."""
 
 
 class DeadLetters(Origin):
-    """Gives messages up for every subscription of a router. It is the origin of the dead letters it publishes."""
+    """Drops messages for all subscriptions of a router. It is the origin of the dead letters that it publishes."""
 
     name = "deadletters"
 
@@ -117,28 +117,28 @@ class DeadLetters(Origin):
         self._clock_ns = clock.clock_ns
         self._token = 0
         self._under_way: dict[int, _UnderWay] = {}
-        self._due: dict[Timed, None] = {}
+        self._due: dict[TimedSubscription, None] = {}
         self.listeners: list[Callable[[Run, LossReason], None]] = []
-        """Hear of every run that is given up; of one whose dead letter had to be sent again, more than once."""
+        """Called with every run that is dropped; more than once if its dead letter had to be sent again."""
 
     # --- from subscriptions -----------------------------------------------------------------------------------
 
     def expired(self, run: Run, ttl: int) -> bool:
-        """True when its `ttl` (nanoseconds) has passed for certain."""
+        """Return True when its `ttl` (nanoseconds) has certainly passed."""
         self._clock.read()
         return bool(self._clock.over(run, ttl))
 
-    def worthless(self, run: Run, policy: AddressPolicy) -> bool:
-        """True when a message that is stored nowhere has waited too long."""
+    def has_outlived_ttl(self, run: Run, policy: AddressPolicy) -> bool:
+        """Return True when a message that is not stored has outlived its time to live."""
         ttl = ttl_ns(run, policy)
         return ttl is not None and self.expired(run, ttl)
 
-    def wake_later(self, timed: Timed) -> None:
+    def wake_later(self, timed: TimedSubscription) -> None:
         """Call `timed.tick` at every tick until it has nothing more to do."""
         self._due[timed] = None
 
     def give_up(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason) -> None:
-        """Take care of the messages of a stored run; `owner.given_up` follows, at once or with a commit."""
+        """Drop the messages of a stored run; `owner.given_up` is called, at once or with a commit."""
         policy, run = owner.policy, stored.run
         for listener in self.listeners:
             listener(run, reason)
@@ -153,7 +153,7 @@ class DeadLetters(Origin):
 
     def _send(self, owner: DeadLetterOwner, stored: Stored, reason: LossReason, address: str) -> None:
         done = 0
-        for dead in dead_runs(stored, address, reason):
+        for dead in dead_letter_runs(stored, address, reason):
             count = len(dead.bodies)
             part = part_of(stored, done, done + count)
             tokens = range(self._token, self._token + count)
@@ -162,7 +162,7 @@ class DeadLetters(Origin):
                 self._under_way[token] = _UnderWay(owner, part.position + index, reason, part)
             gathered = self._commits.gathered
             self._publish(self, dead, tokens)
-            if self._commits.gathered > gathered:  # it waits in the open group: one commit for both
+            if self._commits.gathered > gathered:  # it is in the open group: one commit for both
                 for token in tokens:
                     self._under_way[token] = self._under_way[token]._replace(stored=None)
                 loss = self._loss(owner, part, DEAD_LETTERED + reason.value)
@@ -176,14 +176,14 @@ class DeadLetters(Origin):
         return Loss(owner.name, run.address, first, first + count - 1, count, size, reason, self._clock_ns())
 
     def _log(self, owner: DeadLetterOwner, run: Run, reason: LossReason) -> None:
-        """One line in the log for each kind of loss, not each message."""
+        """Log one line for each kind of loss, not for each message."""
         kind = (owner.name, run.address, reason)
         if kind not in self._logged and len(self._logged) < LOGGED_KINDS_MAX:
             self._logged.add(kind)
-            log.warning("%s: messages of %s are given up: %s", owner.name, run.address, reason.value)
+            log.warning("%s: dropped messages of %s: %s", owner.name, run.address, reason.value)
 
     def tick(self) -> None:
-        """Every `limits.TICK_S`: redeliver what is due, try again what could not be stored."""
+        """Redeliver what is due, and retry dead letters that could not be stored. Called every `limits.TICK_S`."""
         if not self._due:
             return
         now_s = self.now_s()
@@ -201,7 +201,7 @@ class DeadLetters(Origin):
     def accepted(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             owner, position, reason, stored = self._under_way.pop(token)
-            if stored is not None:  # handed on without being stored: each message has an answer of its own
+            if stored is not None:  # delivered without being stored: each message has its own answer
                 at = position - stored.position
                 loss = self._loss(owner, part_of(stored, at, at + 1), DEAD_LETTERED + reason.value)
                 self._cursors.give_up(owner.cursor, position, position, [loss])
@@ -213,10 +213,10 @@ class DeadLetters(Origin):
             owner.give_up_again(position, position, reason)
 
 
-def dead_runs(stored: Stored, address: str, reason: LossReason) -> list[Run]:
-    """The messages of a stored run as they go to `address`: with the reason, and with no time to live any more.
+def dead_letter_runs(stored: Stored, address: str, reason: LossReason) -> list[Run]:
+    """Return the messages of a stored run as sent to `address`: with the reason, and without a time to live.
 
-    AMQP messages carry it as message annotations, MQTT messages as user properties of the same names.
+    AMQP messages carry the reason as message annotations, MQTT messages as user properties of the same names.
     """
     run = stored.run
     flags = (run.flags & ~RETAIN) | 1
@@ -228,7 +228,7 @@ def dead_runs(stored: Stored, address: str, reason: LossReason) -> list[Run]:
         return [Run(address, run.device, flags, without_ttl(run.properties), bodies)]
     try:
         properties = msgspec.structs.replace(decode_run(run.properties), message_expiry_interval_s=None)
-    except MqttError:  # they were checked when they came in
+    except MqttError:  # properties were checked on arrival
         properties = decode_run(b"")
     runs = []
     for i, body in enumerate(run.bodies):
@@ -241,9 +241,10 @@ def dead_runs(stored: Stored, address: str, reason: LossReason) -> list[Run]:
 
 
 def with_annotations(body: bytes, annotations: dict[str, str | int]) -> bytes:
-    """An AMQP message without its header, with message annotations added; those it has stay as they are encoded.
+    """Return an AMQP message without its header and with message annotations added; existing ones stay as they are
+    encoded.
 
-    Raises `bridge.amqp_values.DecodeError` when it is no message.
+    Raises `bridge.amqp_values.DecodeError` when it is not a message.
     """
     return merged(body, encode({Symbol(name): value for name, value in annotations.items()}))
 

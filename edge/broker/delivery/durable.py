@@ -14,45 +14,47 @@ from edge.broker.model.topics import matches
 from edge.broker.store.ticket import Ticket
 
 FORWARDER_PREFIX: Final = "forwarder/"
-"""Durable subscriptions of this name send on what they were given: a time to live runs out where it ends."""
+"""Prefix of the durable subscriptions of forwarders: they send expired messages too, as a time to live ends at the far
+side."""
 
 
-class Former(msgspec.Struct, frozen=True):
-    """What a forwarder is owed by a filter it had before: all that matches below the ends."""
+class FormerFilter(msgspec.Struct, frozen=True):
+    """Former filter of a forwarder, which still sends all messages that match it below the ends."""
 
     pattern: str
     ends: dict[int, int]
-    """The first position of each log that came later."""
+    """End position in each log, exclusive."""
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a durable subscription across restarts."""
+    """Stored description of a durable subscription."""
 
     name: str
     pattern: str
     all_qos: bool = False
-    """Keep QoS 0 messages too: a forwarder does, an MQTT session need not (MQTT 5 section 4.1)."""
+    """Store QoS 0 messages too: a forwarder does, an MQTT session need not (MQTT 5 section 4.1)."""
     not_from: str | None = None
     """No Local (MQTT 5 section 3.8.3.1): messages of this client are not for this subscription."""
 
     selector: str | None = None
-    """What its consumers select by, as `SubscribeOptions.selector`; None also of what an older version kept."""
+    """Selector of its consumers, as `SubscribeOptions.selector`; None also in declarations of older versions."""
 
     user: str = ""
-    """Who made it; empty: nobody is known. It decides nothing."""
+    """User who made it; empty: unknown. It decides nothing."""
 
     timeout_s: int = 0
-    """How long its client wants it kept while nobody holds it (AMQP 1.0 section 3.5.3); 0: for ever."""
+    """Time for which its client wants it kept without consumers (AMQP 1.0 section 3.5.3); 0: forever."""
 
     left_at: int | None = None
-    """Since when nobody holds it, in seconds of `router.running_time`; None: somebody does, or did until lately."""
+    """Time since which no client holds it, in seconds of `router.running_time`; None: a client does, or did lately."""
 
-    former: tuple[Former, ...] = ()
-    """Of a forwarder whose filter was changed."""
+    former: tuple[FormerFilter, ...] = ()
+    """Former filters of a forwarder."""
 
     @property
     def lapses(self) -> bool:
-        """It ends when nobody has used it for long. A session of MQTT ends its own, and a forwarder is configured."""
+        """True when it ends after a long time without use. MQTT sessions end their own, and forwarders are
+        configured."""
         return self.all_qos and not self.name.startswith(FORWARDER_PREFIX)
 
     @property
@@ -61,39 +63,42 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.name) + len(self.pattern)
 
     def is_like(self, other: Declaration) -> bool:
-        """The same, whoever made it, however long it is kept, and whatever it was before."""
+        """Return True when both are equal but for user, timeout, time of leaving and former filters."""
         user, timeout_s, left_at, former = other.user, other.timeout_s, other.left_at, other.former
         return msgspec.structs.replace(self, user=user, timeout_s=timeout_s, left_at=left_at, former=former) == other
 
     def replaces(self, older: Declaration) -> bool:
-        """True when it is a new subscription under the name of an older one (JMS 2.0 section 8.3.3)."""
+        """Return True when it is a new subscription under the name of an older one (JMS 2.0 section 8.3.3)."""
         if self.selector is None:
             return False
         return self.pattern != older.pattern or older.selector not in (None, self.selector)
 
-    def owes(self, run: Run) -> bool:
-        """True when a run may be to be delivered."""
+    def may_deliver(self, run: Run) -> bool:
+        """Return True when a run may have to be delivered."""
         filters = (self.pattern, *(former.pattern for former in self.former))
         return any(matches(pattern, run.address) for pattern in filters) and self.accepts(run)
 
     def accepts(self, run: Run) -> bool:
-        """True when a run whose address matches is to be delivered."""
+        """Return True when a run with a matching address is to be delivered."""
         return (self.all_qos or run.qos > 0) and not is_from(run, self.not_from)
 
 
 class EndingSubscription:
-    """One nobody holds any more is being given up: all that came while it was there, which is in its logs when the
-    commit it began with is decided."""
+    """Subscription without a client that is being ended: its messages are dropped.
+
+    These are the messages that arrived while it existed. All of them are in its logs once the commit in which the end
+    began is decided.
+    """
 
     __slots__ = ("_began", "_ends")
 
     def __init__(self, began: Ticket) -> None:
         self._began = began
         self._ends: dict[LogSubscription, int] = {}
-        """The first position of each part that came later."""
+        """End position of each part, exclusive."""
 
-    def is_over(self, subscription: DurableSubscription) -> bool:
-        """Nothing is left. To be asked again and again: it sees to what is."""
+    def is_done(self, subscription: DurableSubscription) -> bool:
+        """Drop more messages. Return True when none is left; until then call it again and again."""
         if not self._began.decided:
             return False
         left = [part for part in subscription.parts if not self._is_given_up(part)]
@@ -104,42 +109,42 @@ class EndingSubscription:
         if part.lowest < end:
             part.expiry.abandon()
             return False
-        return part.at_rest
+        return part.can_close
 
 
 class DurableSubscription:
-    """The parts of one durable subscription, one a log, joined and left together."""
+    """The parts of one durable subscription, one for each log, which are joined and left together."""
 
     __slots__ = ("declaration", "ending", "exclusive", "left_at", "made", "parts")
     attempts = 0
 
     def __init__(self, declaration: Declaration, left_at: int | None = None) -> None:
-        """`left_at`: as the attribute."""
+        """`left_at` is described at the attribute."""
         self.declaration = declaration
         self.made: Ticket | None = None
-        """The commit it is written in; None: it was on disk at the start."""
+        """Commit that writes it; None: it was on disk at the start."""
         self.left_at = left_at
-        """Time since which no client holds it; None: a client does, or it was not looked at yet. The declaration says
-        what of it is on disk."""
+        """Time since which no client holds it; None: a client does, or it was not checked yet. The declaration has the
+        value that is on disk."""
         self.ending: EndingSubscription | None = None
         self.parts: list[LogSubscription] = []
         self.exclusive = False
-        """One consumer has it, and never another: what that cannot take nobody will."""
+        """True when it has one consumer, and never another: a message that this one cannot take is undeliverable."""
 
     def declare(self, declaration: Declaration) -> None:
-        """Go on with this declaration, which is to be written."""
+        """Use this declaration from now on; the caller writes it."""
         self.declaration = declaration
 
     def record_write(self, ticket: Ticket) -> None:
-        """Its declaration is written in the commit of this ticket."""
+        """Record the ticket of the commit that writes its declaration."""
         self.made = ticket
 
     def record_left(self, at: int) -> None:
-        """No client has held it since this time."""
+        """Record that no client has held it since this time."""
         self.left_at = at
 
     def hold(self) -> None:
-        """Keep what is left in it: a client holds it, or it does not end by itself."""
+        """Keep its messages: a client holds it, or it does not end by itself."""
         self.left_at = None
         if self.ending is not None:
             self.ending = None
@@ -147,25 +152,25 @@ class DurableSubscription:
                 part.expiry.reclaim()
 
     def give_up(self, began: Ticket) -> None:
-        """Give up all that is in it when the commit of this ticket is decided."""
+        """Drop all its messages once the commit of this ticket is decided."""
         self.ending = EndingSubscription(began)
         for part in self.parts:
             part.expiry.abandon()
 
     def add(self, part: LogSubscription) -> None:
-        """It reaches another log."""
+        """Add the part of another log."""
         part.exclusive = self.exclusive
         self.parts.append(part)
 
     def serve(self, *, exclusive: bool) -> None:
-        """One consumer is to have it alone, or several are to compete for what is in it."""
+        """Serve a single consumer, or several that compete."""
         self.exclusive = exclusive
         for part in self.parts:
             part.exclusive = exclusive
 
     @property
     def consumers(self) -> list[Consumer]:
-        """Who has joined (the same for every part)."""
+        """Consumers that have joined (the same for every part)."""
         return list(self.parts[0].group.consumers) if self.parts else []
 
     def join(self, consumer: Consumer) -> None:
@@ -185,27 +190,27 @@ class DurableSubscription:
         return all(part.idle_now for part in self.parts)
 
     @property
-    def owes_nothing(self) -> bool:
-        """All that was committed is settled, or given up."""
-        return not any(_owes(part) for part in self.parts)
+    def is_drained(self) -> bool:
+        """True when all committed messages are settled or dropped."""
+        return not any(_has_pending(part) for part in self.parts)
 
     @property
-    def at_rest(self) -> bool:
-        """Nobody holds it, and all that is known of it is on disk: another object may serve it later."""
+    def can_close(self) -> bool:
+        """True when no consumer has it, and all of its state is on disk: another object may serve it later."""
         written = self.made is None or (self.made.decided and self.made.error is None)
-        return written and self.ending is None and all(part.at_rest for part in self.parts)
+        return written and self.ending is None and all(part.can_close for part in self.parts)
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
-        """Deliveries carry the part they came from; settle there."""
+        """Raise TypeError: deliveries are settled on the part they came from."""
         raise TypeError("settle on the subscription a delivery was made for")
 
 
-def _owes(part: LogSubscription) -> bool:
-    """Something that was committed waits, is with a consumer, or is on its way to the dead letters."""
-    waits = part.backlog or part.outstanding or not part.dead_lettering.is_at_rest
+def _has_pending(part: LogSubscription) -> bool:
+    """Return True while committed messages wait, are with a consumer, or are being dead-lettered."""
+    waits = part.backlog or part.outstanding or not part.dead_lettering.is_idle
     return bool(waits) or part.lowest < part.window.end
 
 
 def consumers_of(subscriptions: Iterable[DurableSubscription]) -> int:
-    """How many consumers they have together."""
+    """Return the number of their consumers."""
     return sum(len(subscription.consumers) for subscription in subscriptions)

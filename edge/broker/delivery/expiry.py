@@ -1,5 +1,7 @@
-"""Messages of one subscription whose time to live passes while they wait: in memory, or in the store with nobody
-reading them (`delivery.sweep` looks there)."""
+"""Expiry of waiting messages of one subscription, in memory or in the store.
+
+Stored messages that no consumer reads are found by `delivery.sweep`.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +13,36 @@ from edge.broker.delivery.consumer_group import part_of
 from edge.broker.delivery.cursor_window import CursorWindow
 from edge.broker.delivery.dead_lettering import DeadLettering
 from edge.broker.delivery.dead_letters import DeadLetters, LossReason
-from edge.broker.delivery.sweep import Judge
+from edge.broker.delivery.sweep import ExpiryClock
 from edge.broker.limits import SWEEP_AGAIN_S, SWEEP_RANGES_MAX
 from edge.broker.message.time_to_live import ttl_ns
 
 SWEEP_AGAIN_NS: Final = int(SWEEP_AGAIN_S * 1e9)
 
 
-class Waiting(Protocol):
-    """The subscription."""
+class ExpiringSubscription(Protocol):
+    """Subscription with messages that may expire."""
 
     @property
     def lowest(self) -> int:
-        """No message below is to be had."""
+        """Position below which no message is available."""
         ...
 
     def wants(self, stored: Stored) -> bool:
-        """The run is one this subscription delivers."""
+        """Return True when the subscription delivers this run."""
         ...
 
     def waiting(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of ``first..last`` nobody has, ascending."""
+        """Return the available parts of ``first..last``, ascending."""
         ...
 
     def take(self, first: int, last: int) -> None:
-        """These are not to be delivered any more."""
+        """Take these messages, which are not to be delivered any more."""
         ...
 
 
 class Expiry:
-    """See the module's docstring."""
+    """Time to live of the waiting messages of one subscription."""
 
     __slots__ = (
         "_dead_lettering",
@@ -51,96 +53,96 @@ class Expiry:
         "counts",
         "due_ns",
         "looking",
-        "timeless",
+        "no_ttl_properties",
     )
 
     def __init__(
         self,
-        subscription: Waiting,
+        subscription: ExpiringSubscription,
         window: CursorWindow,
         dead_lettering: DeadLettering,
         deadletters: DeadLetters,
     ) -> None:
         self.counts = True
-        """False: a time to live does not count here (a forwarder sends on what it was given)."""
+        """False: messages do not expire here (a forwarder sends them all)."""
         self.abandoned = False
-        """Nobody comes for what waits: all of it is given up."""
-        self.timeless = b""
-        """Properties seen last that say nothing of a time to live."""
+        """True when all waiting messages are to be dropped, because no client will come for them."""
+        self.no_ttl_properties = b""
+        """Last seen properties without a time to live."""
         self._subscription = subscription
         self._window = window
         self._dead_lettering = dead_lettering
         self._deadletters = deadletters
         self.due_ns: int | None = 0 if window.next < window.end else None
-        """When something that waits in the store may have expired (UTC); 0: not known, None: nothing expires."""
+        """Time when a stored message may have expired (UTC); 0: unknown, None: nothing expires."""
         self.looking = False
-        """The sweeper is reading what waits."""
+        """True while the sweeper reads waiting messages."""
 
     def count(self, *, counts: bool) -> None:
-        """Let a time to live count here, or not."""
+        """Set whether messages expire here."""
         self.counts = counts
 
     @property
-    def is_at_rest(self) -> bool:
-        """Nobody looks, or is about to."""
+    def is_idle(self) -> bool:
+        """True when nothing is being checked, or about to be."""
         return not self.looking and self.due_ns != 0
 
     @property
     def sleeps(self) -> bool:
-        """That a run without properties stays changes nothing."""
-        return not self.timeless and (self.due_ns is not None or self._dead_lettering.policy.ttl_max_s is None)
+        """True when a run without properties that stays in the store changes nothing."""
+        return not self.no_ttl_properties and (self.due_ns is not None or self._dead_lettering.policy.ttl_max_s is None)
 
-    def is_over(self, run: Run) -> bool:
-        """Its time to live has passed."""
+    def has_expired(self, run: Run) -> bool:
+        """Return True when the time to live of a run has passed."""
         ttl = ttl_ns(run, self._dead_lettering.policy) if self.counts else None
         if ttl is None:
-            self.timeless = run.properties
+            self.no_ttl_properties = run.properties
             return False
         return self._deadletters.expired(run, ttl)
 
-    def may_be_over(self, run: Run) -> bool:
-        """It may have a time to live: worth asking `is_over`."""
-        return run.properties != self.timeless or self._dead_lettering.policy.ttl_max_s is not None
+    def may_have_expired(self, run: Run) -> bool:
+        """Return True when a run may have a time to live: then ask `has_expired`."""
+        return run.properties != self.no_ttl_properties or self._dead_lettering.policy.ttl_max_s is not None
 
-    def stays(self, run: Run) -> None:
-        """A run is left in the store: it may expire there."""
-        if run.properties == self.timeless and not (
+    def note_stored(self, run: Run) -> None:
+        """Note a run that is left in the store, where it may expire."""
+        if run.properties == self.no_ttl_properties and not (
             self.due_ns is None and self._dead_lettering.policy.ttl_max_s is not None
         ):
             return
         ttl = ttl_ns(run, self._dead_lettering.policy) if self.counts else None
         if ttl is None:
-            self.timeless = run.properties
+            self.no_ttl_properties = run.properties
         else:
             self._look_again(run.received_at + ttl)
 
     def abandon(self) -> None:
-        """Nobody comes for what waits: all of it is to be given up, as if it had expired."""
+        """Drop all waiting messages, as if they had expired."""
         self.abandoned = True
-        self.look()
+        self.recheck()
 
     def reclaim(self) -> None:
-        """Somebody has come after all, for what is left."""
+        """Keep the waiting messages after all: a client has come."""
         self.abandoned = False
-        self.look()
+        self.recheck()
 
-    def look(self) -> None:
-        """Nobody knows of what is in the store whether it has expired."""
+    def recheck(self) -> None:
+        """Check all stored messages, because it is unknown which have expired."""
         self.due_ns = 0
 
     # --- from the sweeper -------------------------------------------------------------------------------------
 
     def due(self, now_ns: int) -> bool:
-        """Something that waits in the store may have expired."""
+        """Return True when a stored message may have expired."""
         due_ns = self.due_ns
-        if due_ns is None or now_ns < due_ns < now_ns + 2 * SWEEP_AGAIN_NS:  # further off: the clock was set back
+        if due_ns is None or now_ns < due_ns < now_ns + 2 * SWEEP_AGAIN_NS:  # later than that: the clock was set back
             return False
         self.due_ns = None
         self.looking = self._subscription.lowest < self._window.end
         return self.looking
 
-    def give_up_expired(self, start: int, runs: Sequence[Stored], judge: Judge) -> bool:
-        """See `edge.broker.delivery.sweep.Swept`."""
+    def give_up_expired(self, start: int, runs: Sequence[Stored], judge: ExpiryClock) -> bool:
+        """See `edge.broker.delivery.sweep.SweepTarget`."""
         self.looking = False
         window = self._window
         at, again = start, judge.now_ns + SWEEP_AGAIN_NS
@@ -164,8 +166,8 @@ class Expiry:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _give_up_when_over(self, stored: Stored, judge: Judge, again: int) -> int | None:
-        """Give up what nobody has of an expired run; of one that stays, when to look at it again."""
+    def _give_up_when_over(self, stored: Stored, judge: ExpiryClock, again: int) -> int | None:
+        """Drop the available messages of an expired run. Return when to check a run that stays."""
         window, policy = self._window, self._dead_lettering.policy
         first, end = stored.position, stored.position + len(stored.run.bodies)
         parts = self._subscription.waiting(first, end - 1)
@@ -185,7 +187,7 @@ class Expiry:
         return None
 
     def _pass(self, first: int, end: int) -> None:
-        """Nothing below `end` concerns us from `first` on; the cursor moves when that is where it stands."""
+        """Move the cursor to `end` if it is between `first` and `end`, as no message between them is wanted."""
         if first <= self._window.next < end:
             self._window.skip_to(end)
 

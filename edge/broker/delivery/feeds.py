@@ -1,13 +1,12 @@
-"""Delivery follows the log: the feed of a log hands on what was committed to the subscriptions of that log.
+"""Delivery follows the log: the feed of a log gives committed messages to the subscriptions of that log.
 
-A feed has a *watermark* (Kafka's word): what is below it was handed to every subscription that wants it, or the
-subscription knows that it has to read it. A run that begins at the watermark is handed on as it is. One that begins
-beyond it shows that something was missed: the watermark goes to the end of the log, and the subscriptions read what is
-missing from the store. So a missed wake delays messages and loses none, and the cursor of a subscription passes without
-looking only what is below the watermark.
+A feed has a *watermark* (Kafka's word). Every message below it was given to each subscription that wants it, or the
+subscription knows that it has to read it. A run that begins at the watermark is given to the subscriptions directly. A
+run that begins beyond it shows that something was missed: the watermark moves to the end of the log, and the
+subscriptions read the missing messages from the store. So a missed wake-up delays messages and loses none. The cursor
+of a subscription skips messages, unread, only below the watermark.
 
-Which address type or rule a message came by does not matter here: the log it was stored in and the filters of the
-subscriptions in that log decide.
+The address type or rule of a message does not matter here: its log and the filters of the subscriptions decide.
 """
 
 from __future__ import annotations
@@ -30,38 +29,38 @@ from edge.broker.store.loops import pass_over
 
 
 class Follower(Protocol):
-    """A subscription of a log, as the feed of the log uses it."""
+    """Subscription of a log, as the feed of the log uses it."""
 
     log: int
     pattern: str
-    """Filter of the addresses it wants."""
+    """Filter of its addresses."""
     name: str
     accepts: Callable[[Run], bool] | None
-    """What it wants of those, the rest being nothing to it; None: everything."""
+    """Condition on matching runs; None: all are wanted."""
 
     @property
     def sleeps(self) -> bool:
-        """A run without properties that arrives now is left in the store, and changes nothing else; `pump` follows."""
+        """True when a new run without properties only stays in the store; `pump` follows."""
         ...
 
     def arrived(self, stored: Stored) -> None:
-        """A run it wants was committed; `pump` follows."""
+        """Take a committed run that it wants; `pump` follows."""
         ...
 
     def fall_behind(self) -> None:
-        """Something was committed that was not handed on to it: it is in the store; `pump` follows."""
+        """Note that the store has messages that it was not given; `pump` follows."""
         ...
 
     def pump(self) -> None:
-        """Deliver what is waiting."""
+        """Deliver waiting messages."""
         ...
 
-    def pass_to(self, watermark: int) -> None:
-        """Nothing below the watermark that was not handed on to it concerns it."""
+    def advance_to(self, watermark: int) -> None:
+        """Skip messages below the watermark that it was not given: it does not want them."""
         ...
 
-    def begin_anew(self) -> None:
-        """A call of it raised: what it has in memory may be wrong, what the store has is right."""
+    def restart(self) -> None:
+        """Read from the store again after an exception: its state in memory may be wrong."""
         ...
 
 
@@ -73,7 +72,7 @@ class Feed:
     def __init__(self, log: int, watermark: int) -> None:
         self.log = log
         self.watermark = watermark
-        """The next position to be handed on."""
+        """Next position to be given to subscriptions."""
         self.followers: dict[Follower, None] = {}
         self._tree: FilterTree[Follower] = FilterTree()
         self._by_address: dict[str, Sequence[Follower]] = {}
@@ -90,11 +89,11 @@ class Feed:
 
     @property
     def sleeps(self) -> bool:
-        """Nobody has to be told of runs without properties; where there are many, that is not looked for."""
+        """True when no subscription needs to see runs without properties; not checked where there are many."""
         return len(self.followers) <= SLEEPERS_MAX and all(follower.sleeps for follower in self.followers)
 
     def matching(self, address: str) -> Sequence[Follower]:
-        """Those whose filter matches the address."""
+        """Return the subscriptions with filters that match the address."""
         found = self._by_address.get(address)
         if found is None:
             found = tuple(self._tree.match(address))
@@ -112,33 +111,33 @@ class LogFeeds:
         self._logs = logs
         self._unattended: Callable[[int, Stored], bool] = lambda _log, _stored: True
         self.taken: list[tuple[int, Stored]] = []
-        """(log, run) taken in memory, and not handed on yet."""
+        """(log, run) of logs in memory that were not given to subscriptions yet."""
         self._feeds: dict[int, Feed] = {}
         self._moved: dict[Feed, None] = {}
-        """Feeds whose watermark has moved, so that the cursors of their subscriptions may follow."""
+        """Feeds with a moved watermark: the cursors of their subscriptions may follow."""
         self._passing: Iterator[tuple[Feed, Follower]] = iter(())
         self._looking: Iterator[Feed] = iter(())
         self._raised: dict[Follower, None] = {}
-        """Subscriptions that begin anew at the next tick."""
+        """Subscriptions that restart at the next tick."""
         self.restarts = 0
-        """How often a subscription had to begin anew."""
+        """Number of restarts of subscriptions."""
         self._reported: dict[Follower, set[type[Exception]]] = {}
-        """What the log has a line of already."""
+        """Exceptions that are in the program's log already."""
 
-    def call_when_unattended(self, call: Callable[[int, Stored], bool]) -> None:
-        """Have `call` hear of a log without a subscription here, and of a run committed to it. It returns True where it
-        need not hear of runs behind it with the same address and properties."""
+    def call_for_unfollowed(self, call: Callable[[int, Stored], bool]) -> None:
+        """Call this function with a log without subscription, and with a run committed to it. It returns True if it
+        need not see the following runs with the same address and properties."""
         self._unattended = call
 
     def attach(self, follower: Follower) -> None:
-        """Hand what comes to its log from now on to this subscription as well."""
+        """Give new messages of its log to this subscription as well."""
         feed = self._feeds.get(follower.log)
         if feed is None:
             feed = self._feeds[follower.log] = Feed(follower.log, self._logs.bounds(follower.log)[1])
         feed.add(follower)
 
     def detach(self, follower: Follower) -> None:
-        """Hand it nothing more. Idempotent."""
+        """Give it nothing more. Idempotent."""
         self._raised.pop(follower, None)
         self._reported.pop(follower, None)
         feed = self._feeds.get(follower.log)
@@ -149,21 +148,21 @@ class LogFeeds:
                 self._moved.pop(feed, None)
 
     def serves(self, log: int) -> bool:
-        """Somebody follows the log."""
+        """Return True when the log has a subscription."""
         return log in self._feeds
 
-    def is_alone(self, follower: Follower) -> bool:
-        """Nobody else follows its log."""
+    def is_only_follower(self, follower: Follower) -> bool:
+        """Return True when its log has no other subscription."""
         feed = self._feeds.get(follower.log)
         return feed is not None and len(feed.followers) == 1
 
-    def took(self, log: int, stored: Stored) -> None:
-        """A run was taken in memory: it is handed on before what is committed after it."""
+    def add_unlogged(self, log: int, stored: Stored) -> None:
+        """Add a run of a log in memory; subscriptions get it before later commits."""
         self.taken.append((log, stored))
 
     def committed(self, appended: Iterable[tuple[int, Stored]]) -> None:
-        """Hand on what was taken in memory, which came first, and what was committed: (log, run), ascending in each
-        log."""
+        """Give runs to their subscriptions: first those of logs in memory, then the committed ones, (log, run),
+        ascending in each log."""
         touched: dict[Follower, None] = {}
         taken, self.taken = self.taken, []
         runs, at, awake = [*taken, *appended], 0, set[int]()
@@ -188,12 +187,11 @@ class LogFeeds:
         self._pump(touched)
 
     def _leave(self, runs: Sequence[tuple[int, Stored]], at: int) -> int:
-        """Nobody follows the log of this run, as far as is known. Returns where the runs begin that are to be looked at
-        next."""
+        """Pass over runs of a log without subscription. Return the index of the next run to look at."""
         log, stored = runs[at]
         known = self._unattended(log, stored)
         feed = self._feeds.get(log)
-        if feed is not None:  # a subscription was opened for it: what follows is handed on
+        if feed is not None:  # a subscription was opened for it: it gets the following runs
             feed.watermark = stored.position + len(stored.run.bodies)
             known = False
         at, first = at + 1, stored.run
@@ -215,7 +213,7 @@ class LogFeeds:
         self._moved[feed] = None
         for follower in feed.matching(run.address):
             if self._raised and follower in self._raised:
-                continue  # it reads this when it begins anew
+                continue  # it reads this run when it restarts
             try:
                 if follower.accepts is None or follower.accepts(run):
                     follower.arrived(stored)
@@ -224,20 +222,20 @@ class LogFeeds:
                 self.raised(follower, error)
 
     def raised(self, follower: Follower, error: Exception) -> None:
-        """A call of a subscription raised: it begins anew from what the store has at the next tick, and again at each
-        one after it until it succeeds; the others go on."""
+        """Have a subscription that raised restart from the store at the next tick, and again at each later one until it
+        succeeds. The others continue."""
         self._raised[follower] = None
         self.restarts += 1
         kinds = self._reported.setdefault(follower, set())
         if type(error) not in kinds:
             kinds.add(type(error))
-            report(f"subscription {follower.name!r} to {follower.pattern!r}", "it reads the store anew", error)
+            report(f"subscription {follower.name!r} to {follower.pattern!r}", "reading the store again", error)
 
     def tick(self) -> None:
-        """Every `limits.TICK_S`."""
+        """Restart subscriptions, find missed messages and move cursors. Called every `limits.TICK_S`."""
         if self.taken:
             self.committed(())
-        self._begin_anew()
+        self._restart_failed()
         self._look_for_missed()
         self._move_cursors()
 
@@ -251,7 +249,7 @@ class LogFeeds:
                 self.raised(follower, error)
 
     def _catch_up(self, feed: Feed, touched: dict[Follower, None]) -> None:
-        """Something below the end of the log was not handed on: its subscriptions read it."""
+        """Have the subscriptions of a feed read messages that they were not given."""
         feed.watermark = self._logs.bounds(feed.log)[1]
         self._moved[feed] = None
         for follower in [each for each in feed.followers if each not in self._raised]:
@@ -261,12 +259,12 @@ class LogFeeds:
             except Exception as error:
                 self.raised(follower, error)
 
-    def _begin_anew(self) -> None:
+    def _restart_failed(self) -> None:
         for follower in list(self._raised):
             try:
-                follower.begin_anew()
+                follower.restart()
                 follower.pump()
-            except Exception as error:  # the others have their turn all the same
+            except Exception as error:  # continue with the others
                 self.raised(follower, error)
             else:
                 self._raised.pop(follower, None)
@@ -286,7 +284,7 @@ class LogFeeds:
         self._pump(touched)
 
     def _move_cursors(self) -> None:
-        """Let cursors pass what did not concern their subscriptions, some in each tick."""
+        """Let cursors pass messages that their subscriptions do not want, some in each tick."""
         for _ in range(CURSORS_MOVED_MAX):
             feed, follower = next(self._passing, (None, None))
             if feed is None or follower is None:
@@ -297,6 +295,6 @@ class LogFeeds:
                 self._passing = iter([(feed, follower) for follower in feed.followers])
             elif follower in feed.followers and follower not in self._raised:
                 try:
-                    follower.pass_to(feed.watermark)
+                    follower.advance_to(feed.watermark)
                 except Exception as error:
                     self.raised(follower, error)

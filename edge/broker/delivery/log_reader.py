@@ -1,4 +1,4 @@
-"""Reading of one subscription: what came back first, then what follows; one piece at a time."""
+"""Reads of one subscription: returned messages first, then the next ones, one piece at a time."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from edge.broker.store.contract import MessageLogs
 
 
 class ReadingSubscription(Protocol):
-    """For whom is read."""
+    """Subscription that reads."""
 
-    def were_returned(self, runs: Sequence[Stored], start: int) -> None:
-        """Read from `start` on, for what came back."""
+    def handle_returned(self, runs: Sequence[Stored], start: int) -> None:
+        """Take a read from `start` on, for returned messages."""
         ...
 
-    def follow(self, runs: Sequence[Stored]) -> None:
-        """Read from where the window stands; nothing: there is no more."""
+    def handle_next(self, runs: Sequence[Stored]) -> None:
+        """Take a read from the position of the window on; no runs: the end of the log is reached."""
         ...
 
     def pump(self) -> None:
-        """What was read is of no use: read again what is wanted now."""
+        """Read again: the last read is useless."""
         ...
 
     def raised(self, error: Exception) -> None:
-        """One of these raised."""
+        """Handle an exception of these methods."""
         ...
 
 
 class LogReader:
-    """See the module's docstring."""
+    """One read at a time for a subscription."""
 
     __slots__ = ("_closed", "_logs", "_stale", "_subscription", "_window", "reading")
 
     def __init__(self, logs: MessageLogs, window: CursorWindow, subscription: ReadingSubscription) -> None:
         self.reading = False
-        """The store has been asked, and has not answered yet."""
+        """True while the store has not answered."""
         self._logs = logs
         self._window = window
         self._subscription = subscription
@@ -47,7 +47,7 @@ class LogReader:
         self._closed = False
 
     def read(self) -> None:
-        """Ask the store, unless it is being asked."""
+        """Ask the store, unless a read is under way."""
         if self.reading or self._closed:
             return
         self.reading = True
@@ -57,11 +57,11 @@ class LogReader:
         self._logs.read(window.log, start, READ_BYTES_MAX, partial(self._was_read, start, returned=returned))
 
     def discard(self) -> None:
-        """What is being read is of no use any more: who comes next begins with the oldest there is."""
+        """Discard the read under way: the next one starts with the oldest message."""
         self._stale = self.reading
 
     def close(self) -> None:
-        """Nothing is wanted any more."""
+        """Stop reading."""
         self._closed = True
 
     def _was_read(self, start: int, runs: Sequence[Stored], *, returned: bool) -> None:
@@ -72,8 +72,8 @@ class LogReader:
             if stale:
                 self._subscription.pump()
             elif returned:
-                self._subscription.were_returned(runs, start)
+                self._subscription.handle_returned(runs, start)
             else:
-                self._subscription.follow(runs)
+                self._subscription.handle_next(runs)
         except Exception as error:
             self._subscription.raised(error)

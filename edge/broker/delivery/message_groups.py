@@ -1,4 +1,4 @@
-"""Message groups: all messages of one group go to one consumer while it is there (AMQP 1.0 section 3.2.4, `group-id`;
+"""Message groups: all messages of a group go to one consumer while it stays (AMQP 1.0 section 3.2.4, `group-id`;
 JMSXGroupID)."""
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ from edge.broker.model.interfaces import Consumer
 
 
 class MessageGroups:
-    """Buckets of groups and the consumer that has each. A group is in one bucket for good, and what moves is a bucket,
-    so the table is bounded whatever number of groups there is, and no group is ever with two consumers. A new bucket
-    goes to the consumer with the fewest."""
+    """Owners of the buckets of message groups.
+
+    A group is always in the same bucket, and consumers own buckets. So the table is bounded for any number of groups,
+    and no group is ever with two consumers. A new bucket goes to the consumer with the fewest.
+    """
 
     __slots__ = ("_counts", "_owners")
 
     def __init__(self) -> None:
         self._owners: dict[int, Consumer] = {}
         self._counts: dict[Consumer, int] = {}
-        """Buckets that each consumer has."""
+        """Number of buckets of each consumer."""
 
     def owner(self, bucket: int) -> Consumer | None:
-        """Return the consumer that has a bucket; None while none has it."""
+        """Return the consumer that owns a bucket, or None."""
         return self._owners.get(bucket)
 
     def assign(self, bucket: int, candidates: Sequence[Consumer]) -> Consumer:
-        """Give a bucket that no consumer has to one of these, and return it: the first of those with the fewest."""
+        """Give a free bucket to the first of these consumers with the fewest buckets, and return it."""
         counts = self._counts
         owner = min(candidates, key=lambda candidate: counts.get(candidate, 0))
         counts[owner] = counts.get(owner, 0) + 1
@@ -36,7 +38,7 @@ class MessageGroups:
         return owner
 
     def leave(self, consumer: Consumer) -> bool:
-        """The consumer is gone; True when it had groups, which are anybody's now."""
+        """Free the buckets of a consumer that is gone. Return True when it had any."""
         if self._counts.pop(consumer, 0) == 0:
             return False
         self._owners = {bucket: owner for bucket, owner in self._owners.items() if owner is not consumer}
@@ -44,6 +46,6 @@ class MessageGroups:
 
 
 def bucket_of(body: bytes) -> int | None:
-    """The bucket of a message's group; None when it is in none. The same over restarts."""
+    """Return the bucket of a message's group; None for a message without a group. It is the same after restarts."""
     group = group_of(body)
     return None if group is None else crc32(group.encode("utf-8", "replace")) % GROUP_BUCKETS

@@ -10,55 +10,55 @@ from edge.broker.model.interfaces import Consumer
 
 
 class Order(Protocol):
-    """Decides who gets what, and when, where messages are not all alike to all consumers (`queue.QueueOrder`)."""
+    """Delivery order of a queue with messages that differ for its consumers (`queue.QueueOrder`)."""
 
     @property
     def serves(self) -> bool:
-        """It serves the consumers now; else they get what comes, as it comes."""
+        """True while it serves the consumers; otherwise they get messages in order of arrival."""
         ...
 
     @property
     def remembers(self) -> bool:
-        """It knows of an order that is nowhere else."""
+        """True while it has state that is stored nowhere else."""
         ...
 
     def arrived(self, stored: Stored) -> bool:
-        """A run was committed; False when it is to be delivered as it comes."""
+        """Take a committed run. Return False when it is to be delivered in order of arrival."""
         ...
 
     def serve(self) -> bool:
-        """Deliver what can be delivered; False when the reason to do so has gone."""
+        """Deliver what can be delivered. Return False when the order can close."""
         ...
 
     @property
     def idle_now(self) -> bool:
-        """While it serves, as `model.interfaces.Subscription.idle_now`."""
+        """True when nothing more can be delivered now (`model.interfaces.Subscription.idle_now`)."""
         ...
 
     def joined(self, consumer: Consumer) -> None:
-        """A consumer has come."""
+        """Add a consumer."""
         ...
 
     def left(self, consumer: Consumer) -> None:
-        """A consumer is going."""
+        """Remove a consumer."""
         ...
 
     def ended(self, consumer: Consumer) -> None:
-        """A consumer raised: it gets nothing more, and is going."""
+        """Remove a consumer that raised; it gets nothing more."""
         ...
 
     def taken(self, first: int, last: int) -> None:
-        """These are not to be delivered any more."""
+        """Forget messages that are not to be delivered any more."""
         ...
 
     def returned(self, first: int, last: int) -> None:
-        """These may be delivered again."""
+        """Note messages that may be delivered again."""
         ...
 
     def claims(self, runs: Sequence[Stored]) -> bool:
-        """True when it reads these by itself: they are not to be delivered as they come."""
+        """Return True when it reads these runs by itself, so that they are not delivered in order of arrival."""
         ...
 
-    def begin_anew(self) -> None:
-        """Whatever is remembered may be wrong."""
+    def restart(self) -> None:
+        """Forget everything, which may be wrong."""
         ...

@@ -1,4 +1,4 @@
-"""Messages that were delivered and are not settled, by consumer."""
+"""Delivered messages that are not settled, by consumer."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
 
 _NOTHING: Final[dict[Consumer, Ranges]] = {}
-"""Of all that have delivered nothing yet; never changed."""
+"""Shared by all that have delivered nothing yet; never changed."""
 
 
 class Outstanding:
-    """See the module's docstring. A consumer that left may still have something here, until it has settled it."""
+    """Unsettled deliveries of one subscription. A consumer that left may still have some, until it has settled them."""
 
     __slots__ = ("_by_consumer", "_leaving")
 
     def __init__(self) -> None:
         self._by_consumer = _NOTHING
         self._leaving: set[Consumer] | None = None
-        """Consumers that left and still have something; None: there are none, as nearly always."""
+        """Consumers that left with unsettled deliveries; None: no consumer, which is usual."""
 
     @property
     def count(self) -> int:
-        """Messages."""
+        """Number of messages."""
         return sum(held.count for held in self._by_consumer.values())
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Ranges of positions, those of each consumer ascending."""
+        """Iterate over ranges of positions, ascending for each consumer."""
         return (part for held in self._by_consumer.values() for part in held)
 
     def add(self, consumer: Consumer, first: int, last: int) -> None:
-        """These are being delivered to a consumer."""
+        """Add messages that are being delivered to a consumer."""
         held = self._by_consumer.get(consumer)
         if held is None:
             if self._by_consumer is _NOTHING:
@@ -41,12 +41,12 @@ class Outstanding:
         held.add(first, last)
 
     def holds(self, consumer: Consumer, position: int) -> bool:
-        """The message is outstanding to the consumer."""
+        """Return True when the message is outstanding to the consumer."""
         held = self._by_consumer.get(consumer)
         return held is not None and position in held
 
     def remove(self, consumer: Consumer, first: int, last: int) -> list[tuple[int, int]]:
-        """The consumer answers for these; returns what of them was outstanding to it."""
+        """Remove settled messages. Return the ranges that were outstanding to the consumer."""
         held = self._by_consumer.get(consumer)
         if held is None:
             return []
@@ -56,13 +56,13 @@ class Outstanding:
             del self._by_consumer[consumer]
         return parts
 
-    def returns(self, consumer: Consumer) -> None:
-        """The consumer is there (again)."""
+    def reattach(self, consumer: Consumer) -> None:
+        """Note that the consumer is back."""
         if self._leaving is not None:
             self._leaving.discard(consumer)
 
     def leave(self, consumer: Consumer) -> None:
-        """The consumer is away, and may still settle what is with it."""
+        """Note that the consumer is away, and may still settle its messages."""
         if not self._by_consumer.get(consumer):
             self._by_consumer.pop(consumer, None)
             return
@@ -71,6 +71,6 @@ class Outstanding:
         self._leaving.add(consumer)
 
     def drop(self, consumer: Consumer) -> list[tuple[int, int]]:
-        """The consumer is gone; returns what was with it."""
-        self.returns(consumer)
+        """Remove a consumer that is gone. Return the ranges that were outstanding to it."""
+        self.reattach(consumer)
         return list(self._by_consumer.pop(consumer, ()))

@@ -1,7 +1,7 @@
-"""A consumer of every queue (or anycast address) a filter matches.
+"""A consumer of every queue (or anycast address) that a filter matches.
 
-A filter may match thousands of queues. So the consumer is joined to them, and served from them, a slice of time in each
-turn of the loop.
+A filter may match thousands of queues. So the consumer joins them, and is served from them, in slices of time, one in
+each turn of the event loop.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from edge.broker.model.isolation import end_consumer, guarded
 
 
 class Joinable(Subscription, Protocol):
-    """A subscription that consumers come to and leave."""
+    """Subscription that consumers join and leave."""
 
     def join(self, consumer: Consumer) -> None:
         """Deliver to `consumer` as well. Idempotent."""
         ...
 
     def leave(self, consumer: Consumer, *, keep: bool) -> None:
-        """Deliver no more to `consumer`; `keep`: what is outstanding to it waits for its return."""
+        """Deliver nothing more to `consumer`. With `keep`, its outstanding messages wait for its return."""
         ...
 
 
@@ -33,13 +33,12 @@ class Slices:
     __slots__ = ("_now_s", "_soon")
 
     def __init__(self, soon: Callable[[Callable[[], None]], object] | None, now_s: Callable[[], float]) -> None:
-        """`soon` schedules a function for the next turn; None: run everything at once. `now_s` is monotonic
-        seconds."""
+        """`soon` schedules a function for the next turn; None: run everything at once. `now_s` is monotonic seconds."""
         self._soon = soon
         self._now_s = now_s
 
     def run(self, name: str, steps: Iterator[object]) -> None:
-        """Take these steps, the first slice at once. An exception of a later slice ends the steps and is logged under
+        """Run these steps, the first slice at once. An exception of a later slice ends the steps and is logged under
         `name`."""
         end_s = self._now_s() + PATTERN_SLICE_S
         for _ in steps:
@@ -49,7 +48,7 @@ class Slices:
 
 
 class PatternSubscription:
-    """All subscriptions a filter matches as one, those to come included (the router joins their consumers)."""
+    """All subscriptions that a filter matches as one, including future ones (the router joins their consumers)."""
 
     __slots__ = ("_consumer", "_ended", "_joined", "_parts", "_pumping", "_rest", "_slices", "_waiting", "pattern")
     attempts = 0
@@ -57,27 +56,28 @@ class PatternSubscription:
     def __init__(
         self, pattern: str, consumer: Consumer, parts: Callable[[], Iterator[Joinable | None]], slices: Slices
     ) -> None:
-        """`parts` gives what matches at the moment, and None for what it has looked at in vain."""
+        """`parts` yields the present matches, and None for each address that does not match."""
         self.pattern = pattern
         self._consumer = consumer
         self._parts = parts
         self._slices = slices
         self._joined = self._ended = self._pumping = False
         self._waiting: list[Callable[[], None]] = []
-        """Called once the consumer is joined to everything, or has left: it gets nothing before, and is pumped then."""
+        """Called once the consumer has joined everything, or has left. Before that it gets nothing; then it is
+        served."""
         self._rest: Iterator[Joinable | None] | None = None
-        """The parts that were not served when the consumer's credit ended: they come first the next time."""
+        """Parts that were not served when the consumer's credit ended: they come first the next time."""
 
     def begin(self, joining: Iterable[object]) -> None:
         """Join the consumer, by these steps."""
         self._slices.run(f"joining {self.pattern!r}", self._join(iter(joining)))
 
-    def when_joined(self, tell: Callable[[], None]) -> None:
-        """Call `tell` once the consumer is joined to everything, or has left. Nothing is delivered before."""
+    def when_joined(self, call: Callable[[], None]) -> None:
+        """Call this function once the consumer has joined everything, or has left. Nothing is delivered before."""
         if self._joined or self._ended:
-            tell()
+            call()
         else:
-            self._waiting.append(tell)
+            self._waiting.append(call)
 
     def join(self, consumer: Consumer) -> None:
         for part in self._parts():
@@ -89,10 +89,10 @@ class PatternSubscription:
         for part in self._parts():
             if part is not None:
                 part.leave(consumer, keep=keep)
-        self._tell()
+        self._call_waiting()
 
     def pump(self) -> None:
-        """Deliver what is waiting, from where the consumer's credit ended before: each part has its turn."""
+        """Deliver waiting messages, starting where the consumer's credit ended last, so that each part is served."""
         if not (self._pumping or self._ended or self._waiting):
             self._pumping = True
             self._slices.run(f"serving {self.pattern!r}", self._pump())
@@ -104,7 +104,7 @@ class PatternSubscription:
         return all(part.idle_now for part in self._parts() if part is not None)
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
-        """Deliveries carry the queue they came from; settle there."""
+        """Raise TypeError: deliveries are settled on the queue they came from."""
         raise TypeError("settle on the subscription a delivery was made for")
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -118,14 +118,14 @@ class PatternSubscription:
             at_once = False
         self._joined = True
         if self._waiting:
-            self._tell()
+            self._call_waiting()
         elif not at_once:
             self.pump()
 
-    def _tell(self) -> None:
+    def _call_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for tell in waiting:
-            guarded(f"joining {self.pattern!r}", tell)
+        for call in waiting:
+            guarded(f"joining {self.pattern!r}", call)
 
     def _pump(self) -> Iterator[object]:
         try:

@@ -1,11 +1,12 @@
-"""Back-pressure of live subscribers: who publishes to one that reads, but not fast enough, waits for it.
+"""Back-pressure of live subscribers: publishers wait for a subscriber that reads, but not fast enough.
 
-A live subscription promises nothing, so it could just drop; yet a subscriber that is a little slower than a burst would
-lose messages for no good reason. So its publishers are held back while more than `LIVE_BEHIND_BYTES_MAX` waits for it.
-Nobody is held back for long: a subscriber that has not caught up within `LIVE_HOLD_S_MAX` is *stalled*, and what is too
-much for it is dropped and counted until it has read everything. Publishers to other addresses feel nothing.
+A live subscription promises nothing, so it could just drop messages. Yet a subscriber that is a little slower than a
+burst would lose messages for no good reason. So its publishers are held back while more than `LIVE_BEHIND_BYTES_MAX`
+waits for it. A subscriber that has not caught up within `LIVE_HOLD_S_MAX` is *stalled*: its publishers continue, and
+messages beyond its limit are dropped and counted until it has read everything. Publishers to other addresses are not
+affected.
 
-Two clients that flood each other at QoS 1 hold each other back, acknowledgements included; that ends the same way.
+Two clients that flood each other at QoS 1 hold each other back, acknowledgements included; this ends the same way.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ HOLD_TICKS_MAX = round(LIVE_HOLD_S_MAX / TICK_S)
 
 
 class SubscriberPace(enum.Enum):
-    """How a live subscriber reads."""
+    """Pace of a live subscriber."""
 
     KEEPING_UP = "keeping up"
     BEHIND = "behind: its publishers wait"
-    STALLED = "stalled: nobody waits, it loses what is too much"
+    STALLED = "stalled: messages beyond its limit are dropped"
 
 
-class Paced(Protocol):
-    """A subscription somebody may be held back for."""
+class PacedSubscription(Protocol):
+    """Subscription for which publishers may be held back."""
 
     pace: SubscriberPace
 
     def pump(self) -> None:
-        """Deliver what is waiting."""
+        """Deliver waiting messages."""
         ...
 
 
@@ -45,52 +46,52 @@ class BackPressure:
     __slots__ = ("_behind", "_held", "_wake", "unfinished")
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when `unfinished` has something to do: `Router.flush` is to follow once this turn ends."""
-        self.unfinished: dict[Paced, None] = {}
-        """Subscriptions with more to deliver once what they were given has been written."""
+        """`wake` is called when `unfinished` gets its first entry: `Router.flush` has to follow at the end of this
+        turn."""
+        self.unfinished: dict[PacedSubscription, None] = {}
+        """Subscriptions with more to deliver once their last deliveries are written."""
         self._wake = wake
-        self._behind: dict[Paced, int] = {}
-        """Ticks each has been behind for."""
+        self._behind: dict[PacedSubscription, int] = {}
+        """Number of ticks that each has been behind."""
         self._held: dict[Origin, None] = {}
 
-    def press(self, subscription: Paced, origin: Origin | None) -> None:
-        """`subscription` has too much waiting: hold back `origin`, which sends it more, until all have caught up or
-        stalled."""
+    def press(self, subscription: PacedSubscription, origin: Origin | None) -> None:
+        """Hold back `origin`, which sends to a `subscription` that is behind, until all have caught up or stalled."""
         subscription.pace = SubscriberPace.BEHIND
         self._behind.setdefault(subscription, 0)
         if origin is not None and origin not in self._held:
             self._held[origin] = None
             origin_called(origin, origin.hold_back)
 
-    def relieve(self, subscription: Paced) -> None:
-        """`subscription` has caught up, or is gone."""
+    def relieve(self, subscription: PacedSubscription) -> None:
+        """Note that `subscription` has caught up, or is gone."""
         subscription.pace = SubscriberPace.KEEPING_UP
         self._not_behind(subscription)
 
     def forget(self, origin: Origin) -> None:
-        """The origin is gone."""
+        """Forget an origin that is gone."""
         self._held.pop(origin, None)
 
-    def later(self, subscription: Paced) -> None:
-        """`subscription` goes on delivering after this turn."""
+    def later(self, subscription: PacedSubscription) -> None:
+        """Continue delivering to `subscription` after this turn."""
         self.unfinished[subscription] = None
         self._wake()
 
     def go_on(self) -> None:
-        """Deliver more of what is `unfinished`."""
+        """Continue deliveries of `unfinished`."""
         unfinished, self.unfinished = self.unfinished, {}
         for subscription in unfinished:
             subscription.pump()
 
     def tick(self) -> None:
-        """Every `limits.TICK_S`: who has been behind for too long is stalled."""
+        """Mark subscriptions that have been behind for too long as stalled. Called every `limits.TICK_S`."""
         for subscription, ticks in list(self._behind.items()):
             self._behind[subscription] = ticks + 1
             if ticks >= HOLD_TICKS_MAX:
                 subscription.pace = SubscriberPace.STALLED
                 self._not_behind(subscription)
 
-    def _not_behind(self, subscription: Paced) -> None:
+    def _not_behind(self, subscription: PacedSubscription) -> None:
         self._behind.pop(subscription, None)
         if not self._behind and self._held:
             held, self._held = self._held, {}

@@ -1,4 +1,4 @@
-"""Which messages of a queue are to be delivered before or after the others (AMQP 1.0 section 3.2.1, `priority`)."""
+"""Priorities of messages in a queue (AMQP 1.0 section 3.2.1, `priority`)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from edge.broker.message.translation import read_header
 from edge.broker.model.ranges import Ranges
 
 NORMAL: Final = 4
-"""The priority of a message that says nothing of it, and of every MQTT message."""
+"""Priority of messages without one, and of every MQTT message."""
 _HIGHEST: Final = 9
-"""Ten levels are told apart, as JMS has them (Jakarta Messaging 3.1 section 3.4.10); what is above counts as 9."""
+"""Highest of ten levels, as in JMS (Jakarta Messaging 3.1 section 3.4.10); higher values count as 9."""
 
 
 def priority_of(run: Run) -> int:
-    """0 (deliver last) to 9 (first), the same for every message of a run."""
+    """Return 0 (deliver last) to 9 (first), the same for every message of a run."""
     properties = run.properties
     if not properties or not run.flags & AMQP:
         return NORMAL
@@ -34,8 +34,11 @@ _remembered: Callable[[bytes], int] = lru_cache(maxsize=1024)(_own)
 
 
 class Priorities:
-    """Where the messages of other than normal priority are in the log of a queue: what arrived since the start, and
-    what was met when reading. At most `PRIORITY_RANGES_MAX` ranges; beyond it messages keep the place they have."""
+    """Positions of messages with other than normal priority in the log of a queue.
+
+    They are known for messages that arrived since the start, or that were read. There are at most `PRIORITY_RANGES_MAX`
+    ranges; further messages are delivered in order of arrival.
+    """
 
     __slots__ = ("_levels",)
 
@@ -46,7 +49,7 @@ class Priorities:
         return any(self._levels.values())
 
     def note(self, priority: int, first: int, last: int) -> bool:
-        """Remember these; False when there is no room."""
+        """Remember these positions. Return False when the table is full."""
         level = self._levels.setdefault(priority, Ranges())
         full = sum(map(len, self._levels.values())) >= PRIORITY_RANGES_MAX
         if full and first not in level and first - 1 not in level:
@@ -55,13 +58,13 @@ class Priorities:
         return True
 
     def remove(self, first: int, last: int) -> None:
-        """These are being delivered."""
+        """Forget positions that are being delivered."""
         for level in self._levels.values():
             if level:
                 level.remove(first, last)
 
     def copy(self) -> dict[int, Ranges]:
-        """Every level's ranges, to be used up by one consumer."""
+        """Return a copy of the ranges of every level, for one consumer."""
         levels: dict[int, Ranges] = {}
         for priority, level in self._levels.items():
             levels[priority] = Ranges()

@@ -1,13 +1,13 @@
-"""A queue: competing consumers, with selectors, priorities and message groups.
+"""Queue: competing consumers, with selectors, priorities and message groups.
 
-While its messages are alike to all its consumers a queue is a `LogSubscription` and nothing more. Once a consumer is
-choosy, a message has a group, or one of other than normal priority cannot be delivered at once, the queue's order opens
-a `View` for every consumer, and what is out of turn is noted as taken; when the reason is gone the cursor goes on by
-itself.
+While its messages are alike for all consumers, a queue is just a `LogSubscription`. The order of the queue opens a
+`View` for every consumer when a consumer has a selector, when a message has a group, or when a message of other than
+normal priority cannot be delivered at once. Messages taken out of order are noted as such. When the reason is gone, the
+cursor continues alone.
 
-What is promised of priorities: among the messages that came since the gateway was started, of any number, a consumer
-that has credit gets the highest there is, in order of arrival within one. After a restart priorities are seen again
-in what is read together (`VIEW_READ_BYTES_MAX`), and only while there are views.
+Promise for priorities: among the messages that arrived since the start, of any number, a consumer with credit gets the
+highest priority, in order of arrival within one. After a restart priorities are known only within a single read
+(`VIEW_READ_BYTES_MAX`), and only while there are views.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ log = logging.getLogger(__name__)
 def queue_subscription(
     store: Store, record: CursorRecord, pattern: str, *, deadletters: DeadLetters, feeds: LogFeeds
 ) -> LogSubscription:
-    """The subscription of a queue's log; parameters as of `LogSubscription`."""
+    """Return the subscription of a queue's log; parameters as of `LogSubscription`."""
     queue = LogSubscription(store, record, pattern, deadletters=deadletters, feeds=feeds)
     queue.order = QueueOrder(queue, store.logs)
     return queue
 
 
 _NO_VIEWS: Final[deque[View]] = deque()
-"""Of every queue whose consumers are served alike, never changed: a deque takes 760 bytes."""
+"""Shared by queues without views, never changed: a deque takes 760 bytes."""
 
 
 class QueueOrder:
-    """See the module's docstring. It is the `edge.broker.delivery.view.QueueState` of its views."""
+    """Order of one queue. It is the `edge.broker.delivery.view.QueueState` of its views."""
 
     def __init__(self, queue: LogSubscription, logs: MessageLogs) -> None:
         self.log = queue.log
         self.views = _NO_VIEWS
-        """Of each consumer while they are served each in their own way, in turn; else none."""
+        """One for each consumer while they are served separately, in rotation; otherwise empty."""
         self._queue = queue
         self._logs = logs
         self._window = queue.window
         self._priorities = Priorities()
         self._groups = MessageGroups()
-        self._usual = b""  # properties seen last that say nothing of a priority
+        self._usual = b""  # last seen properties without a priority
         self._looked: dict[str, int] = {}
-        """Selections of consumers that left, and up to where nothing is for them."""
-        self._grouped = False  # messages of groups have been met
+        """Selections of former consumers, each with the position below which nothing matches."""
+        self._grouped = False  # True once a message with a group was seen
         self._scatter_logged = False
 
     # --- from the subscription of the log: see `order.Order` --------------------------------------------------
@@ -91,7 +91,7 @@ class QueueOrder:
             return False
         self._grouped = self._grouped or grouped
         if self.views:
-            self._queue.expiry.stays(run)
+            self._queue.expiry.note_stored(run)
             for view in self.views:
                 view.arrived(stored, priority)
         else:
@@ -99,7 +99,8 @@ class QueueOrder:
         return True
 
     def serve(self) -> bool:
-        """Each view in turn, one piece at a time, until nobody can take more of what is in memory."""
+        """Serve the views in rotation, one piece at a time, until no consumer can take more of the buffered
+        messages."""
         views = self.views
         idle = 0
         while views and idle < len(views):
@@ -157,7 +158,7 @@ class QueueOrder:
             self._open_views()
         return bool(self.views)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         self._priorities = Priorities()
         self._looked.clear()
         for view in self.views:
@@ -199,7 +200,7 @@ class QueueOrder:
 
     def hand_over(self, consumer: Consumer, stored: Stored, bucket: int | None, credit: int) -> int:
         queue, first, total = self._queue, stored.position, len(stored.run.bodies)
-        if queue.expiry.is_over(stored.run):
+        if queue.expiry.has_expired(stored.run):
             queue.take(first, first + total - 1)
             queue.dead_lettering.give_up(stored, LossReason.EXPIRED)
             return 0
@@ -209,7 +210,7 @@ class QueueOrder:
         if failures.counts and failures.is_passed_over(first, consumer):
             if self._may_go_to_another(consumer, stored, bucket):
                 return 0
-            failures.forgive(first)
+            failures.allow_again(first)
         count = queue.group.share(total, credit)
         if self._scatters(first, first + count - 1):
             return -1
@@ -220,7 +221,7 @@ class QueueOrder:
         return count
 
     def _owner_of(self, bucket: int, consumer: Consumer, stored: Stored) -> Consumer:
-        """Return the consumer that has the group of a message. A new group goes to the one with the fewest, of those
+        """Return the consumer that has the group of a message. A new group goes to the consumer with the fewest groups
         that can take this message now."""
         owner = self._groups.owner(bucket)
         if owner is not None:
@@ -231,7 +232,7 @@ class QueueOrder:
         return self._groups.assign(bucket, [consumer, *wanting])
 
     def _may_go_to_another(self, consumer: Consumer, stored: Stored, bucket: int | None) -> bool:
-        """Return True when another consumer may take a message that this one gave back."""
+        """Return True when another consumer may take a message that this one returned."""
         if bucket is not None and self._groups.owner(bucket) is consumer:
             return False
         barred = self._queue.failures.barred(stored.position) or ()
@@ -253,17 +254,17 @@ class QueueOrder:
         return any(consumer.selection is not None for consumer in self._queue.group.consumers)
 
     def _note(self, priority: int, stored: Stored) -> bool:
-        """Remember what of a run is to be delivered before or after others; False when there is no room for it."""
+        """Remember the priority of the available messages of a run. Return False when the table is full."""
         last = stored.position + len(stored.run.bodies) - 1
         return all(self._priorities.note(priority, *part) for part in self._window.available(stored.position, last))
 
     def _goes_at_once(self, count: int) -> bool:
-        """Nothing waits, so no order is to be made."""
+        """Return True when nothing waits, so that no order is needed."""
         queue = self._queue
         return not (queue.behind or queue.buffer.runs or self._window.returned) and queue.group.credit >= count
 
     def _open_views(self) -> None:
-        self._queue.put_back()
+        self._queue.unbuffer()
         self._queue.behind = True
         self.views = deque(self._view(consumer) for consumer in self._queue.group.consumers)
 
@@ -276,12 +277,13 @@ class QueueOrder:
         for view in self.views:
             view.close()
         if self.views:
-            self.views.clear()  # for who is going through them
+            self.views.clear()  # for a loop over them
             self.views = _NO_VIEWS
         self._queue.behind = self._window.next < self._window.end
 
     def _remember(self, view: View) -> None:
-        """Where the next consumer that wants the same may begin, unless this one leaves something behind."""
+        """Remember where the next consumer with the same selection may start, unless this one leaves messages
+        behind."""
         if view.selection is None or self._priorities or self._queue.failures.counts or not view.exhausted:
             return
         if len(self._looked) >= SELECTIONS_REMEMBERED_MAX:
@@ -289,13 +291,11 @@ class QueueOrder:
         self._looked[view.selection.text] = view.position
 
     def _scatters(self, first: int, last: int) -> bool:
-        """True when taking these would leave more places open between taken ones than may be."""
+        """Return True when taking these positions would leave too many gaps between taken ranges."""
         done = self._window.done
         if len(done) < TAKEN_RANGES_MAX or first <= self._window.next or first - 1 in done or last + 1 in done:
             return False
         if not self._scatter_logged:
             self._scatter_logged = True
-            log.warning(
-                "%s: too many messages wait between those selected: selectors wait for others", self._queue.pattern
-            )
+            log.warning("%s: selectors wait: too many messages lie between selected ones", self._queue.pattern)
         return True

@@ -1,4 +1,4 @@
-"""Messages that consumers of one subscription gave back: dead-lettered, or delivered again, later or to others."""
+"""Messages that consumers of one subscription returned: dead-lettered, or delivered again, later or to others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edge.broker.model.interfaces import Consumer, DeliveryOutcome
 
 
 class ReturnSubscription(DeadLetteringSubscription, Protocol):
-    """The subscription that messages are given back to."""
+    """Subscription that gets messages back."""
 
     group: ConsumerGroup
     exclusive: bool
@@ -27,16 +27,16 @@ class ReturnSubscription(DeadLetteringSubscription, Protocol):
 
     @property
     def policy(self) -> AddressPolicy:
-        """Return the promises of the address."""
+        """Policy of the address."""
         ...
 
     def give_back(self, first: int, last: int) -> None:
-        """Deliver these again from now on."""
+        """Make these messages available again."""
         ...
 
 
 class Returns:
-    """See the module's docstring."""
+    """Returned messages of one subscription."""
 
     __slots__ = ("_deadletters", "_subscription")
 
@@ -55,7 +55,7 @@ class Returns:
         elif outcome is DeliveryOutcome.REJECTED:
             subscription.dead_lettering.give_up_later(first, last, LossReason.REJECTED)
         elif outcome is DeliveryOutcome.TOO_LARGE:
-            self._leave_to_others(consumer, first, last)
+            self._exclude(consumer, first, last)
         else:
             undeliverable = outcome is DeliveryOutcome.MODIFIED_UNDELIVERABLE
             for position in range(first, last + 1):
@@ -67,10 +67,10 @@ class Returns:
         redelivery = self._subscription.policy.redelivery
         return not redelivery.counts_link_loss or not self._count(position)
 
-    def forgive(self, now_s: float) -> bool:
-        """Let consumers have again what they gave back long enough ago. Return False when none was forgiven."""
+    def allow_again(self, now_s: float) -> bool:
+        """Let consumers get messages again that they returned long enough ago. Return False when there are none."""
         subscription = self._subscription
-        forgiven = subscription.failures.forgive_until(now_s)
+        forgiven = subscription.failures.allow_due(now_s)
         if subscription.order is not None:
             for position in forgiven:
                 if subscription.window.available(position, position):
@@ -127,12 +127,12 @@ class Returns:
             subscription.give_back(position, position)
 
     def _has_others(self, consumer: Consumer) -> bool:
-        """Return True when this consumer is there, and others are."""
+        """Return True when this consumer and others are present."""
         group = self._subscription.group
         return len(group.consumers) > 1 and consumer in group
 
-    def _leave_to_others(self, consumer: Consumer, first: int, last: int) -> None:
-        """Keep what is larger than this consumer takes for others; dead-letter it where no other one will come."""
+    def _exclude(self, consumer: Consumer, first: int, last: int) -> None:
+        """Keep messages that are too large for this consumer for others; dead-letter them if no other one will come."""
         subscription = self._subscription
         if subscription.exclusive:
             self._deadletters.wake_later(subscription)

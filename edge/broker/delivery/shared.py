@@ -1,7 +1,6 @@
-"""Live consumers that share what comes: what one of them gives back, or leaves behind, goes to another.
+"""Live consumers that share messages: a message that one of them returns, or leaves behind, goes to another.
 
-Nothing of it is on disk. What is with a consumer counts as waiting until it has answered, so memory is bounded as that
-of every live subscription is.
+Nothing of it is on disk. Unsettled messages count as waiting, so memory is bounded as for every live subscription.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from edge.broker.model.isolation import delivered
 
 
 class SharedSubscription(TransientSubscription):
-    """A shared subscription that is not durable; and a temporary queue, which keeps what comes while nobody is there.
+    """Shared subscription that is not durable; also a temporary queue, which keeps messages without consumers.
 
-    What a consumer says is undeliverable to it is not delivered again, and neither is what it rejects. What is larger
-    than one takes goes to another; when it is so for all, it is dropped. What one releases goes to another first.
+    A message that is undeliverable to a consumer, or rejected, is not delivered again. A message that is too large for
+    one goes to another; if it is too large for all, it is dropped. A released message goes to another consumer first.
     """
 
     shares = True
@@ -40,19 +39,19 @@ class SharedSubscription(TransientSubscription):
         user: str | None = None,
         lasting: bool = False,
     ) -> None:
-        """`lasting`: it is there without consumers too, until `end`. For the others see `TransientSubscription`."""
+        """`lasting`: it exists without consumers too, until `end`. For the others see `TransientSubscription`."""
         super().__init__(pattern, pool, not_from=not_from, share_name=share_name, selector=selector, user=user)
         self.attempts = 0
         self.lasting = lasting
         self._held: dict[Consumer, dict[int, Stored]] = {}
-        """What each consumer has not answered for: position of a message, and the run it is in."""
+        """Unsettled messages of each consumer: position of a message, and its run."""
         self._failed: dict[int, int] = {}
         """Failed deliveries by position."""
         self._looked: dict[Consumer, int] = {}
-        """Up to where a choosy consumer has looked at what waits, and left it."""
+        """Position up to which a consumer with a selector has checked the waiting messages."""
         self._barred: dict[int, dict[Consumer, bool]] = {}
-        """Consumers that do not get a message now, by its position. True: it is larger than the consumer takes; False:
-        the consumer gave it back, and another one comes first."""
+        """Consumers that do not get a message now, by its position. True: it is too large for the consumer; False: the
+        consumer returned it, and another one comes first."""
         self._pumping = False
 
     def offer(self, offer: LiveOffer) -> None:
@@ -66,14 +65,14 @@ class SharedSubscription(TransientSubscription):
         return super()._keep_one(run)
 
     def end(self) -> None:
-        """End with the last consumer, and have all leave."""
+        """End the subscription, and remove all consumers."""
         self.lasting = False
         for consumer in list(self.group.consumers):
             self.leave(consumer)
 
     def pump(self) -> None:
         if self._pumping:
-            return  # from within a delivery: the loop below goes on
+            return  # called from within a delivery: the loop below continues
         self._pumping = True
         try:
             if self._looked or self._barred:
@@ -102,7 +101,7 @@ class SharedSubscription(TransientSubscription):
             super().leave(consumer)
             return
         self.group.leave(consumer)
-        self._put_back(held)
+        self._restore(held)
         self.pump()
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
@@ -126,13 +125,13 @@ class SharedSubscription(TransientSubscription):
                 self._forget(position)
         self._changed(-size)
         if returned:
-            self._put_back(returned)
+            self._restore(returned)
         self.pump()
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _hand(self, consumer: Consumer, batch: Collection[Stored], size: int) -> None:
-        """Deliver a single run. It counts as waiting until it is answered."""
+        """Deliver a single run, which counts as waiting until it is settled."""
         (stored,) = batch
         position = stored.position
         self._held[consumer].update(zip(range(position, position + len(stored.run.bodies)), repeat(stored)))
@@ -141,22 +140,22 @@ class SharedSubscription(TransientSubscription):
             self.leave(consumer)
         self.attempts = 0
 
-    def _gave_up(self, waiting: deque[Stored]) -> bool:
+    def _dropped_expired(self, waiting: deque[Stored]) -> bool:
         stored = waiting[0]
-        if not super()._gave_up(waiting):
+        if not super()._dropped_expired(waiting):
             return False
         for position in range(stored.position, stored.position + len(stored.run.bodies)):
             self._forget(position)
         return True
 
     def _forget(self, position: int) -> None:
-        """Nothing is to be known of it any more."""
+        """Forget failures and exclusions of a message."""
         self._failed.pop(position, None)
         if self._barred:
             self._barred.pop(position, None)
 
-    def _put_back(self, held: dict[int, Stored]) -> None:
-        """One by one, as each may have failed as often as it likes; in order before what is newer."""
+    def _restore(self, held: dict[int, Stored]) -> None:
+        """Return messages one by one, as each may have its own failures, in order before newer ones."""
         if not held:
             return
         parts = [part_of(stored, at - stored.position, at - stored.position + 1) for at, stored in held.items()]
@@ -171,23 +170,23 @@ class SharedSubscription(TransientSubscription):
         self._look_again(parts[0].position)
 
     def _look_again(self, first: int) -> None:
-        """Have choosy consumers look at what waits from this position on."""
+        """Have consumers with a selector check the messages from this position on."""
         for consumer, position in self._looked.items():
             self._looked[consumer] = min(position, first - 1)
 
     def _pump_selected(self) -> None:
-        """Each message to the next consumer that has credit and wants it; what nobody wants waits for others."""
+        """Give each message to the next consumer that has credit and wants it; unwanted messages wait."""
         waiting = self._waiting
         looked = [self._looked.get(consumer, -1) for consumer in self.group.consumers if consumer.credit > 0]
         fresh: deque[Stored] = deque()
         while waiting and looked and waiting[-1].position + len(waiting[-1].run.bodies) - 1 > min(looked):
             fresh.appendleft(waiting.pop())
         while fresh and waiting is not None:
-            if not self._gave_up(fresh):
-                waiting.extend(one for one in _one_by_one(fresh.popleft()) if not self._gave(one))
+            if not self._dropped_expired(fresh):
+                waiting.extend(one for one in _one_by_one(fresh.popleft()) if not self._deliver_one(one))
 
-    def _gave(self, stored: Stored) -> bool:
-        """True when it waits no longer."""
+    def _deliver_one(self, stored: Stored) -> bool:
+        """Deliver or drop a message. Return True when it has left the queue."""
         barred = self._barred.get(stored.position)
         if barred and not self._allow_again(barred, stored.run):
             self._forget(stored.position)
@@ -202,7 +201,7 @@ class SharedSubscription(TransientSubscription):
         return False
 
     def _allow_again(self, barred: dict[Consumer, bool], run: Run) -> bool:
-        """Let consumers have a message again that no other one takes. Return False when it is too large for all."""
+        """Let consumers get a message again that no other one takes. Return False when it is too large for all."""
         consumers = self.group.consumers
         others = (each.selection for each in consumers if each not in barred)
         if not any(selection is None or selection.wanted(run)[0] for selection in others):

@@ -1,14 +1,15 @@
-"""Messages that expire while nobody reads them: without this they would keep the card until a consumer comes.
+"""Sweeping of expired messages that no consumer reads. Without it they would fill the card until a consumer comes.
 
-At every tick subscriptions take their turn. Of one in which something may have expired, what waits longest is read, a
-bounded piece, and what has expired is given up like everything else (`delivery.dead_letters`): an entry of the ledger
-or a copy at the expiry address, in the commit that acknowledges it. When all of a piece has gone, the next one is read.
+Each tick goes through subscriptions in rotation. If something may have expired in one, a bounded piece of its oldest
+messages is read. Expired messages are dropped as usual (`delivery.dead_letters`): an entry of the ledger or a copy at
+the expiry address, in the commit that acknowledges them. If all of a piece has expired, the next one is read.
 
-A message whose time has come behind more than a piece of others that live longer waits for them: the log keeps
-everything from its oldest message on, so that giving it up sooner would not free a byte.
+An expired message behind more than a piece of longer-lived ones waits for them. The log keeps everything from its
+oldest message on, so dropping it sooner would not free a byte.
 
-No clock is trusted here that may have been set since a message came: with the clock known good, messages are judged
-that were stamped by a good one; while it is not, those that came since it was last seen to run steadily.
+A clock that may have been set since a message arrived is not trusted. While the clock is known to be good, messages are
+judged that a good clock stamped. Otherwise messages are judged that arrived since the clock was last seen to run
+steadily.
 """
 
 from __future__ import annotations
@@ -32,54 +33,54 @@ from edge.broker.store.contract import Store
 from edge.broker.store.meter import ByteMeter
 
 STEADY: Final = ("clock", "steady")
-"""Kind and key of the small state that says since when the clock was not set."""
+"""Kind and key of the small state with the time since which the clock was not set."""
 
 
-class Judge(Protocol):
-    """Tells whether something has expired."""
+class ExpiryClock(Protocol):
+    """Decides whether a message has expired."""
 
     now_ns: int
-    """UTC."""
+    """Current time, UTC."""
 
     def over(self, run: Run, ttl: int) -> bool | None:
-        """True when `ttl` nanoseconds have passed since the run came; None when no clock can tell."""
+        """Return True when `ttl` nanoseconds have passed since the run arrived; None when no clock can decide."""
         ...
 
 
-class Swept(Protocol):
-    """A subscription, as the sweeper uses it."""
+class SweepTarget(Protocol):
+    """Subscription, as the sweeper uses it."""
 
     log: int
 
     @property
     def lowest(self) -> int:
-        """Nothing below waits."""
+        """Position below which no message is available."""
         ...
 
     def due(self, now_ns: int) -> bool:
-        """Something that waits in the store may have expired; what waits in memory has been seen to."""
+        """Drop expired messages in memory. Return True when a stored message may have expired."""
         ...
 
-    def give_up_expired(self, start: int, runs: list[Stored], judge: Judge) -> bool:
-        """Give up what has expired of what was read from `start` on; True when all of it is gone and there is more."""
+    def give_up_expired(self, start: int, runs: list[Stored], judge: ExpiryClock) -> bool:
+        """Drop expired messages of a read from `start` on. Return True when all of it is gone and there is more."""
         ...
 
     def raised(self, error: Exception) -> None:
-        """One of these raised."""
+        """Handle an exception of these methods."""
         ...
 
 
 class Sweeper:
-    """See the module's docstring."""
+    """Finds expired messages in the store, some in each tick."""
 
     def __init__(
         self,
         store: Store,
         clock: MessageClock,
-        subscriptions: Callable[[], Iterable[Swept]],
+        subscriptions: Callable[[], Iterable[SweepTarget]],
         flush_soon: Callable[[], None],
     ) -> None:
-        """`subscriptions` are all there are; `flush_soon` is called when something joined the open group."""
+        """`subscriptions` returns all of them; `flush_soon` is called when something joined the open group."""
         self._store = store
         self._clock = clock
         self._subscriptions = subscriptions
@@ -87,19 +88,19 @@ class Sweeper:
         self._remembered = self._recall()
         if self._remembered is not None:
             clock.resume(self._remembered)
-        self._remember()  # in the first commit, whatever it is for: what it stores ages by this
-        self._round: Iterator[Swept] = iter(())
+        self._remember()  # in the first commit, as its messages age by this
+        self._round: Iterator[SweepTarget] = iter(())
         self._short: set[ByteMeter] = set()
         self._reading = False
         self._bytes_left = 0
         self._runs_left = 0
 
     def first(self, meter: ByteMeter) -> None:
-        """There is no room for what comes to the logs of this meter: what has expired in them goes first."""
+        """Sweep the logs of this meter first: it has no room for new messages."""
         self._short.add(meter)
 
     def tick(self) -> None:
-        """Every `limits.TICK_S`, while commits succeed."""
+        """Sweep some subscriptions. Called every `limits.TICK_S` while commits succeed."""
         self._clock.read()
         self._remember()
         self._bytes_left, self._runs_left = SWEEP_BYTES_MAX, SWEEP_RUNS_MAX
@@ -107,19 +108,19 @@ class Sweeper:
             self._go_on()
 
     def _remember(self) -> None:
-        """Keep what was found of the clock, when it is new."""
+        """Store the state of the clock when it has changed."""
         if self._clock.steady != self._remembered:
             self._remembered = self._clock.steady
             self._store.state.put(*STEADY, msgspec.msgpack.encode(self._remembered))
 
     def _recall(self) -> Steady | None:
-        """What a former process found of the clock."""
+        """Return the state of the clock that a former process stored."""
         kind, key = STEADY
         value = dict(self._store.state.items(kind)).get(key)
         return None if value is None else msgspec.msgpack.decode(value, type=Steady)
 
     def _go_on(self) -> None:
-        """Read of the next subscription that is due, if this tick's work is not done yet."""
+        """Read from the next subscription that is due, unless this tick's work is done."""
         if self._bytes_left <= 0 or self._runs_left <= 0 or self._store.commits.pending_bytes > PENDING_BYTES_LOW:
             return
         if self._short:
@@ -131,26 +132,26 @@ class Sweeper:
             subscription = next(self._round, None)
             if subscription is None:
                 if began:
-                    return  # all were asked
+                    return  # all were checked
                 self._round, began = iter(list(self._subscriptions())), True
             elif self._is_due(subscription):
                 self._read(subscription)
                 return
 
-    def _is_due(self, subscription: Swept) -> bool:
+    def _is_due(self, subscription: SweepTarget) -> bool:
         try:
             return subscription.due(self._clock.now_ns)
         except Exception as error:
             subscription.raised(error)
             return False
 
-    def _read(self, subscription: Swept) -> None:
+    def _read(self, subscription: SweepTarget) -> None:
         self._reading = True
         start = subscription.lowest
         done = partial(self._have_read, subscription, start)
         self._store.logs.read(subscription.log, start, SWEEP_READ_BYTES_MAX, done)
 
-    def _have_read(self, subscription: Swept, start: int, runs: Iterable[Stored]) -> None:
+    def _have_read(self, subscription: SweepTarget, start: int, runs: Iterable[Stored]) -> None:
         self._reading = False
         looked_at = list(runs)[: self._runs_left]
         self._bytes_left -= sum(stored.run.size for stored in looked_at)

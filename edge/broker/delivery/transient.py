@@ -1,4 +1,4 @@
-"""Live consumers of an address without a cursor: what they do not take in time waits in bounded memory."""
+"""Live consumers of an address without a cursor. Messages that they do not take in time wait in bounded memory."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from edge.broker.model.isolation import delivered, end_consumer
 
 
 class WaitingPool:
-    """Message bytes waiting in memory for all transient subscriptions of a router."""
+    """Bytes of messages that wait in memory for all transient subscriptions of a router."""
 
     __slots__ = ("bytes_max", "dropped", "expired", "expiring", "pressure", "waiting_bytes")
 
     def __init__(
         self, expired: Callable[[Run], bool] = lambda _run: False, wake: Callable[[], None] = lambda: None
     ) -> None:
-        """`expired` says that a run has waited beyond its time to live; `wake` as `BackPressure` has it."""
+        """`expired` returns True when a run has outlived its time to live; `wake` is described at `BackPressure`."""
         self.waiting_bytes = 0
         self.bytes_max = TRANSIENT_POOL_BYTES_MAX
-        """Above it each subscription is held to the minimum."""
+        """Above it each subscription is limited to the minimum."""
         self.dropped = 0
-        """Messages not delivered because a consumer was too slow, since start."""
+        """Messages dropped since the start because a consumer was too slow."""
         self.pressure = BackPressure(wake)
         self.expired = expired
         self.expiring = False
-        """Some address gives messages a time to live of its own accord."""
+        """True when some address has a time to live of its own."""
 
     def expect_expiry(self, *, expiring: bool) -> None:
-        """Look at the age of every run when some address has a time to live of its own, else only where a run has."""
+        """Check the age of every run when some address has a time to live, otherwise only of runs with one."""
         self.expiring = expiring
 
     def admits(self, size: int, own_bytes: int) -> bool:
-        """True when a subscription with `own_bytes` waiting may add `size`."""
+        """Return True when a subscription with `own_bytes` waiting may add `size`."""
         own_bytes += size
         if own_bytes <= TRANSIENT_BUFFER_BYTES_MIN:
             room = self.bytes_max + self.bytes_max // 4
@@ -55,14 +55,14 @@ class WaitingPool:
         return own_bytes <= TRANSIENT_BUFFER_BYTES_MAX and self.waiting_bytes + size <= self.bytes_max
 
     def strained(self, own_bytes: int) -> bool:
-        """True when those who publish to a subscription with `own_bytes` waiting should wait for it."""
+        """Return True when publishers to a subscription with `own_bytes` waiting should wait for it."""
         if own_bytes > LIVE_BEHIND_BYTES_MAX:
             return True
         return own_bytes > LIVE_BEHIND_BYTES_LOW and self.waiting_bytes > self.bytes_max // 2
 
 
 class TransientSubscription:
-    """The live consumers of one filter, served in turn when there are several (a shared subscription)."""
+    """Live consumers of one filter; several of them take turns (a shared subscription)."""
 
     attempts = 0
     idle_now = True
@@ -84,27 +84,27 @@ class TransientSubscription:
         selector: str | None = None,
         user: str | None = None,
     ) -> None:
-        """`qos0_only`: leave the rest to a durable twin; `not_from`: skip the messages of this client. `share_name`:
-        name under which consumers share it. `selector`: what its consumers select by (`SubscribeOptions.selector`).
-        `user` made it; None: it counts among no user's names."""
+        """`qos0_only`: leave the rest to a durable twin. `not_from`: skip messages of this client. `share_name`: name
+        under which consumers share it. `selector`: selector of its consumers (`SubscribeOptions.selector`). `user` made
+        it; None: it does not count among a user's names."""
         self.pattern = pattern
         self.group = ConsumerGroup()
         self.share_name, self.selector, self.user = share_name, selector, user
         self.dropped = 0
-        """Messages not delivered because the consumer was too slow."""
+        """Messages dropped because the consumer was too slow."""
         self.pace = SubscriberPace.KEEPING_UP
         self.expired = 0
-        """Messages not delivered because their time to live passed while they waited."""
+        """Messages dropped because they expired while they waited."""
         self._pool = pool
         self._qos0_only = qos0_only
         self._not_from = not_from
         self._position = 0
         self._waiting: deque[Stored] | None = None
-        """Made when something has to wait: most consumers keep up."""
+        """Made when a message has to wait: most consumers keep up."""
         self._waiting_bytes = 0
 
     def offer(self, offer: LiveOffer) -> None:
-        """Deliver runs now, or keep them for when the consumer has credit."""
+        """Deliver runs now, or keep them until the consumer has credit."""
         if self._qos0_only or self._not_from is not None:
             offer = self._wanted_of(offer)
         runs = offer.runs
@@ -127,7 +127,7 @@ class TransientSubscription:
         return LiveOffer(runs, [origin for _, origin in pairs], _acknowledged_messages(runs))
 
     def _deliver_now(self, consumer: Consumer, offer: LiveOffer) -> int:
-        """Deliver as many of the runs as the consumer has credit for. Return how many need no further look."""
+        """Deliver as many of the runs as the consumer has credit for. Return how many are done."""
         runs, start = offer.runs, 0
         while start < len(runs):
             try:
@@ -154,8 +154,8 @@ class TransientSubscription:
         return start
 
     def _keep(self, runs: Sequence[Run], origins: Sequence[Origin | None]) -> None:
-        """Keep runs until a consumer has credit, as far as there is room, and deliver what one has credit for. While
-        too much waits, hold back the origins, of which each run has one."""
+        """Keep runs until a consumer has credit, as far as there is room, and deliver to consumers with credit. While
+        too much waits, hold back the origins, one for each run."""
         kept = [(run, origin) for run, origin in zip(runs, origins, strict=True) if self._keep_one(run)]
         self._pump_once()
         pool = self._pool
@@ -166,7 +166,7 @@ class TransientSubscription:
                 pool.pressure.press(self, origin)
 
     def _keep_one(self, run: Run) -> bool:
-        """Keep a run until a consumer has credit, or drop it. Return whether it is kept."""
+        """Keep a run until a consumer has credit, or drop it. Return True when it is kept."""
         size, pool = run.size, self._pool
         if not pool.admits(size, self._waiting_bytes):
             self._pump_once()
@@ -184,20 +184,20 @@ class TransientSubscription:
         return True
 
     def _pump_once(self) -> None:
-        """Deliver what is waiting, unless that goes on after this turn anyway."""
+        """Deliver waiting messages, unless this continues after this turn anyway."""
         if self not in self._pool.pressure.unfinished:
             self.pump()
 
     def _drop(self, run: Run) -> None:
-        """Count a run that does not fit."""
+        """Count a dropped run."""
         self.dropped += len(run.bodies)
         self._pool.dropped += len(run.bodies)
 
     def pump(self) -> None:
-        """Deliver what is waiting to whoever has credit."""
+        """Deliver waiting messages to consumers with credit."""
         waiting, group, pumped = self._waiting, self.group, 0
         while waiting:
-            if self._gave_up(waiting):
+            if self._dropped_expired(waiting):
                 continue
             turn = group.next()
             if turn is None:
@@ -211,15 +211,15 @@ class TransientSubscription:
                 return
 
     def _hand(self, consumer: Consumer, batch: Collection[Stored], size: int) -> None:
-        """Deliver what was taken out of what waits."""
+        """Deliver messages that were taken from the waiting ones."""
         self._changed(-size)
         if not delivered(consumer, self, batch):
             self.leave(consumer)
 
     def _take(self, waiting: deque[Stored], credit: int) -> tuple[Collection[Stored], int]:
-        """Take what goes to one consumer with this credit out of what waits. Return it and its bytes.
+        """Take waiting messages for one consumer with this credit. Return them and their bytes.
 
-        A consumer that is alone gets as many whole runs as it has credit for; a member of a group its share of one.
+        A single consumer gets as many whole runs as it has credit for; a member of a group gets its share of one run.
         """
         first = waiting.popleft()
         total = len(first.run.bodies)
@@ -233,7 +233,7 @@ class TransientSubscription:
         runs, position = [first.run], first.position
         acknowledged = total if position >= 0 else 0
         credit -= total
-        while waiting and size < LIVE_PUMP_BYTES_MAX and not self._gave_up(waiting):
+        while waiting and size < LIVE_PUMP_BYTES_MAX and not self._dropped_expired(waiting):
             following, run = waiting[0].position, waiting[0].run
             credit -= len(run.bodies)
             if credit < 0 or run.qos > 1 or (acknowledged and following not in (SETTLED, position + acknowledged)):
@@ -246,8 +246,8 @@ class TransientSubscription:
                 acknowledged += len(run.bodies)
         return LiveBatch(position, runs, acknowledged) if len(runs) > 1 else (first,), size
 
-    def _gave_up(self, waiting: deque[Stored]) -> bool:
-        """Drop the first that waits when its time to live has passed."""
+    def _dropped_expired(self, waiting: deque[Stored]) -> bool:
+        """Drop the first waiting run if it has expired. Return True if so."""
         run, pool = waiting[0].run, self._pool
         if not ((pool.expiring or run.properties) and pool.expired(run)):
             return False
@@ -268,7 +268,7 @@ class TransientSubscription:
             self._pool.pressure.unfinished.pop(self, None)
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
-        """A consumer answers for what was sent above QoS 0; nothing is kept, so nothing is delivered again."""
+        """Ignore the outcome of messages above QoS 0: nothing is kept, so nothing is delivered again."""
 
     def _changed(self, size: int) -> None:
         self._waiting_bytes += size
@@ -278,11 +278,12 @@ class TransientSubscription:
 
     @property
     def _low(self) -> int:
-        """Bytes waiting at which it has caught up; one that stalled has to show that it reads."""
+        """Waiting bytes at which it has caught up; a stalled subscriber has to read everything."""
         return LIVE_BEHIND_BYTES_LOW if self.pace is SubscriberPace.BEHIND else 0
 
     def _is_its_own(self, run: Run) -> bool:
-        """Who receives what it publishes is not held back for itself: it has to acknowledge what it gets."""
+        """Return True when the only consumer published the run itself. It is not held back, as it has to acknowledge
+        its messages."""
         consumers = self.group.consumers
         return len(consumers) == 1 and consumers[0].name in (device_of(run.device), client_of(run.device))
 

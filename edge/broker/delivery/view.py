@@ -1,9 +1,9 @@
-"""One consumer's own way through a queue, for queues whose messages are not all alike to all consumers.
+"""One consumer's own way through a queue with messages that differ for its consumers.
 
-A view reads the log at its own pace: first what is urgent (priority above normal), then what was given back, then on
-from where it stands (its *scan*), and last what can wait (priority below normal). It sees each message once; what its
-consumer does not select, or what belongs to the group of another consumer, it leaves where it is and does not come back
-to. So nothing stands in anybody's way, nothing is scanned twice, and a view holds `VIEW_READ_BYTES_MAX` at most.
+A view reads the log at its own pace: first urgent messages (priority above normal), then returned ones, then on from
+its position (its *scan*), and last those that can wait (priority below normal). It looks at each message once. Messages
+that its consumer does not select, or that belong to another consumer's group, stay where they are. So no message blocks
+another, nothing is scanned twice, and a view holds at most `VIEW_READ_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import MessageLogs
 
 _SCAN = -1
-"""The band that is no set of positions but the rest of the log."""
+"""Band that is the rest of the log, rather than a set of positions."""
 
 
 class QueueState(Protocol):
@@ -33,57 +33,59 @@ class QueueState(Protocol):
 
     @property
     def lowest(self) -> int:
-        """No message below is to be had."""
+        """Position below which no message is available."""
         ...
 
     @property
     def bands(self) -> dict[int, Ranges]:
-        """Positions known to be of other than normal priority, by priority; a copy."""
+        """Known positions of other than normal priority, by priority; a copy."""
         ...
 
     def free_from(self, position: int) -> int:
-        """The first position from here on that may be to be had."""
+        """Return the first position from here on that may be available."""
         ...
 
     def available(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of ``first..last`` nobody has."""
+        """Return the parts of ``first..last`` that are available."""
         ...
 
     def hand_over(self, consumer: Consumer, stored: Stored, bucket: int | None, credit: int) -> int:
-        """Deliver from the head of what is all available; how many messages. 0: not to this consumer; -1: not now."""
+        """Deliver from the head of an available run. Return the number of messages; 0: not to this consumer; -1: not
+        now."""
         ...
 
     def defer(self, priority: int, first: int, last: int) -> bool:
-        """A scan met messages of low priority; False when they cannot be remembered and keep their place."""
+        """Note messages of low priority that a scan found. Return False when the table is full; then they keep their
+        order."""
         ...
 
     def missing(self, first: int, last: int) -> None:
-        """The store has none of these."""
+        """Pass positions that the store does not have."""
         ...
 
     def single(self, first: int, last: int) -> bool:
-        """Something was said about one of these: they go one by one."""
+        """Return True when one of these messages has failed: they are delivered one by one."""
         ...
 
     @property
     def reading_allowed(self) -> bool:
-        """False while too much is on its way to a dead letter address."""
+        """False while too many messages are on their way to a dead letter address."""
         ...
 
     def pump(self) -> None:
-        """A view has something new."""
+        """Continue: a view has read something."""
         ...
 
     def raised(self, error: Exception) -> None:
-        """A view raised over what it has read."""
+        """Handle an exception of a view."""
         ...
 
 
 class View:
-    """See the module's docstring."""
+    """Read position and buffer of one consumer."""
 
     def __init__(self, queue: QueueState, logs: MessageLogs, consumer: Consumer, position: int) -> None:
-        """`position`: where the scan begins; everything below is known not to be for this consumer."""
+        """The scan starts at `position`: nothing below it is for this consumer."""
         self.consumer = consumer
         self.selection = consumer.selection
         self._queue = queue
@@ -98,53 +100,53 @@ class View:
         self._ready: deque[tuple[Stored, int | None]] = deque()
         self._waiting_bytes = 0
         self._reading = False
-        self._round += 1  # what is still being read is of no interest
+        self._round += 1  # reads under way are discarded
 
     def close(self) -> None:
-        """What is being read is of no interest any more."""
+        """Discard the read under way."""
         self._round += 1
 
     def rewind(self) -> None:
-        """Messages that were not for this consumer may be now."""
+        """Start again: other messages may be for this consumer now."""
         self._begin(self._queue.lowest)
 
     @property
     def idle(self) -> bool:
-        """There is nothing more for this consumer before somebody sends or gives something back."""
+        """True when nothing more is for this consumer until a message arrives or is returned."""
         return not self._reading and not self._unsifted and self._band() is None
 
     @property
     def exhausted(self) -> bool:
-        """Nothing that was looked at waits for credit either."""
+        """True when in addition no message waits for credit."""
         return self.idle and not self._ready
 
-    # --- news -------------------------------------------------------------------------------------------------
+    # --- from the queue -----------------------------------------------------------------------------------------
 
     def arrived(self, stored: Stored, priority: int) -> None:
-        """A run was committed."""
+        """Take a committed run."""
         first, end = stored.position, stored.position + len(stored.run.bodies)
         if priority != NORMAL:
             self._bands.setdefault(priority, Ranges()).add(first, end - 1)
             if priority > NORMAL and (self._unsifted or self._ready):
-                self._put_back()
+                self._restore()
             if first == self.position and not self._reading:
                 self.position = end
         elif first == self.position and not self._reading and self._band(scan=False) is None:
             if self._waiting_bytes >= VIEW_READ_BYTES_MAX:
-                return  # it is read in its turn
+                return  # it is read later
             self.position = end
             self._unsifted.append(stored)
             self._waiting_bytes += stored.run.size
 
     def returned(self, first: int, last: int) -> None:
-        """These may be delivered again; what is ahead of the scan is met there."""
+        """Note messages that may be delivered again; the scan finds those ahead of it."""
         if first < self.position:
             self._bands.setdefault(NORMAL, Ranges()).add(first, min(last, self.position - 1))
 
     # --- delivering -------------------------------------------------------------------------------------------
 
     def serve(self, credit: int) -> bool:
-        """Deliver one piece, or see to it that there will be one; True when something was delivered."""
+        """Deliver one piece, or read the next. Return True when something was delivered."""
         while True:
             while self._ready:
                 stored, bucket = self._ready.popleft()
@@ -160,7 +162,7 @@ class View:
             self._sift(self._unsifted.popleft())
 
     def _offer(self, stored: Stored, bucket: int | None, credit: int) -> tuple[bool, bool]:
-        """(go on, something was delivered)."""
+        """Offer a piece. Return (continue, something was delivered)."""
         first, total = stored.position, len(stored.run.bodies)
         parts = self._queue.available(first, first + total - 1)
         if not parts:
@@ -173,7 +175,7 @@ class View:
         return count >= 0, count > 0
 
     def _sift(self, stored: Stored) -> None:
-        """Keep what is for this consumer, in pieces that can be handed over as they are."""
+        """Keep the messages for this consumer, in pieces that can be delivered as they are."""
         first = stored.position
         for low, high in self._queue.available(first, first + len(stored.run.bodies) - 1):
             part = part_of(stored, low - first, high - first + 1)
@@ -183,12 +185,12 @@ class View:
                 continue
             wanted = self.selection.wanted(part.run) if self.selection is not None else [True] * len(part.run.bodies)
             one_by_one = grouped or self._queue.single(low, high)
-            for start, stop in _stretches(wanted, one_by_one=one_by_one):
+            for start, stop in _wanted_ranges(wanted, one_by_one=one_by_one):
                 bucket = bucket_of(part.run.bodies[start]) if grouped else None
                 self._ready.append((part_of(part, start, stop), bucket))
 
-    def _put_back(self) -> None:
-        """Something more urgent has come: have what waits read again behind it."""
+    def _restore(self) -> None:
+        """Read waiting messages again later, after more urgent ones."""
         for stored in [*self._unsifted, *(stored for stored, _ in self._ready)]:
             band = self._bands.setdefault(priority_of(stored.run), Ranges())
             band.add(stored.position, stored.position + len(stored.run.bodies) - 1)
@@ -199,7 +201,7 @@ class View:
     # --- reading ----------------------------------------------------------------------------------------------
 
     def _band(self, *, scan: bool = True) -> int | None:
-        """What is to be read next: a priority, `_SCAN`, or None for nothing."""
+        """Return the band to be read next: a priority, `_SCAN`, or None."""
         high = max((priority for priority, band in self._bands.items() if band), default=_SCAN)
         if high >= NORMAL:
             return high
@@ -240,7 +242,7 @@ class View:
 
     def _was_read(self, band: int, start: int, runs: Sequence[Stored]) -> None:
         if self._band() != band:
-            return  # something more urgent came meanwhile, and this is read again
+            return  # something more urgent arrived, and this is read again
         if band == _SCAN:
             self._scanned(start, runs)
         else:
@@ -284,7 +286,7 @@ class View:
             self._queue.missing(low, high)
 
     def _admit(self, stored: Stored) -> None:
-        """Take what was read, but leave for later what can wait."""
+        """Take a run that was read, but defer low priority."""
         priority = priority_of(stored.run)
         first, last = stored.position, stored.position + len(stored.run.bodies) - 1
         if priority < NORMAL and self._queue.defer(priority, first, last):
@@ -294,27 +296,27 @@ class View:
             self._waiting_bytes += stored.run.size
 
     def _sort(self) -> None:
-        """What was read together goes by priority, and in order within one."""
+        """Sort the messages of one read by priority, in order of arrival within one."""
         unsifted = self._unsifted
         if any(stored.run.properties for stored in unsifted):
             self._unsifted = deque(sorted(unsifted, key=lambda stored: -priority_of(stored.run)))
 
 
-def _stretches(wanted: Sequence[bool], *, one_by_one: bool) -> list[tuple[int, int]]:
-    """``start <= i < stop`` of what is wanted, as long as can be or each alone."""
+def _wanted_ranges(wanted: Sequence[bool], *, one_by_one: bool) -> list[tuple[int, int]]:
+    """Return the ranges ``start <= i < stop`` of wanted messages, as long as possible or one by one."""
     if one_by_one:
         return [(i, i + 1) for i, one in enumerate(wanted) if one]
-    stretches: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     start = None
     for i, one in enumerate([*wanted, False]):
         if one and start is None:
             start = i
         elif not one and start is not None:
-            stretches.append((start, i))
+            ranges.append((start, i))
             start = None
-    return stretches
+    return ranges
 
 
 def is_grouped(runs: Sequence[Stored]) -> bool:
-    """True when one of the runs has messages of groups."""
+    """Return True when one of the runs has messages of groups."""
     return any(stored.run.flags & GROUPED for stored in runs)

@@ -22,7 +22,7 @@ from edge.broker.limits import (
     LINKS_HELD_BYTES_MAX,
     LOOK_S,
     PACKETS_HELD_MAX,
-    PLACES_KEPT_SHARE,
+    RESERVED_CONNECTIONS_SHARE,
     SHED_S,
     STRAINED_LOOK_S,
     STRAINED_S_MAX,
@@ -64,7 +64,7 @@ class Admission:
         self._connection_bytes_max = max(PACKETS_HELD_MAX * limits.packet_bytes_max, LINKS_HELD_BYTES_MAX)
         self._connections_max = limits.connections_max
         self._lingering = lingering_of(self._loop)
-        self._places = limits.connections_max - limits.connections_max // PLACES_KEPT_SHARE
+        self._places = limits.connections_max - limits.connections_max // RESERVED_CONNECTIONS_SHARE
         self._few = max(limits.connections_max // FEW_CONNECTIONS_SHARE, 1)
         self.identified = 0
         """Connections that have authenticated, or need not, since the start."""

@@ -60,7 +60,7 @@ class Steady(msgspec.Struct, frozen=True):
 
 
 class MessageClock:
-    """Computes the age of messages. It is the `Judge` of the expiry sweeper."""
+    """Computes the age of messages. It is the `ExpiryClock` of the expiry sweeper."""
 
     def __init__(
         self, clock_ns: Callable[[], int], clock_good: Callable[[], bool], monotonic_s: Callable[[], float]

@@ -105,7 +105,7 @@ class Subscriber(OverlapMember):
     def is_drained(self) -> bool:
         """True if its QoS was changed to 0 and all stored messages are delivered, so nothing has to be kept for it."""
         durable = self.durable if self.kept and self.request.qos == 0 else None
-        return isinstance(durable, DurableSubscription) and durable.owes_nothing
+        return isinstance(durable, DurableSubscription) and durable.is_drained
 
     @property
     def credit(self) -> int:

@@ -1,1 +1,1 @@
-"""Who receives what: routes, subscriptions, retained messages, answers in order, and the uplinks of a space."""
+"""Router: routes, subscriptions, retained messages, ordered answers, and uplinks."""

@@ -1,12 +1,12 @@
-"""Durable subscriptions that no client holds: their declarations and cursors are rows of the store.
+"""Durable subscriptions without a client: their declarations and cursors are rows of the store.
 
 Memory has only what matching needs, in a table of an in-memory SQLite database that is filled at each start: a row for
-each *place*, which is the cursor of a subscription in one log. Some 100 bytes each, where the objects of a subscription
-with a client take 3 KiB.
+each *place*, which is the cursor of a subscription in one log. A row takes some 100 bytes; the objects of a
+subscription with a client take 3 KiB.
 
-A place is *level* while its subscription wants nothing at or above its cursor, which then passes all new messages.
-It is *behind* from the first message it wants. That message, and all after it, is read from the store when a client
-attaches again. So a publish only notes once which places fall behind, and when something in them may expire.
+A place is *level* while its subscription wants nothing at or above its cursor, which then passes all new messages. It
+is *behind* from the first message it wants. That message and all later ones are read from the store when a client
+attaches again. So a publish only notes once which places fall behind, and when a message in them may expire.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from edge.broker.router.filter_table import FilterTable
 from edge.broker.store.contract import Cursors
 
 LOOK: Final = 1
-"""Time of expiry (UTC nanoseconds) of a place that was not looked at yet: now."""
+"""Time of expiry (UTC nanoseconds) of a place that was not checked yet: now."""
 _NS_PER_S: Final = 1_000_000_000
 _ALL_QOS: Final = 1
 _NOT_FROM: Final = 2
-"""Messages of one client are not for it; its declaration names the client."""
+"""No Local: messages of one client are not for it; its declaration names the client."""
 _NAMED: Final = 4
-"""Its name is one that may be configured, with a policy of its own."""
+"""Its name may be configured, with its own policy."""
 
 _TABLES: Final = """
 CREATE TABLE place (
@@ -63,14 +63,14 @@ class AbsentCursor(NamedTuple):
     cursor: int
     behind: bool
     due_ns: int | None
-    """When something in it may expire (UTC nanoseconds); None: never, as far as is known."""
+    """Time when a message in it may expire (UTC nanoseconds); None: never, as far as is known."""
 
 
 class Left(NamedTuple):
-    """Since when no client holds a subscription, and when to look at it (seconds of `running_time`)."""
+    """Time since which no client holds a subscription, and time of the next check (seconds of `running_time`)."""
 
     at: int | None = None
-    """None: that does not count."""
+    """None: it does not matter."""
     look_at: int | None = None
     """None: never."""
 
@@ -87,7 +87,7 @@ class _Matched(NamedTuple):
 
 
 class AbsentSubscriptions:
-    """See the module's docstring."""
+    """Table of the durable subscriptions without a client."""
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class AbsentSubscriptions:
         policy: Callable[[str, int], AddressPolicy],
         expiring: Callable[[], bool],
     ) -> None:
-        """`declaration` reads one by name; `policy` of a subscription's name in a log; `expiring`: some address says
-        how long messages live."""
+        """`declaration` reads one by name. `policy` returns the policy of a subscription's name in a log. `expiring`
+        returns True when some address has a time to live."""
         self._cursors = cursors
         self._feeds = feeds
         self._declaration = declaration
@@ -110,11 +110,11 @@ class AbsentSubscriptions:
         self._filters = FilterTable(self._execute, "place")
         self._followers: dict[int, AbsentFollower] = {}
         self._declarations: dict[int, Declaration] = {}
-        """Read lately, by cursor."""
+        """Cache by cursor."""
         self._round: list[tuple[int, int]] = []
-        """Rest of this round: logs, and the positions that their level cursors pass to."""
+        """Rest of this round: logs, and the positions to which their level cursors move."""
         self._round_after = 0
-        """The cursor that moved last, in the first of these logs."""
+        """Cursor that moved last, in the first of these logs."""
         self._round_at_s = 0.0
         self._count = 0
 
@@ -122,17 +122,17 @@ class AbsentSubscriptions:
         return self._count
 
     def is_looked_at(self, name: str) -> bool:
-        """Return True when a subscription is to be looked at some time."""
+        """Return True when a subscription is to be checked some time."""
         row = self._execute("SELECT look_at FROM unused WHERE name = ?", (name,)).fetchone()
         return row is not None and row[0] is not None
 
     def to_look_at(self, running_s: int) -> list[str]:
-        """Return names of those that are due, some of them, for the caller to open."""
+        """Return names of subscriptions that are due for a check, some of them; the caller opens them."""
         due = self._execute("SELECT name FROM unused WHERE look_at <= ? LIMIT ?", (running_s, SUBSCRIPTIONS_OPENED_MAX))
         return [name for (name,) in due]
 
     def left_at(self, name: str) -> int | None:
-        """Return since when no client holds a subscription; None where that does not count."""
+        """Return the time since which no client holds a subscription; None where it does not matter."""
         row = self._execute("SELECT left_at FROM unused WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
 
@@ -144,7 +144,7 @@ class AbsentSubscriptions:
         return bool(row[0])
 
     def lowest_qos(self, address: str) -> int | None:
-        """Return the lowest quality of service that is wanted of an address; None when nothing is."""
+        """Return the lowest quality of service that is wanted of an address, or None."""
         found = self._match(address)
         if not found:
             return None
@@ -154,10 +154,10 @@ class AbsentSubscriptions:
         """See `FilterTree.deciding_levels`."""
         return self._filters.deciding_levels(address)
 
-    # --- put and taken ----------------------------------------------------------------------------------------
+    # --- entries ---------------------------------------------------------------------------------------------
 
     def put(self, declaration: Declaration, places: Sequence[AbsentCursor], left: Left) -> None:
-        """Enter a subscription that no client holds any more."""
+        """Enter a subscription that its last client has left."""
         options = (
             (_ALL_QOS if declaration.all_qos else 0)
             | (_NOT_FROM if declaration.not_from is not None else 0)
@@ -178,7 +178,7 @@ class AbsentSubscriptions:
         self._count += 1
 
     def take(self, declaration: Declaration, cursors: Iterable[int]) -> None:
-        """Remove a subscription, which has these cursors."""
+        """Remove a subscription with these cursors."""
         pattern = declaration.pattern
         for cursor in cursors:
             gone = "DELETE FROM place WHERE pattern = ? AND cursor = ? RETURNING log, behind"
@@ -198,11 +198,11 @@ class AbsentSubscriptions:
 
     @property
     def all_may_expire(self) -> bool:
-        """Also what does not say so itself."""
+        """True when messages without their own time to live may expire too."""
         return self._expiring()
 
     def may_expire(self, run: Run) -> bool:
-        """Return True when it may have a time to live."""
+        """Return True when a run may have a time to live."""
         return bool(run.properties) or self._expiring()
 
     def _match(self, address: str) -> list[_Matched]:
@@ -213,19 +213,19 @@ class AbsentSubscriptions:
         return [row for row in self._match(address) if row.log == log and not row.behind]
 
     def fall_behind(self, place: _Matched, run: Run) -> bool:
-        """Note that a level place has a message it wants; return False when it does not want this one."""
+        """Note that a level place has a message it wants. Return False when it does not want this one."""
         if not self._accepts(place, run):
             return False
         self._leave_behind(place)
         return True
 
     def _leave_behind(self, place: _Matched) -> None:
-        """Mark a place that is level, unless it was marked or removed since it was found."""
+        """Mark a level place as behind, unless it was marked or removed since it was found."""
         text = "UPDATE place SET behind = 1 WHERE pattern = ? AND cursor = ? AND NOT behind"
         self._followers[place.log].level -= self._execute(text, place[:2]).rowcount
 
     def _accepts(self, place: _Matched, run: Run) -> bool:
-        """Return True when the subscription delivers this run; the address matches."""
+        """Return True when the subscription delivers this run; the caller checks the address."""
         if place.options & _NOT_FROM:
             return self._declaration_of(place.cursor).accepts(run)
         return bool(place.options & _ALL_QOS) or run.qos > 0
@@ -239,7 +239,7 @@ class AbsentSubscriptions:
         return found
 
     def leave(self, log: int, run: Run) -> None:
-        """Note when a run expires that was left to those that want it."""
+        """Note the expiry of a run that stays in the store for the places that want it."""
         for place in self._match(run.address):
             if place.log != log or not self._accepts(place, run):
                 continue
@@ -253,7 +253,7 @@ class AbsentSubscriptions:
                     self._execute("UPDATE place SET due_s = ? WHERE pattern = ? AND cursor = ?", (due_s, *place[:2]))
 
     def leave_all(self, log: int) -> None:
-        """Mark all places in a log as behind, as it is not known what came to it."""
+        """Mark all places in a log as behind, because its new messages are unknown."""
         self._execute("UPDATE place SET behind = 1, due_s = ? WHERE log = ?", (_seconds(LOOK), log))
         follower = self._followers.get(log)
         if follower is not None:
@@ -261,17 +261,17 @@ class AbsentSubscriptions:
 
     # --- time -------------------------------------------------------------------------------------------------
 
-    def look_anew(self) -> None:
-        """Have all places that are behind looked at, as messages may live for another time now."""
+    def recheck_expiry(self) -> None:
+        """Have all places that are behind checked, as messages may have another time to live now."""
         self._execute("UPDATE place SET due_s = ? WHERE behind", (_seconds(LOOK),))
 
     def tick(self, now_s: float, now_ns: int) -> list[str]:
-        """Let cursors that are level pass what has come, some at each tick (`limits.TICK_S`).
+        """Let level cursors pass new messages, some at each tick (`limits.TICK_S`).
 
-        Returns names of subscriptions in which something may have expired, for the caller to open.
+        Return names of subscriptions in which messages may have expired; the caller opens them.
         """
         self._pass_level(now_s)
-        # what is further off was noted before the clock was set back
+        # later times were noted before the clock was set back
         bounds = (now_ns // _NS_PER_S, -(-(now_ns + 2 * SWEEP_AGAIN_NS) // _NS_PER_S))
         text = "SELECT cursor FROM place WHERE due_s <= ? OR due_s >= ? LIMIT ?"
         due = self._execute(text, (*bounds, SUBSCRIPTIONS_OPENED_MAX)).fetchall()
@@ -300,12 +300,12 @@ class AbsentSubscriptions:
 
 
 def _seconds(due_ns: int) -> int:
-    """Round up; 1 for whatever is long past."""
+    """Return seconds, rounded up; 1 for a time that is long past."""
     return max(1, -(-due_ns // _NS_PER_S))
 
 
 class AbsentFollower:
-    """All absent subscriptions of one log, as its feed has them: one follower of everything."""
+    """All absent subscriptions of one log as a single follower of its feed, with a filter for every name."""
 
     pattern = EVERY_NAME["#"]
     name = "subscriptions that no client holds"
@@ -314,17 +314,17 @@ class AbsentFollower:
     def __init__(self, subscriptions: AbsentSubscriptions, log: int) -> None:
         self.log = log
         self.count = 0
-        """Places in this log."""
+        """Number of places in this log."""
         self.level = 0
-        """Number of those that are not behind."""
+        """Number of places that are not behind."""
         self.passed: int | None = None
-        """Position that level cursors may move to; None: they stay."""
+        """Position to which level cursors may move; None: they stay."""
         self._subscriptions = subscriptions
         self._level: dict[str, list[_Matched]] = {}
         """Results of `AbsentSubscriptions.level`, by address."""
 
     def changed(self, pattern: str) -> None:
-        """Forget what was found of addresses that a filter matches, as it came or went."""
+        """Forget results for addresses that match a filter that was added or removed."""
         if not is_filter(pattern):
             self._level.pop(pattern, None)
             return
@@ -332,7 +332,7 @@ class AbsentFollower:
             del self._level[address]
 
     def take_passed(self) -> int:
-        """Return `passed`, to be done now. Raises LookupError when it is None."""
+        """Return `passed` and clear it. Raises LookupError when it is None."""
         passed, self.passed = self.passed, None
         if passed is None:
             raise LookupError(self.log)
@@ -340,7 +340,7 @@ class AbsentFollower:
 
     @property
     def sleeps(self) -> bool:
-        """See `edge.broker.delivery.feeds.Follower`; so for the others."""
+        """See `edge.broker.delivery.feeds.Follower`, also for the other methods."""
         return not (self.level or self._subscriptions.all_may_expire)
 
     def arrived(self, stored: Stored) -> None:
@@ -364,10 +364,10 @@ class AbsentFollower:
         self._subscriptions.leave_all(self.log)
 
     def pump(self) -> None:
-        """Does nothing, as no client is there to deliver to."""
+        """Do nothing, without a client to deliver to."""
 
-    def pass_to(self, watermark: int) -> None:
+    def advance_to(self, watermark: int) -> None:
         self.passed = watermark
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         self.fall_behind()

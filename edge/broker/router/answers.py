@@ -1,8 +1,8 @@
-"""Answers to origins. The promise is kept here: what waits for a commit is answered by that commit's outcome.
+"""Answers to origins. An answer that waits for a commit is released by the outcome of that commit.
 
-An answer that waits carries the `Ticket` its message joined the store's open group with, and nothing but the decided
-ticket releases it: who sealed the group, and in which order `flush` and the end of a commit are heard of, changes
-nothing. Tickets are decided in the order of their groups, so one queue of answers keeps the order of what was sent.
+A waiting answer carries the `Ticket` of the open group that its message joined, and only the decided ticket releases
+it. It does not matter which call sealed the group, or in which order `flush` and the end of a commit are called.
+Tickets are decided in the order of their groups, so one queue of answers keeps the order of the messages.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _Commits = Ticket | BothTickets
 
 _Waiting = tuple[_Commits, Origin, Sequence[int], Refusal | Acceptance | None, CollectedBatch | None]
 """Commit that an answer waits for, its origin, its tokens, and the answer (None: the outcome of the commit). The last
-entry is the origin where that is a batch: asking for the class of a `Protocol` takes 1 us."""
+entry is the origin if that is a batch: asking for the class of a `Protocol` takes 1 us."""
 
 
 class Answers:
-    """What every origin is told of its messages, in the order it sent them."""
+    """Answers to every origin, in the order of its messages."""
 
     def __init__(self, figures: MessageCounts, now_s: Callable[[], float]) -> None:
-        """`figures` count what is answered; `now_s` is monotonic seconds."""
+        """`figures` count the answers; `now_s` is monotonic seconds."""
         self._figures = figures
         self._waiting: deque[_Waiting] = deque()
         self._releasing = False
         self.awaiting_commit: dict[Origin, int] = {}
-        """How many of the answers that wait are for an origin (outside only to be looked at)."""
+        """Number of waiting answers by origin (other modules only read it)."""
         self.ordered: Final = OrderedReplies(self.awaiting_commit, now_s)
         self._replies: Final = self.ordered.waiting
 
-    # --- what becomes of messages -----------------------------------------------------------------------------
+    # --- outcomes of messages ---------------------------------------------------------------------------------
 
     def accept_with(self, ticket: _Commits, origin: Origin, tokens: Sequence[int]) -> None:
-        """Accepted when the commit succeeds, refused when it fails."""
+        """Accept when the commit of this ticket succeeds, refuse when it fails."""
         if tokens:
             if self._replies:
                 origin, tokens = self.ordered.behind(origin, tokens)
@@ -52,8 +52,8 @@ class Answers:
             awaiting[origin] = awaiting.get(origin, 0) + 1
 
     def accept_all(self, ticket: Ticket | None, batch: CollectedBatch) -> None:
-        """As `accept_with` what a log keeps of a batch, by this ticket (None: none does), and as `accept` the rest.
-        None of its origins has replies that wait (`ordered`)."""
+        """Answer a batch: messages that a log keeps as in `accept_with`, by this ticket (None: there are none), and the
+        rest as in `accept`. None of its origins has waiting replies (`ordered`)."""
         now, later = batch.part(self.awaiting_commit)
         if later:
             behind = self._waiting[-1][0] if ticket is None else ticket
@@ -65,7 +65,7 @@ class Answers:
             batch.accept_now()
 
     def accept(self, origin: Origin, tokens: Sequence[int], how: Acceptance = _ACCEPTED) -> None:
-        """Accept now, or behind what the origin sent before [MQTT-4.6.0-2]."""
+        """Accept now, or after earlier answers to the origin [MQTT-4.6.0-2]."""
         if not tokens:
             return
         if self._replies:
@@ -80,7 +80,7 @@ class Answers:
             origin.accepted_unrouted(tokens)
 
     def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
-        """Refused, as `accept`."""
+        """Refuse now, or after earlier answers to the origin."""
         if not tokens:
             return
         if self._replies:
@@ -93,17 +93,17 @@ class Answers:
         origin.refused(tokens, why)
 
     def by_consumer(self, origin: Origin, tokens: Sequence[int], withdraw: Withdraw) -> tuple[Origin, Sequence[int]]:
-        """Whom a consumer's answers go to, and under which tokens, so that `origin` hears all of its answers in order;
+        """Return the origin and tokens that a consumer answers, so that `origin` gets all its answers in order.
         `withdraw` is called when they come too late."""
         return self.ordered.add(origin, tokens, withdraw)
 
-    # --- when it is time --------------------------------------------------------------------------------------
+    # --- release ---------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Give the answers whose commit is over, oldest first."""
+        """Give the answers of decided commits, oldest first."""
         waiting, awaiting = self._waiting, self.awaiting_commit
         if self._releasing:
-            return  # from within an answer: the loop below goes on
+            return  # called from within an answer: the loop below continues
         self._releasing = True
         ended: set[Origin] = set()
         try:
@@ -138,14 +138,14 @@ class Answers:
             self.ordered.release(member)
 
     def expire(self) -> None:
-        """Refuse what consumers have not answered in time."""
+        """Refuse messages that consumers have not answered in time."""
         if self._replies:
             self._figures.refused += self.ordered.expire()
 
     def _with_following(
         self, ticket: _Commits, origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance | None
     ) -> tuple[Sequence[int], int]:
-        """Return `tokens` with those of the next answers that are the same, and the number of those answers."""
+        """Return `tokens` with those of the next equal answers, and the number of these answers."""
         waiting, together = self._waiting, list(tokens)
         count = 0
         while waiting:
@@ -165,7 +165,7 @@ class Answers:
 
 
 def refusal(error: StoreError) -> Refusal:
-    """What a commit that failed is to those who waited for it."""
+    """Return the refusal for a failed commit."""
     return Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED
 
 

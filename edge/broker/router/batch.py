@@ -33,7 +33,7 @@ class LogRuns(NamedTuple):
     sink: LogSink
     runs: Sequence[Run]
     bytes: int
-    """Of bodies."""
+    """Size of the bodies."""
     messages: int
 
 

@@ -1,6 +1,6 @@
-"""Who waits for a commit with something else than messages: the answer to an attach, or to CONNECT.
+"""Answers other than for messages that wait for a commit: to an attach, or to CONNECT.
 
-As with `answers`, nothing but the decided ticket releases it.
+As with `answers`, only the decided ticket releases them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from edge.broker.store.ticket import Ticket
 class _CommitWait(NamedTuple):
     ticket: Ticket
     party: Consumer | Origin
-    tell: Callable[[Refusal | None], None]
+    notify: Callable[[Refusal | None], None]
 
 
 class CommitWaits:
-    """Consumers and origins that are told how the commit of a ticket ended."""
+    """Consumers and origins that are notified of the outcome of a commit."""
 
     def __init__(self) -> None:
         self._waiting: list[_CommitWait] = []
 
-    def add(self, ticket: Ticket, party: Consumer | Origin, tell: Callable[[Refusal | None], None]) -> None:
-        """Call `tell` with None once the commit has succeeded, or with why it failed; at once where that is known.
-        What it raises later ends the connection of `party`."""
+    def add(self, ticket: Ticket, party: Consumer | Origin, notify: Callable[[Refusal | None], None]) -> None:
+        """Call `notify` with None once the commit has succeeded, or with the refusal if it failed; at once if it is
+        decided. If a later call raises, the connection of `party` ends."""
         if ticket.decided:
-            _tell(ticket, tell)
+            _notify(ticket, notify)
         else:
-            self._waiting.append(_CommitWait(ticket, party, tell))
+            self._waiting.append(_CommitWait(ticket, party, notify))
 
     def release(self) -> None:
-        """A commit is over: tickets may be decided."""
+        """Notify the parties of decided tickets."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -44,10 +44,10 @@ class CommitWaits:
                 self._waiting.append(each)
                 continue
             try:
-                _tell(each.ticket, each.tell)
+                _notify(each.ticket, each.notify)
             except Exception as error:
                 end_party(each.party, error)
 
 
-def _tell(ticket: Ticket, tell: Callable[[Refusal | None], None]) -> None:
-    tell(None if ticket.error is None else refusal(ticket.error))
+def _notify(ticket: Ticket, notify: Callable[[Refusal | None], None]) -> None:
+    notify(None if ticket.error is None else refusal(ticket.error))

@@ -1,4 +1,4 @@
-"""Addresses whose consumers compete: queues, which are stored, and anycast addresses, which are not."""
+"""Addresses with competing consumers: queues, which are stored, and anycast addresses, which are not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class CompetingConsumers:
-    """Queues and anycast groups by address, made when somebody sends to them or consumes from them."""
+    """Queues and anycast groups by address, made when a client sends to them or consumes from them."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class CompetingConsumers:
         now_s: Callable[[], float],
         slices: Slices,
     ) -> None:
-        """`watchers` hear of the credit of anycast addresses, whose answers count in `figures`; `now_s` is monotonic
-        seconds. `slices` runs what is done for all queues that a filter matches."""
+        """`watchers` are notified of the credit of anycast addresses; their answers count in `figures`. `now_s` is
+        monotonic seconds. `slices` runs work on all queues that a filter matches."""
         self.queues = queues
         self.anycast: dict[str, AnycastGroup] = {}
         self._addresses = addresses
@@ -45,20 +45,20 @@ class CompetingConsumers:
         self._forget_routes = forget_routes
         self._held = HeldMessages()
         self._pattern_consumers: FilterTree[Consumer] = FilterTree()
-        """Of anycast addresses."""
+        """Consumers of anycast addresses by filter."""
         self._slices = slices
 
     def queue_log(self, address: str, user: str) -> int:
-        """The log of a queue, made for `user` when it is new. Raises AddressError when there are too many."""
+        """Return the log of a queue, made for `user` if it is new. Raises AddressError when there are too many."""
         return self.queues.make(address, user)
 
     def queue(self, address: str, user: str) -> LogSubscription:
-        """The queue of an address; otherwise as `queue_log`."""
+        """Return the queue of an address; otherwise as `queue_log`."""
         self.queue_log(address, user)
         return self.queues[address]
 
     def anycast_group(self, address: str) -> AnycastGroup:
-        """The consumers of an anycast address."""
+        """Return the consumers of an anycast address."""
         group = self.anycast.get(address)
         if group is None:
             if len(self.anycast) >= ANYCAST_GROUPS_MAX:
@@ -72,15 +72,15 @@ class CompetingConsumers:
         return group
 
     def anycast_credit(self, address: str) -> int:
-        """Messages that the consumers of an anycast address can take now; those of filters count too."""
+        """Return how many messages the consumers of an anycast address can take now, including those of filters."""
         if address in self.anycast or self._pattern_consumers.match(address):
             return self.anycast_group(address).credit
         return 0
 
     @contextmanager
     def gathered(self, address: str) -> Iterator[None]:
-        """Keep messages to an anycast address that are published within until its end, then share them out among the
-        consumers as one run: one call a consumer, where each message by itself takes one."""
+        """Collect messages to an anycast address that are published in this context, and deliver them at its end as one
+        run: one call for each consumer instead of one for each message."""
         group = self.anycast.get(address)
         if group is None:
             yield
@@ -92,12 +92,12 @@ class CompetingConsumers:
             guarded(f"the consumers of {group.pattern!r}", group.deliver_gathered)
 
     def _credit_changed(self, address: str) -> None:
-        """Consumers of an anycast address may take more."""
+        """Notify watchers that consumers of an anycast address may take more."""
         if address in self._watchers and address in self.anycast and self.anycast[address].credit:
             self._watchers.changed(address)
 
     def join(self, consumer: Consumer, address: str, *, stored: bool) -> Joinable:
-        """Consume from a queue (`stored`) or an anycast address, or from all a filter matches."""
+        """Consume from a queue (`stored`) or an anycast address, or from all that a filter matches."""
         if not is_filter(address):
             one: Joinable = self.queue(address, consumer.user) if stored else self.anycast_group(address)
             one.join(consumer)
@@ -117,8 +117,8 @@ class CompetingConsumers:
         return joined
 
     def _join_queues(self, consumer: Consumer, pattern: str) -> Iterator[None]:
-        """Join a consumer to the queues a filter matches that are open or have messages, one in each step; it is joined
-        to the others when they are opened."""
+        """Join a consumer to the matching queues that are open or have messages, one in each step; it joins the others
+        when they are opened."""
         for name in self.queues.walk():
             if matches(pattern, name):
                 guarded(f"queue {name!r}", self._join_queue, consumer, name)
@@ -132,34 +132,34 @@ class CompetingConsumers:
             opened.join(consumer)
 
     def left(self, consumer: Consumer, subscription: PatternSubscription) -> None:
-        """The consumer has left all a filter matches, and is not to be joined to what comes."""
+        """Note that a consumer has left all that a filter matches, and does not join new addresses."""
         self._pattern_consumers.remove(subscription.pattern, consumer)
         self.queues.consumers.remove(subscription.pattern, consumer)
 
     def consumers(self, address: str) -> int | None:
-        """How many a queue or anycast address has; None when it is neither."""
+        """Return the number of consumers of a queue or anycast address; None when it is neither."""
         found = self.queues.opened.get(address) or self.anycast.get(address)
         if found is None:
             return 0 if address in self.queues else None
         return len(found.group.consumers)
 
     def follow_configuration(self) -> None:
-        """Rules or policies have changed."""
+        """Apply changed rules or policies."""
         self.queues.follow_configuration()
         self.report_former_queues()
 
     def former_queues(self, pattern: str = "#") -> dict[str, LogSubscription]:
-        """Queues below a filter whose addresses are of another type now, with what they had left then."""
+        """Return queues below a filter with addresses that are of another type now; they may still have messages."""
         return {address: self.queues[address] for address in self._former(pattern)}
 
     def report_former_queues(self) -> None:
-        """What is left in them comes to nobody but forwarders before they are queues again."""
+        """Log messages in former queues: only forwarders get them until these are queues again."""
         left = {address: self.queues.backlog(address) for address in self._former()}
         left = {address: count for address, count in left.items() if count}
         if left:
             logger.warning(
-                "messages left in queues whose addresses are of another type now: %d in %d queues, %r is one; "
-                "they stay in the store for forwarders that match, or until these are queues again",
+                "the type of queues was changed while they had messages: %d messages in %d queues, for example %r; "
+                "they stay in the store for matching forwarders, or until these are queues again",
                 sum(left.values()),
                 len(left),
                 next(iter(left)),
@@ -170,6 +170,6 @@ class CompetingConsumers:
         return [each for each in self.queues if not type_of(each).is_queue and matches(pattern, each)]
 
     def _forget_anycast(self) -> None:
-        """Forget the addresses nobody consumes from, and with them the routes that lead there."""
+        """Forget addresses without consumers, and the routes that lead there."""
         self.anycast = {address: group for address, group in self.anycast.items() if group.in_use}
         self._forget_routes()

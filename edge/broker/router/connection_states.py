@@ -1,8 +1,9 @@
-"""States of the bridges that other brokers have to this one, as published in retained messages and in wills
-to ``$SYS/broker/connection/<client id>/state``: ``1`` is connected, ``0`` is gone (Mosquitto's `notifications`).
+"""States of the bridges that other brokers have to this one (Mosquitto's `notifications`).
 
-They are figures of the broker: live subscribers get each change, and whoever subscribes later gets them as retained.
-They are kept in memory; a bridge publishes its state at each connection, and its will is on disk.
+Bridges publish them in retained messages and in wills to ``$SYS/broker/connection/<client id>/state``: ``1`` is
+connected, ``0`` is disconnected. They are figures of the broker: live subscribers get each change, and later
+subscribers get them as retained messages. They are kept in memory; a bridge publishes its state at each connection, and
+its will is on disk.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ def state_topic(client_id: str) -> str:
 
 
 def is_state_topic(address: str) -> bool:
-    """Return whether some bridge's state has this topic."""
+    """Return True when the topic is that of a bridge's state."""
     return address.startswith(_PREFIX) and address.endswith(_SUFFIX) and len(address) > len(_PREFIX) + len(_SUFFIX)
 
 
 class ConnectionStates:
-    """The latest state by topic; the oldest is removed when there are too many."""
+    """Latest state by topic; the oldest is removed when there are too many."""
 
     def __init__(self) -> None:
         self._states: dict[str, bytes] = {}
@@ -47,7 +48,7 @@ class ConnectionStates:
         return iter(self._states.items())
 
     def tell(self, topic: str, state: bytes) -> None:
-        """Remember a state; an empty one deletes what is there, as with a retained message."""
+        """Store a state; an empty one deletes it, as with a retained message."""
         self._states.pop(topic, None)
         if state:
             self._states[topic] = state
@@ -56,7 +57,7 @@ class ConnectionStates:
 
 
 class ConnectionStateRoute:
-    """The route of one state: the client that it names may send it, and no other client."""
+    """Route of one state: only the client in its topic may send it."""
 
     __slots__ = ("_live", "_states")
 
@@ -75,7 +76,7 @@ class ConnectionStateRoute:
             return
         if run.flags & RETAIN:
             self._states.tell(run.address, state)
-        # QoS 0, like all figures of the broker: they are not stored.
+        # QoS 0, like all figures of the broker, which are not stored
         offer = offer_of(Run(run.address, run.device, run.flags & RETAIN, b"", [state]), origin)
         for subscription in self._live:
             subscription.offer(offer)
@@ -86,5 +87,5 @@ class ConnectionStateRoute:
         return Destination(AddressType.TOPIC.value, len(self._live))
 
     def targets(self, qos: int) -> None:
-        """Return None: who sends has to be looked at."""
+        """Return None: the sender has to be checked."""
         return

@@ -1,5 +1,7 @@
-"""Connectors whose protocol is a library's: which client each type has. A library is imported when one of its type is
-configured, and never before: an idle gateway's memory counts."""
+"""Connectors with a client from a library, by type.
+
+A library is imported only when a connector of its type is configured: the memory of an idle gateway counts.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,22 @@ from edge.broker.router.peer_connector import AttemptAt, PeerConnector
 from edge.broker.security.peer_tls import peer_context
 
 _EXTRA: Final = {"aiokafka": "kafka"}
-"""What brings a library that a gateway does without."""
+"""Optional dependency that installs a library."""
 
 
 class _Missing:
-    """The client of a library that is not installed."""
+    """Client of a library that is not installed."""
 
     def __init__(self, library: str) -> None:
         extra = _EXTRA.get(library, "edge")
-        self._why = f"it takes {library}, which is not installed: pip install 'waypost[{extra}]'"
+        self._why = f"library {library} is not installed: pip install 'waypost[{extra}]'"
 
     async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
         raise ConnectorError(self._why)
 
 
 def client_attempts(parts: PeerConnector) -> AttemptAt:
-    """What makes the attempts of one connector; its client lives as long."""
+    """Return the function that makes the attempts of one connector; they share a client."""
     client = _client(parts)
 
     def attempt(dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:

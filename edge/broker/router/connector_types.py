@@ -1,4 +1,4 @@
-"""What the types of connectors speak: how an attempt at an endpoint is made, by type."""
+"""Types of connectors: how each makes a connection attempt to an endpoint."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from edge.broker.router.peer_connector import AttemptAt, MakeAttempts, PeerConne
 from edge.broker.security.peer_tls import peer_context
 
 IDLE_TIMEOUT_S: Final = 30.0
-"""A dead uplink (no RST, as behind a cellular NAT) is noticed after this, and alive ones cost a frame every 15 s."""
+"""Seconds after which a dead uplink is noticed (no RST, as behind a cellular NAT). A live one costs a frame every 15
+s."""
 
 
 FRAME_BYTES_MAX: Final = 65_536
-"""AMQP max-frame-size we announce, unless the connector says otherwise."""
+"""AMQP max-frame-size that we announce, unless the connector sets another."""
 
 
 def engine_of(connector: Connector, container: str, host: str, properties: Mapping[str, str] | None = None) -> Engine:
-    """Make the engine of one connection, as the connector says. `properties`: of our open."""
+    """Make the engine of one connection. `properties` are those of our open."""
     return Engine(
         container_id=container,
         server=False,
@@ -50,7 +51,7 @@ def credentials_of(connector: Connector) -> SaslClient | None:
     """Return how to authenticate at the peer: by certificate, by password, or anonymously."""
     certified = connector.tls is not None and connector.tls.certificate is not None
     if connector.amqp is not None and connector.amqp.token is not None:
-        return SaslClient()  # ANONYMOUS: tokens say what we may do
+        return SaslClient()  # ANONYMOUS: tokens carry our rights
     if connector.credentials is not None:
         known = connector.credentials
         plain = connector.tls is not None or known.plain_without_tls
@@ -59,7 +60,7 @@ def credentials_of(connector: Connector) -> SaslClient | None:
 
 
 def claims_of(connector: Connector, host: str) -> Claims:
-    """How the rights to the peer's addresses are asked for, over one connection."""
+    """Return how to request the rights to the peer's addresses, for one connection."""
     settings, credentials = connector.amqp, connector.credentials
     if settings is None or settings.token is None or credentials is None:
         return NoClaims()
@@ -68,7 +69,7 @@ def claims_of(connector: Connector, host: str) -> Claims:
 
 
 def partition_key_of(connector: Connector) -> Callable[[Run], str] | None:
-    """What the peer is told to keep in order; None: nothing."""
+    """Return the key by which the peer keeps messages in order; None: no key."""
     chosen = connector.amqp.partition_key if connector.amqp is not None else None
     return None if chosen is None else _PARTITION_KEYS[chosen]
 
@@ -80,7 +81,7 @@ _PARTITION_KEYS: Final[Mapping[PartitionKey, Callable[[Run], str]]] = {
 
 
 def amqp_attempts(parts: PeerConnector) -> AttemptAt:
-    """Attempts at a peer that speaks AMQP 1.0."""
+    """Return the function that makes attempts at a peer that speaks AMQP 1.0."""
     connector = parts.connector
 
     def attempt(dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
@@ -106,4 +107,4 @@ ATTEMPTS: Final[Mapping[ConnectorType, MakeAttempts]] = {
     ConnectorType.HTTP: client_attempts,
     ConnectorType.KAFKA: client_attempts,
 }
-"""By type; `waypost` is `uplinks`'."""
+"""Attempts by type; `uplinks` handles `waypost`."""

@@ -1,7 +1,7 @@
-"""A connector to a hub: dials for ever, and is what its forwarders' subscriptions are consumed by.
+"""Connector to a hub: dials forever, and is the consumer of its forwarders' subscriptions.
 
-To the router an uplink is a consumer of durable subscriptions, so everything a subscription can do (cursor, backlog in
-the store, redelivery after a break) is what a forwarder does. Imported where such a connector is configured.
+To the router an uplink is a consumer of durable subscriptions. So a forwarder has everything that a subscription has:
+cursor, backlog in the store, redelivery after a break. The module is imported only if such a connector is configured.
 """
 
 from __future__ import annotations
@@ -53,53 +53,53 @@ log = logging.getLogger(__name__)
 OUTCOMES: Final = Outcomes(DeliveryOutcome.ACCEPTED, DeliveryOutcome.REJECTED)
 
 BACKOFF: Final = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
-"""A gateway whose hub is away asks every 7.5 to 15 s: 10 000 of them are about 900 attempts a second, and what waited
-begins to cross within 15 s of the hub's return."""
+"""Delays between attempts: 7.5 to 15 s while the hub is down. 10 000 gateways make about 900 attempts a second, and
+waiting messages are sent within 15 s of the hub's return."""
 
 UPLINK_LIMITS: Final = UplinkLimits(
     gather_s=LIVE_GATHER_S, gather_last_s=LIVE_GATHER_LAST_S, batches_undelayed=LIVE_BATCHES_UNDELAYED
 )
 
 BEFORE_FORWARDER = "before forwarder"
-"""Reason in the ledger: stored for somebody else before there was a forwarder, so never owed to this peer."""
+"""Reason in the ledger: stored for other consumers before the forwarder existed, so not for this peer."""
 
 
 BEFORE_EPOCH = "before epoch"
-"""Reason in the ledger: these sequences were given in the epoch before, and are owed under its name."""
+"""Reason in the ledger: these sequences were used in the previous epoch, and are sent under its name."""
 
 
 LINEAGE_LOGS_MAX: Final = 20_000
-"""Ends of logs told with the lineage, 200 KB of JSON: of the newest opening always, and of as many more as fit."""
+"""Log ends reported with the lineage, 200 KB of JSON: always those of the newest opening, and as many more as fit."""
 
 
 BUDGET: Final = "budget"
-"""Kind of the small state that says what of a month's budget is spent: name of the connector -> `bridge.pace.Spent`."""
+"""Kind of the small state with the spent part of a month's budget: name of the connector -> `bridge.pace.Spent`."""
 
 BUDGET_KEPT_PARTS: Final = 100
-"""A hundredth of the budget is spent, at most, before it is written down: so much a crash may forget."""
+"""Divisor of the budget: at most this part is spent before it is written, and may be forgotten in a crash."""
 
 
 class UplinkProgress(msgspec.Struct, frozen=True):
-    """How far a connector is with what is kept for its peer."""
+    """Progress of a connector with the messages for its peer."""
 
     live_messages: int
-    """Not accepted by it, of what came since the link came up."""
+    """Messages stored since the link came up that the peer has not accepted."""
     backlog_messages: int
-    """The same of what was there."""
+    """Earlier messages that the peer has not accepted."""
     bytes_s: float
-    """What the link has carried of late; 0 when nothing is known."""
+    """Recent rate of the link; 0 when unknown."""
     left_s: float | None
-    """Until all of it is there, at this rate; None when nobody knows."""
+    """Seconds until all are sent, at this rate; None when unknown."""
     budget_bytes: int | None
-    """Of a month; None: there is none."""
+    """Budget of a month; None: unlimited."""
     spent_bytes: int
-    """Of it, this month (UTC)."""
+    """Bytes of it spent this month (UTC)."""
     quiet: bool
-    """A backlog waits for the end of the quiet hours."""
+    """True while a backlog waits for the end of the quiet hours."""
 
 
 class ConnectorUplink:
-    """One connector with its forwarders: dials for ever, sends what its forwarders' filters match."""
+    """One connector with its forwarders: dials forever, and sends the messages that match their filters."""
 
     def __init__(
         self,
@@ -115,12 +115,12 @@ class ConnectorUplink:
         clock: WallClock | None = None,
         fork: Callable[[str], bool] = lambda _shared: False,
     ) -> None:
-        """`hop` names this gateway and its store's epoch towards the peer. `commands` take what the hub sends down;
-        `carried` are forwarders that nobody has to configure; `clock` stamps messages (None: nothing is told of it);
-        `fork` begins a new epoch of the store (see `Reports`). `start` begins to dial."""
+        """`hop` names this gateway and its store's epoch to the peer. `commands` takes commands of the hub. `carried`
+        are forwarders that need no configuration. `clock` stamps messages (None: clock offsets are not reported).
+        `fork` starts a new epoch of the store (see `Reports`). `start` of the dialer starts to dial."""
         self.connector = connector
         self.inboxes: list[ForwarderInbox] = [commands]
-        """Of what the hub sends down; to be added to before `start`."""
+        """Takers of messages from the hub; add to them before `start`."""
         self._commands = commands
         self._carried = tuple(carried)
         self.reports = Reports(self._lineage, fork)
@@ -159,12 +159,12 @@ class ConnectorUplink:
         )
         self._instance = secrets.token_hex(8)
         self._spent_kept = 0
-        """Bytes of the month's budget that the store knows of."""
+        """Bytes of the month's budget in the store."""
         self._router = router
         self._store = store
         self._forwardings: dict[str, Forwarding] = {}
         self.forwarders: dict[str, Forwarder] = {}
-        """Those that are bound, by name."""
+        """Bound forwarders by name."""
         self.dialer = Dialer(
             dialed(connector),
             lambda dialer, endpoint: self._attempt(dialer, endpoint, hop.gateway),
@@ -173,8 +173,8 @@ class ConnectorUplink:
         )
 
     def forward(self, forwarders: Sequence[Forwarder]) -> None:
-        """Bind these forwarders and no others: what their filters match is kept from now on, and sent. Where one says
-        something else than before, all are bound anew, in their order."""
+        """Bind these forwarders and no others: messages that match their filters are kept from now on, and sent. If one
+        has changed, all are bound again, in their order."""
         forwarders = [forwarder for forwarder in forwarders if forwarder.direction is Direction.OUT]
         altered = any(self.forwarders.get(forwarder.name, forwarder) != forwarder for forwarder in forwarders)
         self.forwarders = {forwarder.name: forwarder for forwarder in forwarders}
@@ -205,7 +205,7 @@ class ConnectorUplink:
                 self.uplink.live.add(subscription)
 
     def _part_lanes(self) -> None:
-        """The link is up: what is in the store by now is backlog, what comes is live."""
+        """Split lanes when the link is up: stored messages are backlog, new ones are live."""
         for forwarding in self._forwardings.values():
             before = forwarding.lanes
             forwarding.part_lanes(self._store.logs, self._store.cursors, self.uplink.backlog)
@@ -216,7 +216,8 @@ class ConnectorUplink:
                 self.uplink.backlog.add(lane)
 
     def explain(self) -> None:
-        """Tell the peer's ledger where its addresses begin. It knows repeated ranges, so this is said at each start."""
+        """Report to the peer's ledger where its addresses begin. The peer recognises repeated ranges, so this is sent
+        at each start."""
         patterns = [forwarding.pattern for forwarding in self._forwardings.values()]
         epochs = self._store.lineage.epochs
         names = [
@@ -235,7 +236,7 @@ class ConnectorUplink:
         self._losses.feed()
 
     def restate(self) -> None:
-        """Messages have other names than before: what was said of them and has not left is said anew."""
+        """Report again what has not been sent: messages have other names than before."""
         self.reports.clear()
         self._losses.restart()
         self.manifests.restate()
@@ -244,30 +245,31 @@ class ConnectorUplink:
         self.explain()
 
     def _covers(self, address: str) -> bool:
-        """Every message of this address is this peer's: other consumers of a queue may have taken some."""
+        """Return True when all messages of this address go to this peer; other consumers of a queue may have taken
+        some."""
         return self._forwards(address) and self._router.addresses.type_of(address) is not AddressType.QUEUE
 
     def _forwards(self, address: str) -> bool:
         return any(matches(forwarding.pattern, address) for forwarding in self._forwardings.values())
 
     def _lineage(self) -> dict[str, Any]:
-        """As `cloud.hub.documents.Lineage` reads it."""
-        lineage, told = self._store.lineage, list[list[int] | None]()
+        """Return the lineage as `cloud.hub.documents.Lineage` reads it."""
+        lineage, reported = self._store.lineage, list[list[int] | None]()
         size = 0
         for ends in lineage.opening_ends():
             size += 0 if ends is None else len(ends)
-            if told and size > LINEAGE_LOGS_MAX:
+            if reported and size > LINEAGE_LOGS_MAX:
                 break
-            told.append(None if ends is None else [number for pair in ends.items() for number in pair])
-        return {"epoch": lineage.epoch, "openings": list(lineage.openings), "ends": told[::-1]}
+            reported.append(None if ends is None else [number for pair in ends.items() for number in pair])
+        return {"epoch": lineage.epoch, "openings": list(lineage.openings), "ends": reported[::-1]}
 
     @property
     def figures(self) -> UplinkFigures:
-        """What it has done since it was made."""
+        """Counters since the connector was made."""
         return self.uplink.figures
 
     def look(self, now_ns: int, *, clock_good: bool) -> None:
-        """Call it every few seconds: a manifest of the hour before may be due, a certificate may be a new one."""
+        """Check for due manifests, a changed certificate and the budget. Called every few seconds."""
         self.dialer.look()
         self._losses.look()
         self.manifests.look(now_ns, clock_good=clock_good)
@@ -280,14 +282,14 @@ class ConnectorUplink:
                 self.keep_spent()
 
     def keep_spent(self) -> None:
-        """Write down what has been spent of the month's budget."""
+        """Write the spent part of the month's budget."""
         pacer = self.uplink.pacer
         if pacer is not None and pacer.spent.bytes != self._spent_kept:
             self._spent_kept = pacer.spent.bytes
             self._store.state.put(BUDGET, self.connector.name, msgspec.json.encode(pacer.spent))
 
     def progress(self) -> UplinkProgress:
-        """How far it is with what is kept for the peer."""
+        """Return the progress with the messages for the peer."""
         figures, pacer, waiting = self.uplink.figures, self.uplink.pacer, self.backlog
         lanes = [lane for forwarding in self._forwardings.values() for lane in forwarding.lanes]
         left, rate = sum(lane.count for lane in lanes), self.uplink.rate.bytes_s
@@ -303,11 +305,11 @@ class ConnectorUplink:
         )
 
     def tell_status(self, document: dict[str, Any]) -> None:
-        """Tell the hub how we are; the latest counts."""
+        """Report our status to the hub; the latest replaces earlier ones."""
         self.reports.status(document)
 
     def release(self) -> None:
-        """Bind nothing any more, and tell nothing."""
+        """Unbind all forwarders, and stop reporting."""
         self.keep_spent()
         if self.clock_offsets is not None:
             self.clock_offsets.release()
@@ -324,7 +326,7 @@ class ConnectorUplink:
         forwarding.end()
         if gone:
             left = sum(part.backlog for part in parts)
-            log.warning("forwarder %s is gone; up to %d messages stay in the store for it", name, left)
+            log.warning("forwarder %s was removed; up to %d messages stay in the store for it", name, left)
 
     def _remove(self, subscriptions: Sequence[Pump]) -> None:
         for subscription in subscriptions:
@@ -337,17 +339,17 @@ class ConnectorUplink:
 
     @property
     def faults(self) -> dict[str, str]:
-        """Why forwarders take nothing from their addresses, by name."""
+        """Reasons why forwarders take nothing from their addresses, by name."""
         return {name: each.fault for name, each in self._forwardings.items() if each.fault is not None}
 
     @property
     def backlog(self) -> int:
-        """Messages kept for the peer that it has not accepted (an upper bound while behind)."""
+        """Messages for the peer that it has not accepted (an upper bound while behind)."""
         return sum(part.backlog + part.outstanding for part in self.parts)
 
     @property
     def parts(self) -> list[LogSubscription]:
-        """The forwarders' places in the logs of the store."""
+        """Subscriptions of the forwarders in the logs of the store."""
         return list(dict.fromkeys(part for forwarding in self._forwardings.values() for part in forwarding.parts))
 
     def _attempt(self, dialer: Dialer, endpoint: PeerEndpoint, container: str) -> Attempt:
@@ -365,7 +367,7 @@ class ConnectorUplink:
 
 
 def _pacer(connector: Connector, gateway: str, router: Router, state: SmallState) -> Pacer | None:
-    """None where the connector has no pace."""
+    """Return the pacer; None for a connector without a pace."""
     if connector.pace is None:
         return None
     spent = Spent()

@@ -1,4 +1,4 @@
-"""Senders without credit, who wait to hear that an address they send to may have some again."""
+"""Senders without credit, which wait for credit of an address."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from edge.broker.model.topics import is_filter, matches
 
 
 class CreditWatchers:
-    """Origins by the addresses they wait for, and the other way round.
+    """Origins by the addresses that they wait for, and the other way round.
 
-    An origin is told once for each time it watches: who has credit waits for nothing, so a change costs as much as
-    there are senders it helps, not as there are senders.
+    An origin is notified once for each call of `watch`. Origins with credit are not registered, so a change costs only
+    as much as there are senders that it helps.
     """
 
     def __init__(self) -> None:
@@ -19,20 +19,20 @@ class CreditWatchers:
         self._addresses: dict[Origin, dict[str, None]] = {}
 
     def __len__(self) -> int:
-        """Addresses somebody watches."""
+        """Number of watched addresses."""
         return len(self._origins)
 
     def __contains__(self, address: str) -> bool:
-        """Somebody watches it."""
+        """Return True when the address is watched."""
         return address in self._origins
 
     def watch(self, address: str, origin: Origin) -> None:
-        """Tell `origin` of the next change. Idempotent."""
+        """Notify `origin` of the next change. Idempotent."""
         self._origins.setdefault(address, {})[origin] = None
         self._addresses.setdefault(origin, {})[address] = None
 
     def forget(self, origin: Origin) -> None:
-        """The origin asks for no credit any more."""
+        """Forget an origin that needs no credit any more."""
         for address in self._addresses.pop(origin, ()):
             origins = self._origins[address]
             del origins[origin]
@@ -40,7 +40,7 @@ class CreditWatchers:
                 del self._origins[address]
 
     def changed(self, pattern: str) -> None:
-        """Tell the senders to an address, or to every one a filter matches."""
+        """Notify the senders to an address, or to every address that a filter matches."""
         if not is_filter(pattern):
             self._tell(pattern)
             return
@@ -49,11 +49,11 @@ class CreditWatchers:
                 self._tell(address)
 
     def _tell(self, address: str) -> None:
-        told = self._origins.pop(address, ())
-        for origin in told:
+        origins = self._origins.pop(address, ())
+        for origin in origins:
             addresses = self._addresses[origin]
             del addresses[address]
             if not addresses:
                 del self._addresses[origin]
-        for origin in told:
+        for origin in origins:
             origin_called(origin, origin.credit_changed, address)

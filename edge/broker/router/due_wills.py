@@ -1,8 +1,8 @@
-"""Wills of clients that are gone: published in the order in which these went, a few in each turn of the loop.
+"""Wills of clients that are gone: published in the order in which they left, a few in each turn of the loop.
 
-Thousands go together when their network does, or when they are closed for want of room, and each may have left a
-message for an address nobody has sent to before. What the store cannot take now, as it is full or fails, is put off:
-the client is not there to send it again.
+Thousands of clients leave together when their network fails, or when connections are closed for lack of memory, and
+each will may be for a new address. A will that the store cannot take now, because it is full or fails, is published
+later: its client is not there to send it again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 _TOKEN: Final = (0,)
 _FOR_NOW: Final = (Refusal.FULL, Refusal.STORE_FAILED)
-"""Refusals of what may be taken later."""
+"""Refusals of messages that may be taken later."""
 
 
 class WillOrigin(Origin):
-    """A will, and the origin of its message. Whoever keeps it on disk says so in a class of its own."""
+    """A will, and the origin of its message. A subclass keeps it on disk."""
 
     wills: DueWills
 
@@ -36,14 +36,14 @@ class WillOrigin(Origin):
         self.run = run
 
     def leaves(self) -> None:
-        """It is published next: it is kept no longer, in one commit where it is stored."""
+        """Delete the stored will: it is published next, in one commit if its message is stored."""
 
     def stays(self) -> bool:
-        """It could not be stored: it is kept on. False where nobody wants it any more."""
+        """Keep the stored will, as its message could not be stored. Return False when it is obsolete."""
         return True
 
     def is_over(self) -> None:
-        """It is stored, or will never be."""
+        """Finish: its message is stored, or never will be."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self.is_over()
@@ -53,26 +53,25 @@ class WillOrigin(Origin):
 
 
 class DueWills:
-    """Of one router."""
+    """Due wills of one router."""
 
     def __init__(
         self,
         publish: Callable[[Publication], None],
         soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`soon` has a function called in the next turn of the loop; None: there are no turns, all are published at
-        once."""
+        """`soon` schedules a function for the next turn of the loop; None: publish all wills at once."""
         self._publish = publish
         self._soon = soon
         self._waiting: dict[WillOrigin, None] = {}
         self._this_turn = 0
-        """Published in this turn."""
+        """Number of wills published in this turn."""
         self._put_off: dict[WillOrigin, None] = {}
         self._put_off_bytes = 0
         self._again_at_s = 0.0
 
     def add(self, origin: WillOrigin) -> None:
-        """The client is gone, publish its will: now, or when those before it have been."""
+        """Publish the will of a client that is gone: now, or after those before it."""
         origin.wills = self
         self._waiting[origin] = None
         if self._soon is None:
@@ -84,26 +83,26 @@ class DueWills:
             self.publish(next(iter(self._waiting)))
 
     def publish(self, origin: WillOrigin) -> None:
-        """Not later than now; nothing happens when it has been, or is put off."""
+        """Publish a will now at the latest. Nothing happens if it was published, or waits for the store."""
         if origin in self._waiting:
             del self._waiting[origin]
             self._this_turn += 1
             guarded(f"the will of {origin.name!r}", self._publish_one, origin)
 
     def put_off(self, origin: WillOrigin) -> None:
-        """Publish it when the store takes messages."""
+        """Publish the will when the store takes messages again."""
         origin.wills = self
         self._put_off[origin] = None
         self._put_off_bytes += _size(origin)
         while self._put_off_bytes > WILLS_PUT_OFF_BYTES_MAX:
             oldest = next(iter(self._put_off))
-            log.error("the will of %r is given up: too many wait for room in the store", oldest.name)
+            log.error("dropped the will of %r: too many wait for room in the store", oldest.name)
             self.withdraw(oldest)
             oldest.leaves()
             oldest.is_over()
 
     def withdraw(self, origin: WillOrigin) -> bool:
-        """It was put off, and is not to be published any more; False, and nothing happens, where it was not."""
+        """Do not publish a postponed will any more. Return False if it was not postponed."""
         if origin not in self._put_off:
             return False
         del self._put_off[origin]
@@ -111,26 +110,26 @@ class DueWills:
         return True
 
     def go_ahead(self, origin: WillOrigin) -> None:
-        """Publish it now if it was put off: its client is back, and is not to overtake it."""
+        """Publish a postponed will now: its client is back, and must not overtake it."""
         if self.withdraw(origin):
             self._waiting[origin] = None
             self.publish(origin)
 
     def refused(self, origin: WillOrigin, why: Refusal) -> None:
-        """It was published, and not taken. One that cannot be retained is a message all the same."""
+        """Handle the refusal of a published will. One that cannot be retained is published as an ordinary message."""
         if why is Refusal.NAMES and origin.run.flags & RETAIN:
             origin.run.flags &= ~RETAIN
             self._waiting[origin] = None
             self.publish(origin)
         elif why not in _FOR_NOW:
-            log.warning("the will of %r to %s is not taken: %s", origin.name, origin.run.address, why.value)
+            log.warning("the will of %r to %s was refused: %s", origin.name, origin.run.address, why.value)
             origin.is_over()
         elif origin.stays():
             self.put_off(origin)
 
     def tick(self, now_s: float, *, failing: bool) -> None:
-        """Every `limits.TICK_S`: publish what was put off, unless commits fail (`failing`). Seldom, as live subscribers
-        get a message again whose commit fails."""
+        """Publish postponed wills, unless commits fail (`failing`). Called every `limits.TICK_S`. It happens seldom, as
+        live subscribers get a message again if its commit fails."""
         if not self._put_off or failing or now_s < self._again_at_s:
             return
         self._again_at_s = now_s + WILLS_AGAIN_S
@@ -139,7 +138,7 @@ class DueWills:
             self.add(origin)
 
     def finish(self) -> None:
-        """Publish all that wait, and from now on each at once: the loop has no turns any more."""
+        """Publish all waiting wills, and later ones at once: the loop has no further turns."""
         self._soon = None
         for origin in list(self._waiting):
             self.publish(origin)

@@ -1,4 +1,4 @@
-"""The durable subscriptions of a space: by name for who joins them, by filter for what is published."""
+"""Durable subscriptions of a space, by name and by filter."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 
 from bridge.message import Run
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.durable import FORWARDER_PREFIX, Declaration, DurableSubscription, Former
+from edge.broker.delivery.durable import FORWARDER_PREFIX, Declaration, DurableSubscription, FormerFilter
 from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.limits import (
-    SUBSCRIPTION_REST_S,
-    SUBSCRIPTIONS_LAID_DOWN_MAX,
+    SUBSCRIPTION_LINGER_S,
+    SUBSCRIPTIONS_CLOSED_MAX,
     SUBSCRIPTIONS_LOOKED_AT_MAX,
     SUBSCRIPTIONS_OPEN_MAX,
 )
@@ -45,15 +45,15 @@ class SubscriptionFigures(NamedTuple):
     name: str
     pattern: str
     backlog: int
-    """Messages not delivered yet; an upper bound where it is filtered."""
+    """Messages not delivered yet; an upper bound with a condition on messages."""
     outstanding: int
     consumers: int
 
 
 class DurableSubscriptions(Mapping[str, DurableSubscription]):
-    """What is declared stays over restarts, with a cursor in every log of topics its filter reaches.
+    """Declared subscriptions, which survive restarts, with a cursor in every log of topics that their filters reach.
 
-    One that no client holds is rows of the store (`absent_subscriptions`); to ask for it *opens* it.
+    A subscription without a client is rows of the store (`absent_subscriptions`); access by name *opens* it.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         matches_changed: Callable[[], None],
         unused_s: int,
     ) -> None:
-        """`matches_changed` is called when an address may have other subscriptions than before; `unused_s`: how long
-        one that an AMQP client made is kept while nobody holds it."""
+        """`matches_changed` is called when an address may have other subscriptions than before. `unused_s`: seconds
+        that a subscription of an AMQP client is kept without a client."""
         self.opened: dict[str, DurableSubscription] = {}
-        """Those that are open, by name (outside only to be looked at)."""
+        """Open subscriptions by name (other modules only read it)."""
         self.bases: dict[str, int] = {}
-        """First sequence the forwarders owe of an address that had messages before there was a forwarder for it."""
+        """First sequence for forwarders, by address, of addresses that had messages before any forwarder."""
         self._store = store
         self._feeds = feeds
         self._addresses = addresses
@@ -79,14 +79,14 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._names = names
         self._matches_changed = matches_changed
         self._tree: FilterTree[DurableSubscription] = FilterTree()
-        """Of those that are open."""
+        """Open subscriptions by filter."""
         self._absent = AbsentSubscriptions(
             store.cursors, feeds, self._declared, self._policy, lambda: addresses.expires
         )
         self._running = RunningTime(store.state)
         self._unused = UnusedSubscriptions(self._running, addresses, unused_s, write=self._put, end=self._forget)
         self._idle: dict[str, float] = {}
-        """Open ones nobody holds, and since when (monotonic seconds)."""
+        """Open subscriptions without a client, and since when (monotonic seconds)."""
         self._looking: Iterator[str] = iter(())
         store.cursors.set_filters(self._wants_of)
         self._restore()
@@ -99,14 +99,15 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return name in self.opened or (isinstance(name, str) and self._store.state.get(KIND, name) is not None)
 
     def __iter__(self) -> Iterator[str]:
-        """Read them one by one, as there may be very many; one that is made or removed concurrently may be missed."""
+        """Iterate over the names one by one, as there may be very many; one that is made or removed concurrently may be
+        missed."""
         return (name for name, _ in self._store.state.items(KIND))
 
     def __len__(self) -> int:
         return len(self.opened) + len(self._absent)
 
     def lowest_qos(self, address: str) -> int | None:
-        """From which quality of service on what is published to an address is kept; None: nobody wants it kept."""
+        """Return the lowest quality of service of messages to an address that are kept; None: none are."""
         found = self._tree.match(address)
         if any(each.declaration.all_qos for each in found):
             return 0
@@ -114,19 +115,20 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return 1 if found and absent is None else absent
 
     def deciding_levels(self, address: str) -> int:
-        """How many first levels of an address decide who wants it kept (`FilterTree.deciding_levels`)."""
+        """Return how many first levels of an address decide which subscriptions match
+        (`FilterTree.deciding_levels`)."""
         return max(self._tree.deciding_levels(address), self._absent.deciding_levels(address))
 
     def held(self, pattern: str) -> list[DurableSubscription]:
-        """Those of just this filter that somebody may hold."""
+        """Return open subscriptions with exactly this filter."""
         return [found for found in self._tree.match(pattern) if found.declaration.pattern == pattern]
 
     def parts(self) -> list[LogSubscription]:
-        """Every place in a log that is served."""
+        """Return all parts of open subscriptions."""
         return [part for subscription in self.opened.values() for part in subscription.parts]
 
     def figures(self) -> Iterator[SubscriptionFigures]:
-        """What is to be said of each, and none of them opened for it."""
+        """Yield the figures of each subscription, without opening it."""
         for found in list(self.opened.values()):
             yield _figures(found)
         for declaration in self._absent_declarations():
@@ -134,25 +136,26 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             yield SubscriptionFigures(declaration.name, declaration.pattern, left, 0, 0)
 
     def _absent_declarations(self) -> Iterator[Declaration]:
-        """Yield those that no client holds, one after the other."""
+        """Yield the declarations of subscriptions that are not open."""
         for name, value in self._store.state.items(KIND):
             if name not in self.opened:
                 yield msgspec.msgpack.decode(value, type=Declaration)
 
     def _declared(self, name: str) -> Declaration:
-        """Read the declaration of one that no client holds. Raises KeyError, StoreError."""
+        """Read the declaration of a subscription that is not open. Raises KeyError, StoreError."""
         value = self._store.state.get(KIND, name)
         if value is None or name in self.opened:
             raise KeyError(name)
         return msgspec.msgpack.decode(value, type=Declaration)
 
     def left_by_forwarders(self) -> list[SubscriptionFigures]:
-        """Those of forwarders that are configured no more: what comes is kept for them too, as they may come back."""
+        """Return subscriptions of forwarders that are not configured any more. They keep new messages, as the
+        forwarders may come back."""
         opened = [each for each in self.opened.values() if not (_is_clients(each.declaration) or each.consumers)]
         return [_figures(each) for each in opened]
 
     def join(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> DurableSubscription:
-        """Join the one of the options' name, which is made when it is new.
+        """Join the subscription named in the options, which is made if it is new.
 
         Raises AddressError when another consumer holds it and it is not shared.
         """
@@ -170,7 +173,9 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         found = self.get(name)
         if found is not None and declaration.replaces(found.declaration):
             if options.shared and found.consumers:
-                raise AddressError(Refusal.ADDRESS_INVALID, f"others share {name!r} with another topic or selector")
+                raise AddressError(
+                    Refusal.ADDRESS_INVALID, f"other consumers share {name!r} with another topic or selector"
+                )
             _steal(found, consumer)
             self._forget(found)
         subscription = self.declare(declaration)
@@ -184,8 +189,8 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def join_remainder(
         self, consumer: Consumer, name: str, *, pattern: str | None = None, shared: bool = False
     ) -> DurableSubscription | None:
-        """Let `consumer` receive what the durable subscription `name` kept while its address was a topic. None when it
-        does not exist. `pattern`: the filter it has from now on; `shared`: others may join it too."""
+        """Let `consumer` receive the messages that the durable subscription `name` kept while its address was a topic.
+        Return None if it does not exist. `pattern`: its filter from now on; `shared`: others may join it too."""
         found = self.get(name)
         if found is not None:
             if pattern is not None:
@@ -196,10 +201,9 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return found
 
     def declare(self, declaration: Declaration) -> DurableSubscription:
-        """Make it, or find it; messages are kept for it from now on. A forwarder's goes on with another filter, and
-        with what it was owed by the one before. Raises AddressError when a client's has another filter, or when there
-        are too many.
-        """
+        """Make or find a subscription, which keeps messages from now on. A forwarder's continues with another filter,
+        and with the messages of the previous one. Raises AddressError when a client's has another filter, or when there
+        are too many."""
         found = self.get(declaration.name)
         if found is None:
             return self._make(declaration)
@@ -210,7 +214,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             found.declare(msgspec.structs.replace(found.declaration, timeout_s=declaration.timeout_s))
             self._put(found)
         if found.made is not None and found.made.error is not None:
-            self._write(found)  # with a ticket of its own: it is not on disk yet
+            self._write(found)  # its last commit failed: write it again
         return found
 
     def _make(self, declaration: Declaration) -> DurableSubscription:
@@ -223,7 +227,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return subscription
 
     def _change(self, subscription: DurableSubscription, declaration: Declaration) -> None:
-        """Go on with other options. What consumers have stays with them; what waits is looked at anew."""
+        """Continue with other options. Consumers keep their messages; waiting messages are matched again."""
         before = subscription.declaration
         former = before.former
         if before.pattern != declaration.pattern:
@@ -238,17 +242,17 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         subscription.declare(msgspec.structs.replace(declaration, former=former))
         self._is_known(subscription)
         for part in subscription.parts:
-            self._feeds.detach(part)  # they know it by its filter
+            self._feeds.detach(part)  # feeds know it by its filter
             part.match(declaration.pattern)
             self._feeds.attach(part)
             self._configure(part, subscription.declaration)
-            part.begin_anew()
+            part.restart()
             part.pump()
         self._open_parts(subscription)
         self._write(subscription)
 
     def forget(self, name: str) -> Ticket | None:
-        """Delete one with its backlog, by the commit of this ticket; nothing happens when there is none."""
+        """Delete a subscription with its backlog, by the commit of this ticket; None for an unknown name."""
         found = self.opened.get(name)
         if found is not None:
             return self._forget(found)
@@ -262,10 +266,10 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return self._store.state.delete(KIND, name)
 
     def follow_configuration(self) -> None:
-        """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""
+        """Apply changed rules or policies: stored messages stay in their logs, and are delivered from there."""
         for name in [each.name for each in self._absent_declarations() if self._is_changed(each)]:
             self._reopen(name)
-        self._absent.look_anew()
+        self._absent.recheck_expiry()
         for subscription in self.opened.values():
             for part in subscription.parts:
                 part.follow_policy(self._policy(subscription.declaration.name, part.log))
@@ -273,23 +277,23 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._report_former_topics()
 
     def _is_changed(self, declaration: Declaration) -> bool:
-        """An absent one reaches other logs than before, or whether it ends by itself is another matter now."""
+        """Return True when an absent subscription reaches other logs, or starts or stops to end by itself."""
         reached, name = set(self._reached(declaration.pattern)), declaration.name
         if not reached <= {each.log for each in self._store.cursors.named(name)}:
             return True
         return self._absent.is_looked_at(name) == (self._unused.kept_s(declaration) is None)
 
-    # --- opened, and laid down --------------------------------------------------------------------------------
+    # --- opening and closing ---------------------------------------------------------------------------------
 
     def tick(self, now_s: float, now_ns: int) -> None:
-        """Every `limits.TICK_S`: open those in which something may have expired, or that may have been unused for too
-        long; lay down what nobody holds."""
+        """Open subscriptions in which messages may have expired, or that may have been unused for too long; close those
+        without a client. Called every `limits.TICK_S`."""
         self._running.tick(now_s, counts=self._unused.counts)
         for due in (*self._absent.tick(now_s, now_ns), *self._absent.to_look_at(self._running.now)):
             if due not in self.opened:
                 self._reopen(due)
-        began, left = False, SUBSCRIPTIONS_LAID_DOWN_MAX
-        rest_s = SUBSCRIPTION_REST_S if len(self.opened) <= SUBSCRIPTIONS_OPEN_MAX else 0.0
+        began, left = False, SUBSCRIPTIONS_CLOSED_MAX
+        linger_s = SUBSCRIPTION_LINGER_S if len(self.opened) <= SUBSCRIPTIONS_OPEN_MAX else 0.0
         for _ in range(SUBSCRIPTIONS_LOOKED_AT_MAX):
             name = next(self._looking, None)
             if name is None:
@@ -301,17 +305,17 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             if found is not None and not found.consumers:
                 self._unused.look(found)
                 found = self.opened.get(name)  # it may have ended
-            if found is None or found.consumers or not (_is_clients(found.declaration) and found.at_rest):
+            if found is None or found.consumers or not (_is_clients(found.declaration) and found.can_close):
                 self._idle.pop(name, None)
-            elif now_s - self._idle.setdefault(name, now_s) >= rest_s:
+            elif now_s - self._idle.setdefault(name, now_s) >= linger_s:
                 self._lay_down(found, now_ns)
                 left -= 1
                 if not left:
                     return
 
     def left(self, subscription: DurableSubscription, now_ns: int) -> None:
-        """A consumer may come back to it. With very many open it is laid down now: the clients of a burst leave in less
-        than a tick."""
+        """Note that a consumer has left. With very many open the subscription is closed now, as bursts leave within a
+        tick."""
         name = subscription.declaration.name
         if (
             len(self.opened) <= SUBSCRIPTIONS_OPEN_MAX
@@ -320,16 +324,16 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         ):
             return
         self._unused.look(subscription)
-        if name in self.opened and _is_clients(subscription.declaration) and subscription.at_rest:
+        if name in self.opened and _is_clients(subscription.declaration) and subscription.can_close:
             self._lay_down(subscription, now_ns)
 
     @property
     def unused_s(self) -> int:
-        """How long one that nobody holds is kept, at most."""
+        """Longest time that a subscription is kept without a client."""
         return self._unused.unused_s
 
     def _lay_down(self, subscription: DurableSubscription, now_ns: int) -> None:
-        """Drop the object, unless the rows of the store do not say all of it yet."""
+        """Drop the object, unless the rows of the store are behind."""
         declaration, places = subscription.declaration, list[AbsentCursor]()
         for part in subscription.parts:
             if not self._store.cursors.rest(part.cursor):
@@ -342,18 +346,18 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._idle.pop(declaration.name, None)
         del self.opened[declaration.name]
         self._tree.remove(declaration.pattern, subscription)
-        # Before the parts go: a log that nobody follows for a moment is followed from its end on, and what was
-        # committed and not handed on yet would be passed.
+        # Before the parts go: a log without a follower for a moment is followed from its end on, and messages that were
+        # committed but not yet delivered would be skipped.
         self._absent.put(declaration, places, self._left(declaration, subscription.left_at))
         for part in subscription.parts:
-            part.let_go()
+            part.release()
         subscription.parts.clear()
 
     def _left(self, declaration: Declaration, left_at: int | None) -> Left:
         return Left(left_at, self._unused.look_at(declaration, left_at))
 
     def _reopen(self, name: str) -> DurableSubscription:
-        """Make an object of its rows. Raises KeyError for an unknown one, StoreError."""
+        """Make an object from the rows. Raises KeyError for an unknown name, StoreError."""
         declaration, left_at = self._declared(name), self._absent.left_at(name)
         cursors = self._store.cursors.named(name)
         self._absent.take(declaration, [each.cursor for each in cursors])
@@ -366,7 +370,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return subscription
 
     def _left_in(self, declaration: Declaration) -> int:
-        """Messages after the cursors of an absent one; 0 where none of them concerns it."""
+        """Return the number of messages after the cursors of an absent subscription; 0 where it wants none of them."""
         cursors = [each.cursor for each in self._store.cursors.named(declaration.name)]
         behind = (cursor for cursor in cursors if self._absent.is_behind(declaration.pattern, cursor))
         return sum(self._store.cursors.backlog(cursor) for cursor in behind)
@@ -391,7 +395,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._matches_changed()
 
     def _write(self, subscription: DurableSubscription) -> None:
-        """Who attaches to it is answered by this commit."""
+        """Write the declaration; answers to consumers that attach wait for this commit."""
         subscription.record_write(self._put(subscription))
 
     def _put(self, subscription: DurableSubscription) -> Ticket:
@@ -399,12 +403,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return self._store.state.put(KIND, declaration.name, msgspec.msgpack.encode(declaration))
 
     def _wants_of(self, name: str) -> Callable[[Run], bool] | None:
-        """Return the filter of an idle cursor of this name; that of an open subscription may be idle as well."""
+        """Return the filter of an idle cursor of this name; the cursor of an open subscription may be idle as well."""
         found = self.opened.get(name)
         if found is not None:
-            return found.declaration.owes
+            return found.declaration.may_deliver
         value = None if name == QUEUE_CURSOR else self._store.state.get(KIND, name)
-        return None if value is None else msgspec.msgpack.decode(value, type=Declaration).owes
+        return None if value is None else msgspec.msgpack.decode(value, type=Declaration).may_deliver
 
     def _has_room(self, declaration: Declaration) -> bool:
         if not _is_clients(declaration):
@@ -412,12 +416,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return self._names.has_room(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
 
     def _reached(self, pattern: str) -> list[int]:
-        """The logs of topics that some name of a filter could be in."""
+        """Return the topic logs that names of a filter could be in."""
         return [self._logs.of_topics(rule) for rule in self._addresses.table.topic_rules(pattern)]
 
     def _open_parts(self, subscription: DurableSubscription, kept: Sequence[int] = ()) -> None:
-        """Open a cursor in every topic log the filter reaches and that has none of it yet, and in the logs of `kept`:
-        what came under rules that are no more is delivered from where it is."""
+        """Open cursors in all topic logs that the filter reaches, and in the logs of `kept`. Messages stored under
+        former rules are delivered from their logs."""
         declaration = subscription.declaration
         known = {part.log for part in subscription.parts}
         consumers = subscription.consumers
@@ -432,14 +436,14 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             if consumers:
                 part.pump()
 
-    def _formers(self, subscription: DurableSubscription) -> tuple[Former, ...]:
-        """What it is owed by filters that count no more: the one it has, and those before of which something waits."""
+    def _formers(self, subscription: DurableSubscription) -> tuple[FormerFilter, ...]:
+        """Return all filters of a forwarder, the present one included, for which messages are still waiting."""
         ends = {part.log: self._store.logs.bounds(part.log)[1] for part in subscription.parts}
         declaration = subscription.declaration
-        formers = (Former(declaration.pattern, ends), *declaration.former)
+        formers = (FormerFilter(declaration.pattern, ends), *declaration.former)
         waiting = {part.log: self._store.cursors.record(part.cursor).position for part in subscription.parts}
         left = (
-            Former(each.pattern, {log: end for log, end in each.ends.items() if waiting.get(log, end) < end})
+            FormerFilter(each.pattern, {log: end for log, end in each.ends.items() if waiting.get(log, end) < end})
             for each in formers
         )
         return tuple(each for each in left if each.ends)
@@ -455,27 +459,28 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         )
 
     def _report_former_topics(self) -> None:
-        """What topics left to subscriptions whose addresses are none now stays theirs."""
+        """Log messages of subscriptions to addresses that are not topics any more; they stay."""
         type_of = self._addresses.type_of
         found = [each for each in self.figures() if type_of(each.pattern) is not AddressType.TOPIC]
         left = {each.name: each.backlog + each.outstanding for each in found if each.backlog + each.outstanding}
         if left:
             logger.warning(
-                "messages left by topics that are of another type now: up to %d for %d durable subscriptions, %r is "
-                "one; they stay for MQTT sessions and forwarders that hold these, or until these are topics again",
+                "the type of topics was changed while subscriptions had messages: up to %d messages in %d durable "
+                "subscriptions, for example %r; MQTT sessions and forwarders that hold these still get them",
                 sum(left.values()),
                 len(left),
                 next(iter(left)),
             )
 
     def _policy(self, name: str, log: int) -> AddressPolicy:
-        """The policy of the subscription itself, where it is configured, or of the addresses in a log."""
+        """Return the policy of the subscription itself, if configured, or of the addresses in a log."""
         own = self._addresses.policy_of_subscription(name)
         rule = self._logs.rule_of(log)
         return own or (self._addresses.policy_of_rule(rule) if rule is not None else PLAIN)
 
     def _note_bases(self, new: Declaration) -> None:
-        """A new forwarder owes nothing of what came before it: keep where it begins, for addresses no other one has."""
+        """Store where a new forwarder begins, for addresses without another forwarder: it does not send earlier
+        messages."""
         others = [each.declaration for each in self.opened.values() if not _is_clients(each.declaration)]
         for address, following in self._store.lineage.sequences():
             if following and matches(new.pattern, address) and not any(matches(d.pattern, address) for d in others):
@@ -500,18 +505,18 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             self._names.gone(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
         self._matches_changed()
 
-    # --- the start --------------------------------------------------------------------------------------------
+    # --- restore ---------------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        """Bring back what the store kept, as no client is there yet."""
+        """Restore subscriptions from the store, without clients."""
         self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.state.items("base"))
         for _, value in self._store.state.items(KIND):
             self._restore_one(msgspec.msgpack.decode(value, type=Declaration))
         self._matches_changed()
 
     def _restore_one(self, declaration: Declaration) -> None:
-        """Leave it to its rows, or open it where they do not say all: it may have cursors in logs that its filter does
-        not reach by the rules of now."""
+        """Leave a subscription to its rows, or open it if they are not enough. It may have cursors in logs that its
+        filter does not reach by the present rules."""
         left_at, cursors = self._unused.restored(declaration), self._store.cursors.named(declaration.name)
         reached = set(self._reached(declaration.pattern))
         absent = bool(cursors) and _is_clients(declaration) and reached <= {each.log for each in cursors}
@@ -522,7 +527,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         places = list[AbsentCursor]()
         for each in cursors:
             behind = each.position < self._store.logs.bounds(each.log)[1]
-            # nobody knows of what is left in it whether it expires
+            # it is unknown which of its messages expire
             places.append(AbsentCursor(each.log, each.cursor, behind, LOOK if behind else None))
         self._absent.put(declaration, places, self._left(declaration, left_at))
 
@@ -535,16 +540,17 @@ def _figures(found: DurableSubscription) -> SubscriptionFigures:
 
 
 def _is_clients(declaration: Declaration) -> bool:
-    """A client made it: it is counted, and there may be many. A forwarder's is the configuration's."""
+    """Return True when a client made it: then it is counted, and there may be many. The others are of configured
+    forwarders."""
     return not declaration.name.startswith(FORWARDER_PREFIX)
 
 
 def _steal(subscription: DurableSubscription, consumer: Consumer) -> None:
-    """Nobody else is to hold it. Raises AddressError when another device does."""
+    """Take the subscription from other connections of this device. Raises AddressError when another device holds it."""
     for other in subscription.consumers:
         if other is consumer:
             continue
-        # the same device again: its old connection is dead, and does not know it yet
+        # the same device again: its old connection is dead, but not closed yet
         if other.name != consumer.name or not other.stolen():
             name = subscription.declaration.name
             raise AddressError(Refusal.NOT_AUTHORIZED, f"subscription {name!r} is in use by {other.name!r}")

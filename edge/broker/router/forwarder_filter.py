@@ -1,4 +1,4 @@
-"""What a forwarder carries of what its address has: by address, by properties, by what a JSON body says."""
+"""Conditions on the messages that a forwarder sends: on the address, on properties, on a JSON body."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from edge.broker.message.translation import amqp_from_run, payload_of
 from edge.broker.model.topics import matches
 
 Wanted = Callable[[Run], Sequence[bool] | None]
-"""One a message of a run; None: all of them."""
+"""Returns one value for each message of a run; None: all of them."""
 
 
 def wanted_by(only: Only | None) -> Wanted:
-    """The filter as `bridge.forwarders.outbox.ForwardRule` takes it. Raises `SelectorError` or `JsonConditionError`."""
+    """Return the condition as `bridge.forwarders.outbox.ForwardRule` takes it. Raises `SelectorError` or
+    `JsonConditionError`."""
     if only is None:
         return everything
     selector = MessageSelector(only.properties) if only.properties is not None else None
@@ -28,12 +29,12 @@ def wanted_by(only: Only | None) -> Wanted:
 
 
 def everything(_run: Run) -> None:
-    """A forwarder without a filter."""
+    """Accept all messages, for a forwarder without a condition."""
     return
 
 
 class ForwarderFilter:
-    """All that is given has to hold."""
+    """Conjunction of all given conditions."""
 
     def __init__(self, address: str | None, selector: MessageSelector | None, condition: JsonCondition | None) -> None:
         self._address = address

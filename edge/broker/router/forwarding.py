@@ -1,9 +1,10 @@
-"""What one forwarder is owed: everything its filter matches, whatever types the addresses have now and had before.
+"""Subscriptions of one forwarder: all messages that match its filter, for any present and former type of their
+addresses.
 
-While its addresses are topics a forwarder holds a durable subscription; while the rule of its filter says queue it
-competes with the queues' other consumers. What is left of the other kind when a rule changes stays its own: the durable
-subscription goes on delivering what came to topics, and queues whose addresses are queues no more have no consumers but
-the forwarders that match them.
+While its addresses are topics a forwarder holds a durable subscription. While the rule of its filter says queue, it
+competes with the queues' other consumers. Messages of the other kind stay with the forwarder when a rule changes: the
+durable subscription still delivers messages of former topics, and former queues have no consumers but matching
+forwarders.
 """
 
 from __future__ import annotations
@@ -26,47 +27,47 @@ log = logging.getLogger(__name__)
 class Forwarding:
     """One forwarder's subscriptions, held by the uplink of its connector.
 
-    The place of a durable subscription in a log has two lanes; a queue has one, which keeps its order.
+    Each part of a durable subscription has two lanes; a queue has one, which keeps its order.
     """
 
     def __init__(self, router: Router, consumer: Consumer, name: str, pattern: str) -> None:
-        """`name` of the durable subscription. `follow` makes the subscriptions."""
+        """`name` is that of the durable subscription. `follow` makes the subscriptions."""
         self.pattern = pattern
         self.newest = False
-        """A backlog goes from its end."""
+        """True: the backlog is sent newest first."""
         self.fault: str | None = None
-        """Why nothing comes from its addresses; None: it does."""
+        """Reason why its addresses deliver nothing, or None."""
         self._router = router
         self._consumer = consumer
         self._lanes: dict[LogSubscription, BacklogLane] = {}
         self._name = name
         self._kind: AddressType | None = None
         self._current: Joinable | None = None
-        """By the type the filter's addresses have now."""
+        """Subscription by the present type of the filter's addresses."""
         self._earlier: Joinable | None = None
-        """The durable subscription while `_current` is none."""
+        """Durable subscription while `_current` is of another kind."""
         self._former_queues: dict[str, LogSubscription] = {}
-        """Queues whose addresses are of another type now."""
+        """Queues with addresses that are of another type now."""
 
     @property
     def subscriptions(self) -> list[Joinable]:
-        """What is joined at the moment."""
+        """Subscriptions that the forwarder has joined."""
         joined = [one for one in (self._current, self._earlier) if one is not None]
         return [*joined, *self._former_queues.values()]
 
     @property
     def parts(self) -> list[LogSubscription]:
-        """The places in the logs of the store that only this forwarder reads."""
+        """Subscriptions of logs that only this forwarder reads."""
         durable = [one.parts for one in (self._current, self._earlier) if isinstance(one, DurableSubscription)]
         return [*chain.from_iterable(durable), *self._former_queues.values()]
 
     @property
     def lanes(self) -> list[BacklogLane]:
-        """The backlog lanes of the places in the logs."""
+        """Backlog lanes of the parts."""
         return list(self._lanes.values())
 
     def part_lanes(self, logs: MessageLogs, cursors: Cursors, consumer: Consumer) -> None:
-        """What is in the store by now is for this consumer; to be called at each link-up, and after `follow`."""
+        """Give stored messages to this consumer. Called each time the link comes up, and after `follow`."""
         parts = list(
             chain.from_iterable(one.parts for one in self.subscriptions if isinstance(one, DurableSubscription))
         )
@@ -77,11 +78,11 @@ class Forwarding:
             if lane is None:
                 lane = self._lanes[part] = BacklogLane(logs, cursors, part, consumer)
             lane.newest = self.newest
-            lane.take_over()
+            lane.split()
 
     def follow(self) -> None:
-        """Join what the addresses are now; to be called again when their types may have changed, and while `fault` says
-        why they do not take it."""
+        """Join the addresses by their present types. Called again when types may have changed, and while there is a
+        `fault`."""
         router, consumer = self._router, self._consumer
         former = router.subscriptions.competing.former_queues(self.pattern)
         for address, queue in self._former_queues.items():
@@ -91,11 +92,11 @@ class Forwarding:
         if kind is not self._kind:
             self._join(kind)
         for queue in former.values():
-            queue.join(consumer)  # again: another forwarder of the same consumer may have left it
+            queue.join(consumer)  # again, as another forwarder of the same consumer may have left it
         self._former_queues = former
 
     def end(self) -> None:
-        """Take nothing more. The durable subscription stays: configuration never touches messages."""
+        """Leave all subscriptions. The durable one stays: configuration never touches messages."""
         for subscription in self.subscriptions:
             self._router.subscriptions.unsubscribe(self._consumer, subscription, forget=False)
         for lane in self._lanes.values():
@@ -118,7 +119,7 @@ class Forwarding:
         except AddressError as error:
             self._current, self._kind, fault = None, None, str(error)
         if fault is not None and fault != self.fault:
-            log.warning("%s takes nothing from %s, and tries again: %s", self._name, self.pattern, fault)
+            log.warning("%s cannot subscribe to %s, and tries again: %s", self._name, self.pattern, fault)
         self.fault = fault
         durable = isinstance(self._current, DurableSubscription)
         self._earlier = (

@@ -1,7 +1,7 @@
-"""Incoming forwarders: what arrives over a connector is published here, and answered to the far side after the commit.
+"""Incoming forwarders: publish messages of a connector, and answer the far side after the commit.
 
-An `IncomingForwarder` is an origin of the router and the `Inbox` of one forwarder. It publishes the messages it holds
-together, and publishes no more until all of them are answered. So messages that a commit refused are published again
+An `IncomingForwarder` is an origin of the router and the `ForwarderInbox` of one forwarder. It publishes the messages
+it holds together, and waits until all of them are answered. So messages that a commit refused are published again
 before later ones, and each sender's order is kept. Messages that find no room wait here in order, and the far side gets
 no credit in the meantime.
 """
@@ -48,7 +48,7 @@ FINAL: Final = frozenset(
         Refusal.FORMAT_INVALID,
     )
 )
-"""Refusals for the message's sake. Every other one passes: the message waits here."""
+"""Refusals because of the message itself. After any other one the message waits here."""
 
 GIVEN_BACK: Final = frozenset((Refusal.RELEASED, Refusal.DELIVERY_FAILED))
 """Refusals of consumers that have credit: the message waits for the next `IncomingForwarder.try_again`. Otherwise it
@@ -60,40 +60,41 @@ class InboundFigures(msgspec.Struct):
 
     received: int = 0
     accepted: int = 0
-    """Here, on disk or with whoever the address type hands them to; the far side was told, or will find out."""
+    """On disk here, or with the consumers of their address type; the far side has its answer, or will recognise
+    them."""
     duplicates: int = 0
-    """They came again after a break and were here already: told as accepted, and not kept twice."""
+    """Received again after a break: answered as accepted, and not stored twice."""
     unnamed: int = 0
-    """They had nothing a duplicate could be found out by."""
+    """Without a name by which duplicates could be found."""
     filtered: int = 0
-    """Left out by the forwarder's filter: taken from the far side, and no loss."""
+    """Excluded by the forwarder's condition: accepted from the far side, and no loss."""
     looped: int = 0
-    """They had been at this gateway before: taken from the far side, and not kept again."""
+    """Passed this gateway before: accepted from the far side, and not stored again."""
     rejected: int = 0
-    """Never to be taken here; the far side was told so."""
+    """Refused for good, and answered so."""
 
 
 @dataclass(slots=True)
 class _HeldMessage:
-    """One message that is held."""
+    """Message that waits or is being published."""
 
     number: int
     token: int | None
-    """The connector's; None where the far side has forgotten it, or its connection is over."""
+    """Token of the connector; None when the far side has forgotten it, or its connection has ended."""
     ours: bool
-    """The far side has forgotten it: it does not come again."""
+    """True when the far side has forgotten it, so that it is not sent again."""
     name: bytes
-    """Digest; empty when it has none."""
+    """Digest of its name; empty without one."""
     unique: bool
-    """No other message ever has it."""
+    """True when no other message ever has this name."""
     run: Run
     size: int
     again: bool
-    """The far side retains it and sent it because we subscribed: it may be what is retained here."""
+    """True when the far side retains it and sent it because we subscribed: it may be retained here already."""
 
 
 class IncomingForwarder(Origin):
-    """One incoming forwarder, as long as its configuration stays."""
+    """One incoming forwarder, for the time that its configuration stays."""
 
     def __init__(
         self,
@@ -104,8 +105,8 @@ class IncomingForwarder(Origin):
         wanted: Callable[[Run], Sequence[bool] | None] = lambda _run: None,
         losses: InboundLosses | None = None,
     ) -> None:
-        """`gateway`: who we are in lists of hops. `wanted`: the forwarder's filter, as `outbox.Rule` has it. `losses`:
-        ledger of rejected messages, for a peer that knows no refusal; None for a peer that gets `rejected`."""
+        """`gateway` is our name in lists of hops. `wanted` is the forwarder's condition, as in `outbox.ForwardRule`.
+        `losses`: ledger of rejected messages, for a peer without refusals; None for a peer that gets `rejected`."""
         self.name = f"forwarder {forwarder.name}"
         self.remote = forwarder.remote_address
         self.qos = 1 if forwarder.qos is None else forwarder.qos
@@ -118,25 +119,25 @@ class IncomingForwarder(Origin):
         self._wanted = wanted
         self._losses = losses
         self._losing: dict[int, int] = {}
-        """Tokens of rejected messages that are not in the ledger yet, by number; empty of those of a former
-        connection."""
+        """Tokens of rejected messages that are not in the ledger yet, by number; those of a former connection are
+        removed."""
         self._waiting: deque[_HeldMessage] = deque()
         self._published: dict[int, _HeldMessage] = {}
         self._numbers = count()
         self._held_bytes = 0
         self._blocked = False
-        """What was published last found no room."""
+        """True when the last published messages found no room."""
         self._at_once = INBOX_WINDOW
-        """Messages published together: fewer while there is little room, as a run is taken as a whole."""
+        """Number of messages published together: fewer while there is little room, as a run is taken as a whole."""
         self._given_back = False
-        """Consumers gave back what was published last."""
+        """True when consumers returned the last published messages."""
         self._fewer = False
-        """What was published last is to be tried again at once, with fewer."""
+        """True when the last messages are to be tried again at once, fewer together."""
         self._publishing = False
         self._settle: Settle | None = None
         self._credit_changed: Callable[[], None] = _ignore
         self._leaving = False
-        """The connection is about to end, or the configuration of this forwarder has."""
+        """True when the connection, or the configuration of this forwarder, is about to end."""
         self._left: Callable[[], None] = _ignore
         self._ended: Callable[[], None] = _ignore
 
@@ -152,7 +153,8 @@ class IncomingForwarder(Origin):
         self._look_whether_left()
 
     def detached(self) -> None:
-        """What is published goes on, and is known when it comes again; what only waits is the far side's still."""
+        """Keep published messages, which are recognised when they come again. Messages that only wait are sent again by
+        the far side."""
         self._settle, self._credit_changed = None, _ignore
         self._leaving, self._left = False, _ignore
         kept = [entry for entry in self._waiting if entry.ours]
@@ -180,8 +182,8 @@ class IncomingForwarder(Origin):
         self._publish()
 
     def end(self, ended: Callable[[], None]) -> None:
-        """The configuration has it no more: `ended` is called when its connection is over, at once where there is none.
-        Whoever has the connection ends it."""
+        """End the forwarder: `ended` is called when its connection is over, at once without one. The owner of the
+        connection ends it."""
         self._leaving = True
         if self._settle is None:
             ended()
@@ -218,11 +220,11 @@ class IncomingForwarder(Origin):
         self.try_again()
 
     def abort(self) -> None:
-        """A call of the router raised; it is logged, and what waits is tried again."""
+        """Try again later: a call of the router raised, and was logged."""
         self._blocked = True
 
     def try_again(self) -> None:
-        """There may be room again; also called now and then."""
+        """Publish waiting messages, as there may be room again; also called at each tick."""
         if self._blocked and not self._published:
             self._blocked = False
             self._publish()
@@ -230,7 +232,7 @@ class IncomingForwarder(Origin):
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _entry(self, message: Incoming) -> _HeldMessage | None:
-        """What is to be published of a message; None when it was answered without."""
+        """Return a message as it is to be published; None when it was answered already."""
         if self._gateway in message.hops:
             self.figures.looped += 1
             self._settle_one(message.token, ForwardOutcome.ACCEPTED)
@@ -242,13 +244,14 @@ class IncomingForwarder(Origin):
             return None
         address = self._address(message.addresses)
         if address is None:
-            said = ", ".join(message.addresses) or "none"
-            self._reject_one(message, "no-address", f"no address that {self.forwarder.filter} matches (it says {said})")
+            given = ", ".join(message.addresses) or "none"
+            why = f"{self.forwarder.filter} matches none of its addresses: {given}"
+            self._reject_one(message, "no-address", why)
             return None
         run = message.run
         run.address = address
         device = run.device or self.name
-        if message.hops:  # a gateway sent it, and the operator chose this peer: the origin that it names is believed
+        if message.hops:  # from a gateway, and the operator chose this peer: trust the origin in it
             device = publisher_name(device_of(device), client_of(device), relay=True)
         run.device = device
         if run.flags & AMQP:
@@ -261,7 +264,7 @@ class IncomingForwarder(Origin):
         return self._wanted_entry(message)
 
     def _wanted_entry(self, message: Incoming) -> _HeldMessage | None:
-        """Return the entry of a message that can be read; None when the forwarder's filter leaves it out."""
+        """Return the entry of a readable message; None when the forwarder's condition excludes it."""
         run = message.run
         wanted = self._wanted(run)
         if wanted is not None and not all(wanted):
@@ -275,17 +278,18 @@ class IncomingForwarder(Origin):
         number, ours = next(self._numbers), message.token is None
         return _HeldMessage(number, message.token, ours, name, message.unique, run, size, message.again)
 
-    def _address(self, said: Iterable[str]) -> str | None:
-        """The address here: the forwarder's own, or by what the message says."""
-        here, there = self.forwarder.filter, self.remote
-        if not is_filter(here):
-            return here
-        if is_filter(there):
-            return next((carried(there, here, name) for name in said if _is_name(name) and matches(there, name)), None)
-        return next((name for name in said if _is_name(name) and matches(here, name)), None)
+    def _address(self, names: Iterable[str]) -> str | None:
+        """Return the local address: the forwarder's own, or derived from those of the message."""
+        local, remote = self.forwarder.filter, self.remote
+        if not is_filter(local):
+            return local
+        if is_filter(remote):
+            found = (carried(remote, local, name) for name in names if _is_name(name) and matches(remote, name))
+            return next(found, None)
+        return next((name for name in names if _is_name(name) and matches(local, name)), None)
 
     def _publish(self) -> None:
-        """Publish what waits, together, unless something is published and not answered."""
+        """Publish waiting messages together, unless published ones are not answered."""
         if self._publishing:
             return
         self._publishing = True
@@ -296,13 +300,13 @@ class IncomingForwarder(Origin):
         finally:
             self._publishing = False
         if self._blocked:
-            self._watch()  # else the next tick
+            self._watch()  # otherwise it is tried at the next tick
         else:
             self._credit_changed()
         self._look_whether_left()
 
     def _look_whether_left(self) -> None:
-        """Say so once nothing waits for an answer that will come."""
+        """Call back once no message waits for an answer that will come."""
         if self._left is _ignore or self._published or self._losing or (self._waiting and not self._blocked):
             return
         theirs = [entry for entry in self._waiting if not entry.ours]
@@ -313,11 +317,11 @@ class IncomingForwarder(Origin):
         left()
 
     def _new(self) -> list[_HeldMessage]:
-        """The first of what waits, without what is here already."""
+        """Take the first waiting messages, without those that are stored already."""
         every = list(self._waiting)
         waiting, self._waiting = every[: self._at_once], deque(every[self._at_once :])
         early = next((i for i, entry in enumerate(waiting) if self._names.undecided(entry.name)), len(waiting))
-        if early < len(waiting):  # of an earlier configuration of this forwarder: that commit is waited for
+        if early < len(waiting):  # published by an earlier configuration of this forwarder: wait for that commit
             self._blocked = True
         else:
             early = _again_at(waiting)
@@ -326,7 +330,7 @@ class IncomingForwarder(Origin):
         known = [entry for entry in waiting if self._came_before(entry)]
         if known:
             self.figures.duplicates += len(known)
-            log.info("%s: %d messages came again and are here already", self.name, len(known))
+            log.info("%s: skipped %d messages that were received again", self.name, len(known))
             self._held_bytes -= sum(entry.size for entry in known)
             self._answer(known, ForwardOutcome.ACCEPTED)
             gone = {entry.number for entry in known}
@@ -334,7 +338,7 @@ class IncomingForwarder(Origin):
         return waiting
 
     def _came_before(self, entry: _HeldMessage) -> bool:
-        """Return whether it is here already: by its name, or as the retained message of its address."""
+        """Return True when a message is stored here already: by its name, or as the retained message of its address."""
         if entry.name and self._names.came_before(entry.name, unique=entry.unique):
             return True
         return entry.again and self._retained.is_repeat(entry.run)
@@ -346,7 +350,7 @@ class IncomingForwarder(Origin):
         self._published = {entry.number: entry for entry in entries}
         self._names.add(entry.name for entry in entries if entry.name)
         for run, numbers in _runs(entries):
-            if self._blocked:  # an earlier one found no room: these stay behind it
+            if self._blocked:  # an earlier run found no room: keep these behind it
                 behind = self._answered(numbers)
                 self._names.withdraw(entry.name for entry in behind if entry.name)
                 self._wait_again(behind)
@@ -357,14 +361,14 @@ class IncomingForwarder(Origin):
         return [entry for number in numbers if (entry := self._published.pop(number, None)) is not None]
 
     def _wait_again(self, entries: Iterable[_HeldMessage]) -> None:
-        """These go again before everything else, but those that come again by themselves."""
+        """Put messages back in front, except for those that the far side sends again."""
         self._blocked = True
         kept = [entry for entry in entries if entry.token is not None or entry.ours]
         self._held_bytes -= sum(entry.size for entry in entries) - sum(entry.size for entry in kept)
         self._waiting = deque(sorted((*kept, *self._waiting), key=lambda entry: entry.number))
 
     def _watch(self) -> None:
-        """Hear of it when there is room again, where the router knows."""
+        """Ask the router for a notification when there is room."""
         if self._waiting and not self._given_back:
             self._router.credit.of(self, self._waiting[0].run.address)
 
@@ -379,20 +383,20 @@ class IncomingForwarder(Origin):
 
     def _reject(self, entries: Sequence[_HeldMessage], why: Refusal) -> None:
         """Reject messages that the router refused for good."""
-        log.error("%s: %d messages cannot be taken: %s", self.name, len(entries), why.value)
+        log.error("%s: rejected %d messages: %s", self.name, len(entries), why.value)
         self._held_bytes -= sum(entry.size for entry in entries)
         size = sum(sum(map(len, entry.run.bodies)) for entry in entries)
         tokens = [entry.token for entry in entries if entry.token is not None]
         self._reject_tokens(tokens, len(entries), size, why.name.lower().replace("_", "-"), why.value)
 
     def _reject_one(self, message: Incoming, code: str, why: str) -> None:
-        """Reject a message that cannot be given to the router. `code`: reason in the loss ledger."""
-        log.error("%s: a message cannot be taken: %s", self.name, why)
+        """Reject a message that cannot be given to the router. `code` is the reason in the loss ledger."""
+        log.error("%s: rejected a message: %s", self.name, why)
         size = message.bytes or sum(map(len, message.run.bodies))
         self._reject_tokens(() if message.token is None else (message.token,), 1, size, code, why)
 
     def _reject_tokens(self, tokens: Sequence[int], messages: int, size: int, code: str, why: str) -> None:
-        """Answer rejected messages: after the commit of their ledger entry, where the peer will forget them."""
+        """Answer rejected messages, after the commit of their ledger entry if the peer forgets them."""
         self.figures.rejected += messages
         if self._losses is None:
             if tokens and self._settle is not None:
@@ -413,7 +417,7 @@ class IncomingForwarder(Origin):
 
 
 def _runs(entries: Sequence[_HeldMessage]) -> list[tuple[Run, list[int]]]:
-    """As few runs as these messages can be, with the numbers of each."""
+    """Combine messages into as few runs as possible, with the numbers of each."""
     runs: list[tuple[Run, list[int]]] = []
     for entry in entries:
         run = entry.run
@@ -427,7 +431,7 @@ def _runs(entries: Sequence[_HeldMessage]) -> list[tuple[Run, list[int]]]:
 
 
 def _again_at(entries: Sequence[_HeldMessage]) -> int:
-    """Where a message comes a second time: not before the commit of the first is over."""
+    """Return the index of the first message that repeats an earlier one: it waits for the commit of that."""
     names: set[bytes] = set()
     for i, entry in enumerate(entries):
         if entry.unique and entry.name in names:
@@ -442,9 +446,9 @@ def _alike(one: Run, other: Run) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    """It can be an address: no filter, and not the broker's own."""
+    """Return True for a valid address: not a filter, and not one of the broker's own."""
     return bool(text) and not is_filter(text) and not text.startswith("$") and "\0" not in text
 
 
 def _ignore() -> None:
-    """There is no connection."""
+    """Do nothing, without a connection."""

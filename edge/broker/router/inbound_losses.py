@@ -1,9 +1,8 @@
-"""Messages that connectors fetched and no address takes, in the loss ledger before their peer gets its answer.
+"""Messages from connectors that no address takes: in the loss ledger before their peer gets its answer.
 
-A peer that knows no refusal (MQTT, Kafka) gets an acknowledgement of a rejected message, or it would send it for ever.
-So the ledger says how many there were, by forwarder and reason. They have no sequence of an address here: each
-forwarder counts its own, under an address that no message can have. A message that comes again before its
-acknowledgement is counted again.
+A peer without refusals (MQTT, Kafka) gets an acknowledgement of a rejected message, or it would send it forever. So the
+ledger counts them by forwarder and reason. They have no sequence of an address: each forwarder counts its own, under an
+address that no message can have. A message that is received again before its acknowledgement is counted again.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class InboundLosses:
     def record(self, forwarder: str, reason: str, messages: int, size: int, recorded: Callable[[], None]) -> None:
         """Enter rejected messages of a forwarder (CONNECTOR/NAME); call `recorded` when they are on disk.
 
-        One range a forwarder and reason grows in the ledger, however many are rejected.
+        One range for each forwarder and reason grows in the ledger, for any number of rejections.
         """
         key = f"{forwarder}/{reason}"
         first = self._next.get(key, 0)
@@ -50,12 +49,13 @@ class InboundLosses:
         self._router.flush_soon()
 
     def prepare(self) -> None:
-        """The open group is about to be sealed."""
+        """Note that the open group is about to be sealed."""
         self._sealed += self._open
         self._open = []
 
     def committed(self, *, kept: bool) -> None:
-        """Answer what is on disk. What a failed commit had joins the next one, and waits for it."""
+        """Answer messages that are on disk. After a failed commit the entries join the next one, and the answers wait
+        for it."""
         if kept:
             sealed, self._sealed = self._sealed, []
             for recorded in sealed:

@@ -1,9 +1,9 @@
-"""Names of the messages that came lately over one incoming forwarder: what comes again is found out by them.
+"""Names of recent messages of one incoming forwarder, to recognise repeated ones.
 
-A peer that loses the connection sends again what it has no answer for: the last messages before the break, of which
-some are here. Their names are written in the commit that has the messages, in slots that are written anew in turn, so
-that what was committed is known after a power cut as well. A name that is not unique for ever counts once after a
-break: peers that give one name to many messages lose nothing while the connection stands.
+After a lost connection a peer sends again all messages without an answer. These are the last ones before the break, and
+some of them are stored here. Their names are written in the commit that stores the messages, in slots that are reused
+in rotation, so that committed names are known after a power cut as well. A name that is not unique forever counts once
+after a break: peers that give one name to many messages lose nothing while the connection lasts.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ KIND: Final = "arrived"
 
 DIGEST_BYTES: Final = 16
 SLOT_NAMES: Final = 64
-"""A slot with so many names is not added to any more: at most 1 KiB is written again for each commit."""
+"""Names of a full slot: at most 1 KiB is written again for each commit."""
 SLOTS: Final = INBOX_NAMES_MAX // SLOT_NAMES
-"""So many, the newest, have all names that are remembered, however few are in each."""
+"""Number of slots: the newest ones hold all remembered names, even if each has few."""
 _TURN_BYTES: Final = 8
 
 
 def digest(name: bytes) -> bytes:
-    """What is kept of a name."""
+    """Return the digest of a name."""
     return blake2b(name, digest_size=DIGEST_BYTES).digest()
 
 
 class KnownNames:
-    """Of one forwarder; names are digests."""
+    """Names of one forwarder, as digests."""
 
     def __init__(self, kept: Iterable[bytes] = ()) -> None:
-        """`kept`: the values of its slots, as written before."""
+        """`kept` are the stored values of its slots."""
         slots = sorted((int.from_bytes(value[:_TURN_BYTES]), value[_TURN_BYTES:]) for value in kept)
         self._turn = slots[-1][0] if slots else 0
         self._slot: dict[bytes, None] = dict.fromkeys(_split(slots[-1][1])) if slots else {}
         self._full: deque[tuple[int, int]] = deque()
-        """Of the slots before it that count: turn, and how many names it has."""
+        """Number and size of earlier slots in use."""
         self._full_names = 0
         self._changed: dict[int, bytes] = {}
         self._names: dict[bytes, None] = {}
@@ -54,16 +54,16 @@ class KnownNames:
         self._undecided: set[bytes] = set()
 
     def connection_lost(self) -> None:
-        """From now on names of before may come again."""
+        """Expect repeated messages from now on."""
         self._suspects = set(self._names)
 
     def undecided(self, name: bytes) -> bool:
-        """A message of this name has joined a commit that is not over."""
+        """Return True when a message of this name is in a commit that is not over."""
         return name in self._undecided
 
     def came_before(self, name: bytes, *, unique: bool) -> bool:
-        """A message of this name was taken before: before the break, where the name is not unique. Asked once a
-        message."""
+        """Return True when a message of this name was taken before; if the name is not unique, before the break. Called
+        once for each message."""
         if unique:
             return name in self._names
         if name not in self._suspects:
@@ -72,7 +72,7 @@ class KnownNames:
         return True
 
     def add(self, names: Iterable[bytes]) -> None:
-        """Messages of these names are about to join the open group. Called once for all that may fail together."""
+        """Add names of messages that are about to join the open group. Called once for all that may fail together."""
         if len(self._slot) >= SLOT_NAMES:
             self._filled(self._turn, len(self._slot))
             self._turn += 1
@@ -86,11 +86,11 @@ class KnownNames:
         self._keep()
 
     def confirm(self, names: Iterable[bytes]) -> None:
-        """The messages of these names are stored."""
+        """Note that the messages of these names are stored."""
         self._undecided.difference_update(names)
 
     def withdraw(self, names: Iterable[bytes]) -> None:
-        """Of the names added last these were not stored: nobody has their messages."""
+        """Remove those of the last added names that were not stored."""
         for name in names:
             self._names.pop(name, None)
             self._slot.pop(name, None)
@@ -99,7 +99,7 @@ class KnownNames:
         self._keep()
 
     def changed(self) -> dict[int, bytes]:
-        """What is to be written, by slot; it counts as written then."""
+        """Return the slots to write, which count as written then."""
         changed, self._changed = self._changed, {}
         return changed
 
@@ -108,13 +108,13 @@ class KnownNames:
             del self._names[next(iter(self._names))]
 
     def _filled(self, turn: int, names: int) -> None:
-        """A slot is full: those it is enough without are emptied."""
+        """Start a new slot, and empty slots that are not needed any more."""
         self._full.append((turn, names))
         self._full_names += names
         while self._full_names - self._full[0][1] >= INBOX_NAMES_MAX:
             old, fewer = self._full.popleft()
             self._full_names -= fewer
-            if old > turn - SLOTS:  # else it has been written anew
+            if old > turn - SLOTS:  # otherwise its slot was reused
                 self._changed[old % SLOTS] = old.to_bytes(_TURN_BYTES)
 
     def _keep(self) -> None:
@@ -122,7 +122,7 @@ class KnownNames:
 
 
 class NamesByForwarder:
-    """Of all incoming forwarders of a space; takes part in the commits (`router.CommitParticipant`)."""
+    """Names of all incoming forwarders of a space; takes part in the commits (`router.CommitParticipant`)."""
 
     def __init__(self, state: SmallState) -> None:
         self._state = state
@@ -133,8 +133,8 @@ class NamesByForwarder:
         self._by_forwarder: dict[str, KnownNames] = {}
 
     def of(self, forwarder: str) -> KnownNames:
-        """Those of one forwarder, by its connector and name; the same object each time, as an earlier configuration's
-        messages may still be on their way to the disk."""
+        """Return the names of one forwarder, by its connector and name. It is the same object each time, as messages of
+        an earlier configuration may still be on their way to disk."""
         names = self._by_forwarder.get(forwarder)
         if names is None:
             names = KnownNames(self._slots.pop(forwarder, {}).values())
@@ -142,7 +142,7 @@ class NamesByForwarder:
         return names
 
     def forget_all_but(self, forwarders: Collection[str]) -> None:
-        """The others are configured no more: whoever comes by their names later begins anew."""
+        """Forget the names of forwarders that are not configured any more."""
         for forwarder in [one for one in (*self._slots, *self._by_forwarder) if one not in forwarders]:
             self._slots.pop(forwarder, None)
             self._by_forwarder.pop(forwarder, None)
@@ -150,13 +150,13 @@ class NamesByForwarder:
                 self._state.delete(KIND, f"{forwarder}/{slot}")
 
     def prepare(self) -> None:
-        """Write what is new into the group that is about to be sealed."""
+        """Write new names into the group that is about to be sealed."""
         for forwarder, names in self._by_forwarder.items():
             for slot, value in names.changed().items():
                 self._state.put(KIND, f"{forwarder}/{slot}", value)
 
     def committed(self, *, kept: bool) -> None:
-        """What was put joins the next group where one fails."""
+        """Do nothing: after a failed commit the values join the next group."""
 
 
 def _split(names: bytes) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Live subscriptions: of consumers that are there, by filter; shared ones by name, temporary queues by address."""
+"""Live subscriptions of connected consumers: by filter, shared ones by name, temporary queues by address."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from edge.broker.retention.names import NameKind, NameQuotas
 
 
 class LiveSink(Protocol):
-    """A live subscription, or several of one client as one."""
+    """Live subscription, or several of one client as one."""
 
     def offer(self, offer: LiveOffer) -> None:
-        """Deliver runs now, or keep them for when there is credit. An origin is held back while a subscription that it
-        sends to is behind."""
+        """Deliver runs now, or keep them until there is credit. Origins are held back while the subscription is
+        behind."""
         ...
 
 
 MergeLive = Callable[[list[TransientSubscription], WaitingPool], Sequence[LiveSink]]
-"""The live subscriptions that match an address, those that are to get one copy together as one sink."""
+"""Combines the live subscriptions that match an address into sinks, one for those that get a single copy together."""
 
 
 def unmerged(live: list[TransientSubscription], _pool: WaitingPool) -> Sequence[LiveSink]:
-    """A copy for each."""
+    """Return each subscription as a sink of its own."""
     return live
 
 
 class LiveSubscriptions:
-    """Nothing of them is on disk."""
+    """Subscriptions of which nothing is on disk."""
 
     def __init__(
         self, pool: WaitingPool, merge: MergeLive, names: NameQuotas, matches_changed: Callable[[], None]
@@ -45,46 +45,47 @@ class LiveSubscriptions:
         self._tree: FilterTree[TransientSubscription] = FilterTree()
         self._shared: dict[str, TransientSubscription] = {}
         self._reserved: dict[TransientSubscription, None] = {}
-        """Those whose filters begin with ``$``."""
+        """Subscriptions with filters that begin with ``$``."""
 
     def __iter__(self) -> Iterator[TransientSubscription]:
         return iter(self._tree)
 
     @property
     def empty(self) -> bool:
-        """Nobody is there."""
+        """True when there are none."""
         return not self._tree
 
     def match(self, address: str) -> list[TransientSubscription]:
-        """Those that want what is published to an address."""
+        """Return the subscriptions that match an address."""
         return self._tree.match(address)
 
     def deciding_levels(self, address: str) -> int:
-        """How many first levels of an address decide who wants it (`FilterTree.deciding_levels`)."""
+        """Return how many first levels of an address decide which subscriptions match
+        (`FilterTree.deciding_levels`)."""
         return self._tree.deciding_levels(address)
 
     def sinks(self, address: str) -> Sequence[LiveSink]:
-        """Whom to offer what is published to an address."""
+        """Return the sinks for messages to an address."""
         return self._merge(self._tree.match(address), self._pool)
 
     def any_below(self, prefix: str) -> bool:
-        """Somebody has a filter for names below `prefix`, which is reserved."""
+        """Return True when a filter matches names below `prefix`, which is reserved."""
         return any(overlaps(each.pattern, prefix + "#") for each in self._reserved)
 
     def join(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> TransientSubscription:
-        """Make a subscription, or join the shared one of the options' name. Raises AddressError when that one selects
-        by something else, or when there are too many."""
+        """Make a subscription, or join the shared one of the options' name. Raises AddressError when that one has
+        another selector, or when there are too many."""
         name = options.share_name
         subscription = self._shared.get(name) if name is not None else None
         if subscription is None:
             subscription = self._make(consumer, pattern, options)
         elif subscription.selector != options.selector:
-            raise AddressError(Refusal.ADDRESS_INVALID, f"others share {name!r} with another selector")
+            raise AddressError(Refusal.ADDRESS_INVALID, f"other consumers share {name!r} with another selector")
         subscription.join(consumer)
         return subscription
 
     def left(self, subscription: TransientSubscription) -> bool:
-        """End a subscription that its last consumer has left. Return False when it goes on, or has ended before."""
+        """End a subscription that its last consumer has left. Return False when it stays, or has ended before."""
         if subscription.group or subscription.pattern in self.temporary_queues:
             return False
         if not self._tree.remove(subscription.pattern, subscription):
@@ -98,8 +99,8 @@ class LiveSubscriptions:
         return True
 
     def make_temporary_queue(self, address: str, user: str) -> None:
-        """What is sent to `address` (a topic nobody subscribes to) waits in memory for consumers that compete. Raises
-        AddressError when `user` has too many."""
+        """Make a queue in memory at `address`, a topic without subscribers. Raises AddressError when `user` has too
+        many."""
         self._count(user, address)
         queue = SharedSubscription(address, self._pool, share_name=address, user=user, lasting=True)
         self.temporary_queues[address] = queue
@@ -107,13 +108,13 @@ class LiveSubscriptions:
         self._matches_changed()
 
     def end_temporary_queue(self, address: str) -> None:
-        """Delete it with what is in it; its consumers get nothing more."""
+        """Delete a temporary queue with its messages; its consumers get nothing more."""
         queue = self.temporary_queues.pop(address)
         queue.end()
         self.left(queue)
 
     def _make(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> TransientSubscription:
-        user = None if options.qos0_only else consumer.user  # a durable twin is counted, and must not lose this one
+        user = None if options.qos0_only else consumer.user  # the durable twin is counted
         if user is not None:
             self._count(user, pattern)
         name, not_from = options.share_name, options.client or consumer.name if options.no_local else None
@@ -141,7 +142,7 @@ class LiveSubscriptions:
         return subscription
 
     def _count(self, user: str, pattern: str) -> None:
-        """One more is the user's. Raises AddressError."""
+        """Count a name of the user. Raises AddressError."""
         if not self._names.has_room(NameKind.FILTER, user, len(pattern)):
             raise AddressError(Refusal.NAMES, self._names.why(NameKind.FILTER, user))
         self._names.made(NameKind.FILTER, user, len(pattern))

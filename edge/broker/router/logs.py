@@ -1,4 +1,4 @@
-"""Subscriptions to logs of the store, opened where the store left their cursors."""
+"""Subscriptions to logs of the store, opened at their stored cursors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from edge.broker.store.records import CursorRecord
 logger = logging.getLogger(__name__)
 
 QUEUE_LOG = "queue "
-"""Begins the name of a queue's log; its address follows."""
+"""Prefix of the name of a queue's log; its address follows."""
 
 
 class Logs:
-    """The logs by what they are for, and the subscriptions that read them."""
+    """Logs by purpose, and the subscriptions that read them."""
 
     def __init__(self, store: Store, deadletters: DeadLetters, feeds: LogFeeds) -> None:
         self._store = store
@@ -32,16 +32,16 @@ class Logs:
         self._feeds = feeds
         self._rules: dict[int, str] = {}
         self._attempts = dict(store.state.items(ATTEMPTS))
-        """How often messages failed before the start, of cursors that are not open yet."""
+        """Failed deliveries before the start, of cursors that are not open yet."""
 
     def of_topics(self, rule: AddressRule) -> int:
-        """The log of all topics of a rule; made when it is new."""
+        """Return the log of all topics of a rule, made if it is new."""
         log = self._store.logs.open(f"topic {rule.pattern}")
         self._rules[log] = rule.pattern
         return log
 
     def patterns(self, table: AddressTable) -> Iterator[tuple[int, str]]:
-        """The logs that keep messages, and by which rule of `table` their addresses go; some are of none any more."""
+        """Yield the logs with messages, with the rule in `table` of their addresses, if there is one."""
         for log, name in self._store.retention.holding():
             kind, _, address = name.partition(" ")
             if kind == "queue":
@@ -52,44 +52,44 @@ class Logs:
                 yield log, address
 
     def rule_of(self, log: int) -> str | None:
-        """Pattern of the rule a log of topics is for; None when there has been none since the start."""
+        """Return the pattern of the rule of a topic log; None when it was not used since the start."""
         return self._rules.get(log)
 
     def of_queue(self, address: str) -> int:
-        """The log of a queue, with its cursor; made when it is new."""
+        """Return the log of a queue, made with its cursor if it is new."""
         log = self._store.logs.open(f"{QUEUE_LOG}{address}")
         self._store.cursors.rest(self._store.cursors.open(QUEUE_CURSOR, log, 0))
         return log
 
     def find_queue(self, address: str) -> int | None:
-        """The log of a queue; None when there is none."""
+        """Return the log of a queue, or None."""
         return self._store.logs.find(f"{QUEUE_LOG}{address}")
 
     def queue_of(self, log: int) -> str | None:
-        """Return the address of the queue a log is for; None where it is not a queue's."""
+        """Return the address of the queue of a log; None if it is not a queue's."""
         name = self._store.logs.name(log)
         return name[len(QUEUE_LOG) :] if name.startswith(QUEUE_LOG) else None
 
     def make_idle(self, queue: LogSubscription) -> None:
-        """Keep the cursor of a queue that is not open any more as its row only."""
+        """Keep the cursor of a closed queue only as its row."""
         self._store.cursors.rest(queue.cursor)
 
     def backlog(self, address: str) -> int:
-        """Messages of a queue that are not acknowledged."""
+        """Return the number of unacknowledged messages of a queue."""
         log = self._store.logs.open(f"{QUEUE_LOG}{address}")
         return self._store.cursors.backlog(self._store.cursors.open(QUEUE_CURSOR, log, 0))
 
     def forget_queue(self, address: str) -> bool:
-        """Give the log of a queue back. False when something is in it, on its way to it, or reads it."""
+        """Free the log of a queue. Return False when it has messages, stored or under way, or a reader."""
         log = self._store.logs.open(f"{QUEUE_LOG}{address}")
         return not self._feeds.serves(log) and self._store.logs.free(log)
 
-    def is_alone(self, queue: LogSubscription) -> bool:
-        """Nobody else reads its log: it is not browsed."""
-        return self._feeds.is_alone(queue)
+    def is_only_follower(self, queue: LogSubscription) -> bool:
+        """Return True when its log has no other reader: it is not browsed."""
+        return self._feeds.is_only_follower(queue)
 
     def open_queue(self, address: str) -> LogSubscription:
-        """The queue of an address; made when it is new."""
+        """Open the queue of an address, made if it is new."""
         log = self._store.logs.open(f"{QUEUE_LOG}{address}")
         record = self._store.cursors.record(self._store.cursors.open(QUEUE_CURSOR, log, 0))
         queue = queue_subscription(self._store, record, address, deadletters=self._deadletters, feeds=self._feeds)
@@ -97,16 +97,16 @@ class Logs:
         return queue
 
     def open_part(self, pattern: str, name: str, log: int) -> LogSubscription:
-        """The place of a durable subscription in a log of topics; a new one begins with what comes next."""
+        """Open the part of a durable subscription in a topic log; a new one begins at the end of the log."""
         record = self._store.cursors.record(self._store.cursors.open(name, log, self._store.logs.bounds(log)[1]))
         return self._part(record, pattern)
 
     def reopen_part(self, pattern: str, cursor: int) -> LogSubscription:
-        """As `open_part`, of one that is at rest."""
+        """Open a closed part at its stored cursor."""
         return self._part(self._store.cursors.record(cursor), pattern)
 
     def forget_part(self, name: str, log: int, cursor: int) -> None:
-        """The place of a durable subscription that is at rest: its cursor goes."""
+        """Delete the cursor of a closed part."""
         key = attempts_key(log, name)
         if self._attempts.pop(key, None) is not None:
             self._store.state.delete(ATTEMPTS, key)
@@ -114,7 +114,7 @@ class Logs:
 
     def _part(self, record: CursorRecord, pattern: str) -> LogSubscription:
         part = LogSubscription(self._store, record, pattern, deadletters=self._deadletters, feeds=self._feeds)
-        self._store.cursors.set_filter(part.cursor, part.owed)
+        self._store.cursors.set_filter(part.cursor, part.may_want)
         self._recall_attempts(part)
         return part
 
@@ -122,6 +122,6 @@ class Logs:
         packed = self._attempts.pop(attempts_key(subscription.log, subscription.name), None)
         if packed is not None:
             try:
-                subscription.recall_attempts(packed)
+                subscription.load_attempts(packed)
             except msgspec.MsgspecError as error:
-                logger.warning("%s: how often messages failed cannot be read: %s", subscription.name, error)
+                logger.warning("%s: cannot read the stored counts of failed deliveries: %s", subscription.name, error)

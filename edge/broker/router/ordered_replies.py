@@ -1,14 +1,13 @@
-"""Answers in the order of what was sent, where a consumer gives some of them [MQTT-4.6.0-2] [MQTT-4.6.0-3].
+"""Answers in the order of the messages, where a consumer gives some of them [MQTT-4.6.0-2] [MQTT-4.6.0-3].
 
-What is stored is answered by commits, which keep the order. An anycast message is answered when its consumer settles
-it, sooner or later than what was sent before and behind it. From such a message on, and until it has been answered,
-every run of an origin that promises the order has an `OrderedReply` here: whoever has an answer for the run gives it to
-the reply, which is an origin of its own, and the replies of one origin pass their answers on oldest first. All other
-origins never get here.
+Stored messages are answered by commits, which keep the order. An anycast message is answered when its consumer settles
+it, sooner or later than the messages around it. From such a message on, and until it is answered, every run of an
+origin that promises the order has an `OrderedReply`. The reply is an origin: it gets the answers for its run, and the
+replies of one origin pass their answers on, oldest first. Other origins do not use this module.
 
-A consumer that keeps a message to itself does not hold up the rest for ever: after `limits.ANYCAST_ANSWER_S_MAX` the
-message counts as refused, and what was waiting with no consumer is taken back. So does a message that waits for its
-first consumer (`Origin.waits_for_consumer`).
+A consumer that keeps a message does not delay the rest forever: after `limits.ANYCAST_ANSWER_S_MAX` the message counts
+as refused, and messages that no consumer has yet are withdrawn. This includes messages that wait for their first
+consumer (`Origin.waits_for_consumer`).
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from edge.broker.model.interfaces import Acceptance, Origin, Refusal
 from edge.broker.model.isolation import answered
 
 Withdraw = Callable[[Origin], None]
-"""Nobody waits for an answer to the messages of this origin any more."""
+"""Drops messages of this origin, because it waits no longer for their answers."""
 
 
 class OrderedReply(Origin):
-    """The answers to one run: an origin whose tokens are the indexes of its messages in the run."""
+    """Answers to one run: an origin with the indexes of its messages in the run as tokens."""
 
     __slots__ = ("_answers", "_origin", "_passed_on", "_replies", "deadline_s", "name", "tokens", "withdraw")
 
@@ -41,14 +40,14 @@ class OrderedReply(Origin):
         self.name = origin.name
         self.tokens = tokens
         self.deadline_s = deadline_s
-        """When the consumer's time is over; without `withdraw` a commit answers, and has all the time it takes."""
+        """Time limit of the consumer. Without `withdraw` a commit answers, and has no limit."""
         self.withdraw = withdraw
         self._replies = replies
         self._origin = origin
         self._answers: list[Refusal | Acceptance | None] = [None] * len(tokens)
-        """None: not answered yet."""
+        """None for messages that are not answered yet."""
         self._passed_on = 0
-        """So many answers the origin has."""
+        """Number of answers that the origin has."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self._note(tokens, Acceptance.ACCEPTED)
@@ -68,17 +67,17 @@ class OrderedReply(Origin):
 
     @property
     def unanswered(self) -> list[int]:
-        """Indexes of the messages without an answer."""
+        """Indexes of messages without an answer."""
         return [i for i, answer in enumerate(self._answers) if answer is None]
 
     def take_alike(self) -> tuple[Sequence[int], Refusal | Acceptance] | None:
-        """Take the next answers for the origin that are alike: its tokens, and their answer. None when the next answer
-        is missing, or none is left."""
+        """Take the next equal answers for the origin: its tokens, and their answer. Return None when the next answer is
+        missing, or none is left."""
         start, answers = self._passed_on, self._answers
         answer = answers[start] if start < len(answers) else None
         if answer is None:
             return None
-        stop = start + 1 if answers.count(answer) < len(answers) else len(answers)  # nearly always all of them
+        stop = start + 1 if answers.count(answer) < len(answers) else len(answers)  # usually all of them
         while stop < len(answers) and answers[stop] is answer:
             stop += 1
         self._passed_on = stop
@@ -86,7 +85,7 @@ class OrderedReply(Origin):
 
     @property
     def complete(self) -> bool:
-        """Every answer was passed on."""
+        """True when every answer was passed on."""
         return self._passed_on == len(self._answers)
 
     def _note(self, tokens: Sequence[int], answer: Refusal | Acceptance) -> None:
@@ -101,20 +100,20 @@ class OrderedReply(Origin):
 
 
 class OrderedReplies:
-    """The replies of a router's origins that wait for a consumer, and of what such an origin sent since."""
+    """Replies of origins with a message at a consumer, and with later messages."""
 
     def __init__(self, awaiting_commit: Container[Origin], now_s: Callable[[], float]) -> None:
-        """`awaiting_commit`: origins that have answers to come of a commit, which are older than all of their replies;
+        """`awaiting_commit` has origins with pending answers of commits, which are older than all of their replies.
         `now_s` is monotonic seconds."""
         self.waiting: dict[Origin, deque[OrderedReply]] = {}
-        """By origin, oldest first (outside only to be looked at: empty most of the time)."""
+        """Replies by origin, oldest first. Other modules only read it; it is empty most of the time."""
         self._awaiting_commit = awaiting_commit
         self._now_s = now_s
         self._earliest_s = math.inf
-        """No deadline is before this."""
+        """Lower bound of all deadlines."""
 
     def add(self, origin: Origin, tokens: Sequence[int], withdraw: Withdraw | None) -> tuple[Origin, Sequence[int]]:
-        """Whom to answer for `tokens` of `origin`, and under which tokens; `withdraw` where a consumer answers."""
+        """Return the origin and tokens to answer for `tokens` of `origin`; `withdraw` if a consumer answers."""
         deadline_s = self._now_s() + ANYCAST_ANSWER_S_MAX
         self._earliest_s = min(self._earliest_s, deadline_s)
         reply = OrderedReply(self, origin, tokens, deadline_s, withdraw)
@@ -129,12 +128,13 @@ class OrderedReplies:
         return count + sum(len(each.unanswered) for each in replies if each.withdraw is not None) <= ANYCAST_HELD_MAX
 
     def behind(self, origin: Origin, tokens: Sequence[int]) -> tuple[Origin, Sequence[int]]:
-        """As `add`, for what no consumer answers, where older replies wait; else the origin is answered itself."""
+        """Return the origin and tokens to answer for messages without a consumer: a reply if older ones wait, otherwise
+        the origin itself."""
         return self.add(origin, tokens, None) if origin in self.waiting else (origin, tokens)
 
     def release(self, origin: Origin) -> None:
-        """Pass on what nothing older is missing of; nothing happens while a commit owes older answers. Nothing more is
-        passed on to an origin that raises."""
+        """Pass on answers in order. Nothing happens while older answers of a commit are pending, and an origin that
+        raises gets nothing more."""
         replies = self.waiting.get(origin)
         if replies is None or origin in self._awaiting_commit:
             return
@@ -152,8 +152,8 @@ class OrderedReplies:
             del self.waiting[origin]
 
     def expire(self) -> int:
-        """Refuse what consumers have not answered in time; returns how many messages that were. Who waits is looked
-        through when the first of them may be late, and not before."""
+        """Refuse messages that consumers have not answered in time, and return their number. Origins are only checked
+        when the first of them may be late."""
         now_s, count = self._now_s(), 0
         if now_s < self._earliest_s:
             return 0
@@ -162,7 +162,7 @@ class OrderedReplies:
                 oldest = replies[0]
                 late = oldest.unanswered
                 if oldest.withdraw is None or not late:
-                    break  # a commit answers it, or older answers are still to come of one
+                    break  # a commit answers it, or older answers of a commit are pending
                 oldest.withdraw(oldest)
                 count += len(late)
                 oldest.refused(late, Refusal.NO_ANSWER)

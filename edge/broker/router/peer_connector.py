@@ -1,7 +1,7 @@
-"""A connector to a peer that is no hub of Waypost: its forwarders, both ways, and the connection they share.
+"""Connector to a peer other than a hub: its forwarders in both directions, and their common connection.
 
-To the router each outgoing forwarder is a consumer with a place of its own in the logs, and each incoming one an
-origin. What the connector speaks is its attempt's.
+To the router each outgoing forwarder is a consumer with its own cursors in the logs, and each incoming one an origin.
+The connection attempts know the protocol.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from edge.broker.store.contract import Cursors, EpochLineage
 log = logging.getLogger(__name__)
 
 BACKOFF = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
-"""As towards a hub."""
+"""The same as for a hub."""
 
 ACKNOWLEDGES_REJECTED: Final = frozenset((ConnectorType.MQTT, ConnectorType.KAFKA))
-"""Peers of these types know no refusal: they forget a rejected message, so the loss ledger has it first."""
+"""Peers without refusals: they forget a rejected message, so it is entered in the loss ledger before the answer."""
 
 AttemptAt = Callable[[Dialer, PeerEndpoint], Attempt]
-"""What makes the attempts of one connector, each at an endpoint."""
+"""Makes the attempts of one connector, each at an endpoint."""
 
 MakeAttempts = Callable[["PeerConnector"], AttemptAt]
-"""The same of a type of connectors; called once a connector."""
+"""Makes an `AttemptAt` for a type of connectors; called once for each connector."""
 
 
 class ConnectorCounters(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class ConnectorCounters(msgspec.Struct, frozen=True):
 
 
 class _Outgoing:
-    """One outgoing forwarder: what it is owed, and what of it waits for the peer."""
+    """One outgoing forwarder: its subscriptions, and its messages on their way to the peer."""
 
     def __init__(self, forwarder: Forwarder, outlet: Outlet, forwarding: Forwarding) -> None:
         self.forwarder = forwarder
@@ -65,7 +65,7 @@ class _Outgoing:
 
 
 class PeerConnector:
-    """One connector of the types `amqp`, `mqtt`, `http` and `kafka`, as long as its configuration stays."""
+    """One connector of the types `amqp`, `mqtt`, `http` and `kafka`, for the time that its configuration stays."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class PeerConnector:
         lineage: EpochLineage,
         cursors: Cursors,
     ) -> None:
-        """`start` of its dialer begins to dial."""
+        """`start` of its dialer starts to dial."""
         self.connector = connector
         self.outbox = ForwarderOutbox(
             gateway,
@@ -95,7 +95,7 @@ class PeerConnector:
         self.gateway = gateway
         self._outgoing: dict[str, _Outgoing] = {}
         self.forwarders: dict[str, Forwarder] = {}
-        """Those that are bound, by name."""
+        """Bound forwarders by name."""
         self.endpoints = dialed(connector, connector.type.value)
         self.dialer = Dialer(
             self.endpoints,
@@ -108,7 +108,7 @@ class PeerConnector:
     # --- configuration ----------------------------------------------------------------------------------------
 
     def forward(self, forwarders: Sequence[Forwarder]) -> None:
-        """Bind these forwarders and no others. A changed one goes on where it was, as it is now."""
+        """Bind these forwarders and no others. A changed one continues from its cursors with its new settings."""
         self.forwarders = wanted = {forwarder.name: forwarder for forwarder in forwarders}
         for name, outgoing in list(self._outgoing.items()):
             if wanted.get(name) != outgoing.forwarder:
@@ -118,38 +118,38 @@ class PeerConnector:
         for inbound in ended:
             self._end(inbound)
         known = {inbound.forwarder.name for inbound in self.inboxes}
-        begun = [self._begin(forwarder) for forwarder in incoming if forwarder.name not in known]
+        started = [self._begin(forwarder) for forwarder in incoming if forwarder.name not in known]
         for forwarder in forwarders:
             if forwarder.direction is Direction.OUT and forwarder.name not in self._outgoing:
                 self._outgoing[forwarder.name] = self._bind(forwarder)
         for outgoing in self._outgoing.values():
             self._follow(outgoing)
-        if ended or begun:
+        if ended or started:
             self.dialer.renew("the incoming forwarders have changed")
 
     def release(self) -> None:
-        """Bind nothing any more. What came in and is not answered is when the dialer closes."""
+        """Unbind all forwarders. Unanswered incoming messages are released when the dialer closes."""
         self.forward(())
         self._router.tick_listeners.remove(self._tick)
 
     def explain(self) -> None:
-        """A peer that is no hub keeps no ledger of ours."""
+        """Do nothing: only a hub keeps our ledger."""
 
     def restate(self) -> None:
-        """Messages have other names than before; those a peer has got keep theirs."""
+        """Do nothing: messages at the peer keep their former names."""
 
     def look(self, now_ns: int, *, clock_good: bool) -> None:
-        """Call it every few seconds: a certificate may be a new one."""
+        """Check for a changed certificate. Called every few seconds."""
         self.dialer.look()
 
     def tell_status(self, document: dict[str, Any]) -> None:
-        """A peer that is no hub is not told how we are."""
+        """Do nothing: only a hub takes our status."""
 
     # --- figures ----------------------------------------------------------------------------------------------
 
     @property
     def figures(self) -> ConnectorCounters:
-        """Of the forwarders it has now."""
+        """Counters of the present forwarders."""
         each = [outgoing.outlet.figures for outgoing in self._outgoing.values()]
         accepted, rejected = sum(one.accepted for one in each), sum(one.rejected for one in each)
         sent = accepted + rejected + sum(one.resent for one in each) + self.outbox.in_flight
@@ -157,23 +157,23 @@ class PeerConnector:
 
     @property
     def refused_here(self) -> dict[str, int]:
-        """Messages that arrived and cannot be taken, by incoming forwarder."""
+        """Number of incoming messages that were rejected, by forwarder."""
         return {inbound.forwarder.name: inbound.figures.rejected for inbound in self.inboxes}
 
     @property
     def faults(self) -> dict[str, str]:
-        """Why forwarders take nothing from their addresses, by name."""
+        """Reasons why forwarders take nothing from their addresses, by name."""
         each = ((name, outgoing.forwarding.fault) for name, outgoing in self._outgoing.items())
         return {name: fault for name, fault in each if fault is not None}
 
     @property
     def backlog(self) -> int:
-        """Messages kept for the peer that it has not accepted (an upper bound while behind)."""
+        """Messages for the peer that it has not accepted (an upper bound while behind)."""
         return sum(part.backlog + part.outstanding for part in self.parts)
 
     @property
     def parts(self) -> list[LogSubscription]:
-        """The forwarders' places in the logs of the store."""
+        """Subscriptions of the forwarders in the logs of the store."""
         every = (part for outgoing in self._outgoing.values() for part in outgoing.forwarding.parts)
         return list(dict.fromkeys(every))
 
@@ -211,7 +211,7 @@ class PeerConnector:
         outgoing.forwarding.end()
         self.outbox.remove(outgoing.outlet)
         left = sum(part.backlog for part in parts)
-        log.warning("forwarder %s is gone or changed; up to %d messages stay in the store for it", name, left)
+        log.warning("forwarder %s was removed or changed; up to %d messages stay in the store for it", name, left)
 
     def _begin(self, forwarder: Forwarder) -> IncomingForwarder:
         names = self._names.of(f"{self.connector.name}/{forwarder.name}")
@@ -232,7 +232,7 @@ class PeerConnector:
 
 
 def dialed(connector: Connector, scheme: str = "amqp") -> list[PeerEndpoint]:
-    """Where a connector's peer is, for a dialer. `scheme`: what is spoken there."""
+    """Return the endpoints of a connector's peer for a dialer. `scheme` is the protocol there."""
     return [
         PeerEndpoint(each.host, each.port, connector.tls is not None, scheme, host.websocket)
         for each, host in zip(connector.endpoints, connector.hosts, strict=True)

@@ -1,4 +1,4 @@
-"""What becomes of a run on its route: stored, retained, accepted or refused, each with its answer."""
+"""Actions of a route on a run: store, retain, accept or refuse, each with its answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edge.broker.store.ticket import BothTickets, Ticket
 
 
 class PublishSink:
-    """Joins the store's open group with what is to be kept, and has the origins answered (`Answers`)."""
+    """Adds messages to the store's open group, and has their origins answered (`Answers`)."""
 
     __slots__ = ("_feeds", "_flush_soon", "_logs", "_retained", "_unrouted", "answers")
 
@@ -38,7 +38,7 @@ class PublishSink:
         self._flush_soon = flush_soon
 
     def keep(self, log: int, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        """Append to a log; `tokens` are answered when that is on disk, or at once where the log is kept in memory."""
+        """Append to a log. `tokens` are answered when the run is on disk, or at once if the log is kept in memory."""
         ticket = self._append(log, run)
         if ticket is None:
             self.answers.accept(origin, tokens)
@@ -47,16 +47,16 @@ class PublishSink:
         self._flush_soon()
 
     def _append(self, log: int, run: Run) -> Ticket | None:
-        """Append to a log. Return the ticket to wait for; None if the run is in memory and stays there."""
+        """Append to a log. Return the ticket to wait for; None if the run stays in memory."""
         joined = self._logs.append(log, run)
         if isinstance(joined, Stored):
-            self._feeds.took(log, joined)
+            self._feeds.add_unlogged(log, joined)
             return None
         return joined
 
     def takes_all(self, batch: CollectedBatch) -> bool:
-        """False where the runs of a batch have to be taken one by one: room has to be counted or made, a log is kept in
-        memory, or some origin waits for a consumer."""
+        """Return False when the runs of a batch have to be taken one by one: room has to be counted or made, a log is
+        kept in memory, or an origin waits for a consumer."""
         if self.answers.ordered.waiting:
             return False
         logs = self._logs
@@ -66,25 +66,26 @@ class PublishSink:
         )
 
     def keep_all(self, batch: CollectedBatch) -> Ticket | None:
-        """As `keep`, for all of a batch; the commit its answer waits for, None where nothing of it is kept."""
+        """Append the runs of a batch to their logs. Return the ticket of its answer; None when no log keeps any of
+        it."""
         ticket = None
         for (log, _), runs, size, _ in batch.logs:
             ticket = self._logs.append_all(log, runs, size)
         return ticket
 
     def answer_all(self, batch: CollectedBatch, ticket: Ticket | None) -> None:
-        """Its messages were kept with this ticket, and offered."""
+        """Answer a batch that was stored with this ticket, and offered."""
         self.answers.accept_all(ticket, batch)
         if ticket is not None:
             self._flush_soon()
 
     def drop_unrouted(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        """Count messages that no subscriber gets, and have them answered so."""
+        """Count messages without a subscriber, and answer them so."""
         self._unrouted.note(run.address, len(run.bodies))
         self.answers.accept(origin, tokens, Acceptance.UNROUTED)
 
     def may_retain(self, run: Run, user: str) -> bool:
-        """`user` has room for it among the retained messages."""
+        """Return True when `user` has room for the message among the retained ones."""
         return self._retained.admits(run, user)
 
     def retain(self, log: int | None, origin: Origin, run: Run, tokens: Sequence[int]) -> None:

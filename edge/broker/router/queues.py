@@ -1,12 +1,12 @@
-"""The queues of a space by address: rows of the store, and an open subscription of its log for those in use.
+"""Queues of a space by address: rows of the store, and an open subscription of the log for queues in use.
 
-A queue is made when a client sends to it or consumes from it. While no client does, it is rows. It is *opened* for its
-consumers, for messages in it that may have expired, and for one that is to be delivered before others, which its order
-has to remember; it is closed when nothing of it is in memory only. So what a client can make by naming queues takes
-little, here and at a start.
+A queue is made when a client sends to it or consumes from it. While no client uses it, it is rows. It is *opened* for
+its consumers, for messages that may have expired, and for messages of other than normal priority, which its order has
+to remember. It is closed when none of its state is in memory only. So the names of queues cost little, at run time and
+at a start.
 
-A queue that clients made, that is empty and that nobody has used for `Limits.queue_unused_s` is forgotten; its log is
-for another one then. Its sequence numbers stay in the store, and go on when a message makes it anew.
+An empty queue that clients made is forgotten when it was unused for `Limits.queue_unused_s`, and its log is reused. Its
+sequence numbers stay in the store, and continue when a message makes the queue again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from itertools import islice
 from bridge.message import Stored
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
-from edge.broker.delivery.log import Watcher
+from edge.broker.delivery.log import QueueWatcher
 from edge.broker.delivery.priorities import NORMAL, priority_of
-from edge.broker.limits import QUEUE_REST_S, QUEUES_IDLE_MAX, QUEUES_LOOKED_AT_MAX, QUEUES_OPENED_MAX
+from edge.broker.limits import QUEUE_LINGER_S, QUEUES_IDLE_MAX, QUEUES_LOOKED_AT_MAX, QUEUES_OPENED_MAX
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal
 from edge.broker.model.topics import FilterTree
@@ -31,11 +31,11 @@ from edge.broker.store.contract import MessageLogs, SmallState
 from edge.broker.store.errors import StoreError
 
 KIND = "queue"
-"""Kind of the small state with every queue's address, and the user who made it (empty: nobody is known)."""
+"""Kind of the small state with every queue's address, and the user who made it (empty: unknown)."""
 
 
 class Queues(Mapping[str, LogSubscription]):
-    """See the module's docstring. To ask for one opens it; its `policy` is that of its address."""
+    """All queues. Access by address opens one; its `policy` is that of its address."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class Queues(Mapping[str, LogSubscription]):
         unused_s: float,
         forgotten: Callable[[str, int], None],
     ) -> None:
-        """`unused_s`: how long an empty one that nobody uses is kept; `forgotten` hears the address and the log of one
-        that is about to be no more."""
+        """`unused_s`: seconds that an empty, unused queue is kept. `forgotten` is called with the address and the log
+        of a queue before it is forgotten."""
         self._state = state
         self._message_logs = message_logs
         self._addresses = addresses
@@ -58,28 +58,28 @@ class Queues(Mapping[str, LogSubscription]):
         self._unused_s = unused_s
         self._forgotten = forgotten
         self.consumers: FilterTree[Consumer] = FilterTree()
-        """Who consumes from all a filter matches: joined to each that is opened."""
-        self._watcher: Callable[[str, LogSubscription], Watcher | None] = _nobody
+        """Consumers of all queues that a filter matches; they join each one that is opened."""
+        self._watcher: Callable[[str, LogSubscription], QueueWatcher | None] = _nobody
         self._count = 0
         self._configured: set[str] = set()
-        """Queues that are not counted for a user, as the configuration has their names."""
+        """Queues with names from the configuration, which do not count for a user."""
         self._unused: dict[int, float] = {}
-        """Logs of those that are empty and unused, and since when (monotonic seconds); in order of time."""
+        """Logs of empty, unused queues, and since when (monotonic seconds), in order of time."""
         self.opened: dict[str, LogSubscription] = {}
-        """Those that are open, by address (outside only to be looked at)."""
+        """Open queues by address (other modules only read it)."""
         self._idle: dict[str, float] = {}
-        """Open ones nobody consumes from, and since when (monotonic seconds)."""
+        """Open queues without consumers, and since when (monotonic seconds)."""
         self._due: dict[str, int] = {}
-        """Closed ones in which something may expire, and when (UTC nanoseconds)."""
+        """Closed queues in which messages may expire, and when (UTC nanoseconds)."""
         self._due_order: list[tuple[int, str]] = []
-        """Heap of `_due`, with entries that count no more."""
+        """Heap of `_due`, with obsolete entries."""
         self._looking: Iterator[str] = iter(())
         self._restore()
         self._now_s = 0.0
         self._unknown = self.walk()
-        """Queues that were not looked into since the start."""
+        """Queues that were not checked since the start."""
         self._looked_into: set[str] = set()
-        """Open ones that were among them, and nobody consumes from yet."""
+        """Open queues among them without consumers so far."""
 
     def __getitem__(self, address: str) -> LogSubscription:
         queue = self.opened.get(address)
@@ -91,14 +91,14 @@ class Queues(Mapping[str, LogSubscription]):
         return isinstance(address, str) and (address in self.opened or self._state.get(KIND, address) is not None)
 
     def __iter__(self) -> Iterator[str]:
-        """Read the addresses one by one, as there may be very many."""
+        """Iterate over the addresses one by one, as there may be very many."""
         return (address for address, _ in self._state.items(KIND))
 
     def __len__(self) -> int:
         return self._count
 
     def walk(self) -> Iterator[str]:
-        """Return the addresses one by one, without those that are gone when their turn comes."""
+        """Return the addresses one by one, without queues that are gone by then."""
         return (address for address in self if address in self)
 
     def _log(self, address: str) -> int:
@@ -108,26 +108,26 @@ class Queues(Mapping[str, LogSubscription]):
             raise KeyError(address)
         return log
 
-    def watched_by(self, watcher: Callable[[str, LogSubscription], Watcher | None]) -> None:
-        """From now on `watcher` says who hears what becomes of the messages of a queue."""
+    def watched_by(self, watcher: Callable[[str, LogSubscription], QueueWatcher | None]) -> None:
+        """Ask this function for the watcher of a queue, from now on."""
         self._watcher = watcher
         for address, queue in self.opened.items():
             queue.watch(watcher(address, queue))
 
     def make(self, address: str, user: str) -> int:
-        """The log of a queue, made for this user when it is new. Raises AddressError when there are too many."""
+        """Return the log of a queue, made for this user if it is new. Raises AddressError when there are too many."""
         if address not in self:
             if not self._is_configured(address) and not self._names.has_room(NameKind.QUEUE, user, len(address)):
                 raise AddressError(Refusal.NAMES, self._names.why(NameKind.QUEUE, user))
             log = self._logs.of_queue(address)
             self._enter(address, user)
             self._state.put(KIND, address, user.encode())
-            self._note_unused(log)  # as what is about to be stored in it may not be
+            self._note_unused(log)  # its first message may be refused
             return log
         return self._logs.of_queue(address)
 
     def backlog(self, address: str) -> int:
-        """Messages in it that are not settled. Raises KeyError when there is no such queue."""
+        """Return the number of unsettled messages. Raises KeyError for an unknown queue."""
         queue = self.opened.get(address)
         if queue is not None:
             return queue.backlog + queue.outstanding
@@ -139,28 +139,29 @@ class Queues(Mapping[str, LogSubscription]):
         return self._message_logs.bounds(self._log(address))[1]
 
     def follow_configuration(self) -> None:
-        """Rules or policies have changed."""
+        """Apply changed rules or policies."""
         for address, queue in self.opened.items():
             queue.follow_policy(self._addresses.policy(address))
-        self._unknown = self.walk()  # what expires now may not have before
+        self._unknown = self.walk()  # other messages may expire now
 
-    # --- opened and closed ------------------------------------------------------------------------------------
+    # --- opening and closing ----------------------------------------------------------------------------------
 
     def tick(self, now_s: float, now_ns: int) -> None:
-        """Every `limits.TICK_S`: open what may have expired, close what is not in use, forget what is unused."""
+        """Open queues with messages that may have expired, close and forget unused ones. Called every
+        `limits.TICK_S`."""
         self._now_s = now_s
         self._open_due(now_ns)
         try:
             self._look_at_unknown()
         except StoreError:
-            self._unknown = self.walk()  # from the beginning, when it can be read
+            self._unknown = self.walk()  # start again when the store can be read
             raise
         self._close_unused(now_ns)
         self._forget_unused()
 
     def unattended(self, log: int, stored: Stored) -> bool:
-        """A run was committed to a log that has no open subscription. True: those behind it with the same address and
-        properties are none that anything is done about."""
+        """Handle a run that was committed to a log without an open subscription. Return True when the following runs
+        with the same address and properties need no handling."""
         run, expires = stored.run, bool(stored.run.properties) or self._addresses.expires
         address = self._logs.queue_of(log) if self.consumers or expires else None
         if address is None:
@@ -199,7 +200,7 @@ class Queues(Mapping[str, LogSubscription]):
         order = self._due_order
         for _ in range(QUEUES_OPENED_MAX):
             if not order or now_ns < order[0][0] < now_ns + 2 * SWEEP_AGAIN_NS:
-                return  # what is further off was noted before the clock was set back
+                return  # later times were noted before the clock was set back
             due_ns, address = heapq.heappop(order)
             if self._due.get(address) == due_ns:
                 del self._due[address]
@@ -207,7 +208,8 @@ class Queues(Mapping[str, LogSubscription]):
                     self._open(address, self._log(address))
 
     def _look_at_unknown(self) -> None:
-        """What was there at the start: open what has messages, as some may have expired; the others are unused."""
+        """Check queues from before the start: open those with messages, as some may have expired; the others are
+        unused."""
         opened = 0
         self._looked_into = {each for each in self._looked_into if each in self.opened and not self.opened[each].group}
         if len(self._looked_into) >= QUEUES_IDLE_MAX:
@@ -226,7 +228,7 @@ class Queues(Mapping[str, LogSubscription]):
 
     def _close_unused(self, now_ns: int) -> None:
         began = False
-        rest_s = QUEUE_REST_S if len(self._idle) <= QUEUES_IDLE_MAX else 0.0
+        linger_s = QUEUE_LINGER_S if len(self._idle) <= QUEUES_IDLE_MAX else 0.0
         for _ in range(QUEUES_LOOKED_AT_MAX):
             address = next(self._looking, None)
             if address is None:
@@ -235,26 +237,26 @@ class Queues(Mapping[str, LogSubscription]):
                 self._looking, began = iter(list(self.opened)), True
                 continue
             queue = self.opened.get(address)
-            if queue is None or not queue.at_rest or not self._logs.is_alone(queue):
+            if queue is None or not queue.can_close or not self._logs.is_only_follower(queue):
                 self._idle.pop(address, None)
-            elif self._now_s - self._idle.setdefault(address, self._now_s) >= rest_s:
+            elif self._now_s - self._idle.setdefault(address, self._now_s) >= linger_s:
                 self._close(address, queue, now_ns)
 
     def _close(self, address: str, queue: LogSubscription, now_ns: int) -> None:
         del self.opened[address]
         self._idle.pop(address, None)
         due_ns = queue.expiry.due_ns
-        queue.let_go()
+        queue.release()
         self._logs.make_idle(queue)
         if not self._logs.backlog(address):
             self._note_unused(queue.log)
         elif due_ns is not None:
             self._expires_at(address, min(due_ns, now_ns + SWEEP_AGAIN_NS))
 
-    # --- made and forgotten -----------------------------------------------------------------------------------
+    # --- making and forgetting --------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        """Bring back what the store kept."""
+        """Restore the queues from the store."""
         for address, user in self._state.items(KIND):
             if self._logs.find_queue(address) is None:
                 self._state.delete(KIND, address)  # there was no room for its log
@@ -290,15 +292,15 @@ class Queues(Mapping[str, LogSubscription]):
 
     def _forget(self, address: str, log: int, user: str) -> None:
         if self._logs.backlog(address):
-            return  # it comes again when that has been consumed
+            return  # checked again when its messages are consumed
         self._forgotten(address, log)
         if self._logs.forget_queue(address):
             self._count -= 1
             self._names.gone(NameKind.QUEUE, user, len(address))
             self._state.delete(KIND, address)
         else:
-            self._note_unused(log)  # something is on its way to it, or it is browsed
+            self._note_unused(log)  # a message is on its way to it, or it is browsed
 
 
 def _nobody(_address: str, _queue: LogSubscription) -> None:
-    """Nobody hears of any queue."""
+    """Return no watcher."""

@@ -1,4 +1,4 @@
-"""Retained messages: the last one of each address, for those who subscribe later (MQTT 5 section 3.3.1.3)."""
+"""Retained messages: the last message of each address, for later subscribers (MQTT 5 section 3.3.1.3)."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from edge.broker.store.contract import SmallState
 from edge.broker.store.ticket import Ticket
 
 KIND = "retained"
-"""Kind of the store's small state they are kept under, by address."""
+"""Kind of the store's small state with them, by address."""
 
 
 _NS_IN_S: Final = 1_000_000_000
 
 
 class RetainedRecord(Run, gc=False):
-    """A retained message as it is kept on disk, with the user who made it."""
+    """Retained message as stored on disk, with the user who made it."""
 
     user: str = ""
 
 
 class RetainedMessages:
-    """Held in memory and kept in the store; what `put` changes is on disk with the open group."""
+    """Retained messages in memory and in the store; changes are on disk with the open group."""
 
     def __init__(
         self, state: SmallState, names: NameQuotas, ttl_ns: Callable[[Run], int | None] = lambda _run: None
     ) -> None:
-        """`ttl_ns`: nanoseconds for which a run is worth delivering, None for ever."""
+        """`ttl_ns` returns the time to live of a run in nanoseconds, or None."""
         self.expired = 0
-        """Messages taken away because their time to live had passed."""
+        """Number of messages removed because they expired."""
         self._ttl_ns = ttl_ns
         self._due: list[tuple[int, str]] = []
-        """Heap of (when to look whether it has expired, address); what was replaced meanwhile is found out then."""
+        """Heap of (time to check for expiry, address); entries of replaced messages are skipped then."""
         self._state = state
         self._names = names
         self._tree = RetainedTree()
         self._deleted: dict[str, Ticket] = {}
-        """Tickets of deletions by address, at least of those that are not on disk."""
+        """Tickets of deletions by address, including all that are not on disk."""
         self._count = 0
         known: dict[str, str] = {}
         """Names of devices and users, each once."""
@@ -59,7 +59,7 @@ class RetainedMessages:
         return self._count
 
     def admits(self, run: Run, user: str) -> bool:
-        """True when `user` may make the run's last message the one of its address."""
+        """Return True when `user` may retain the run's last message."""
         body = run.bodies[-1]
         if _clears(run, body):
             return True
@@ -70,9 +70,10 @@ class RetainedMessages:
         return self._names.has_room(NameKind.RETAINED, user, size, replaced=replaced)
 
     def put(self, run: Run, user: str) -> Ticket | None:
-        """Replace the message of the run's address by its last one; an empty body clears it. `admits` comes before.
+        """Replace the retained message of the run's address by its last one; an empty body deletes it. The caller
+        checks `admits`.
 
-        Returns the ticket of the commit it waits for; None when nothing changes.
+        Return the ticket of the commit to wait for; None when nothing changes.
         """
         address, body = run.address, run.bodies[-1]
         if _clears(run, body):
@@ -84,9 +85,9 @@ class RetainedMessages:
         return self._state.put(KIND, address, msgspec.msgpack.encode(kept))
 
     def purge(self, now_ns: int, is_over: Callable[[Run, int], bool]) -> None:
-        """Take away messages that have expired, from the store too: so many a call, those due first.
+        """Delete expired messages, also from the store: some in each call, those due first.
 
-        `is_over` says whether a time to live (nanoseconds) has passed for a run; `now_ns` is UTC.
+        `is_over` returns True when a time to live (nanoseconds) has passed for a run; `now_ns` is UTC.
         """
         due = self._due
         if len(due) > 2 * self._count + RETAINED_STALE_MAX:
@@ -99,7 +100,7 @@ class RetainedMessages:
             run = message.run(address) if message is not None else None
             ttl = self._ttl_ns(run) if run is not None else None
             if run is None or ttl is None or run.received_at + ttl > now_ns:
-                continue  # gone, or replaced: that one has an entry of its own
+                continue  # deleted, or replaced by a message with its own entry
             if is_over(run, ttl):
                 self.discard(address)
                 self.expired += 1
@@ -112,16 +113,16 @@ class RetainedMessages:
         return message.run(address) if message is not None else None
 
     def matching(self, pattern: str) -> list[Run]:
-        """Those of every address the filter matches."""
+        """Return the messages of every address that the filter matches."""
         return [run for run in self.walk(pattern) if run is not None]
 
     def walk(self, pattern: str) -> Iterator[Run | None]:
-        """As `RetainedTree.walk`."""
+        """See `RetainedTree.walk`."""
         return self._tree.walk(pattern)
 
     def discard(self, address: str) -> Ticket | None:
-        """Delete the message of an address. Return the ticket of the deletion; None if there is no message, in memory
-        or on disk."""
+        """Delete the message of an address. Return the ticket of the deletion; None if neither memory nor disk has
+        one."""
         gone = self._tree.pop(address)
         if gone is None:
             return self._delete_again(address)
@@ -157,7 +158,7 @@ class RetainedMessages:
             heapq.heappush(self._due, (run.received_at + ttl, run.address))
 
     def _current(self) -> list[tuple[int, str]]:
-        """The heap without what was replaced."""
+        """Return the heap without entries of replaced messages."""
         runs = (message.run(address) for address, message in self._tree)
         due = [(run.received_at + ttl, run.address) for run in runs if (ttl := self._ttl_ns(run)) is not None]
         heapq.heapify(due)
@@ -169,10 +170,10 @@ def _is_on_disk(ticket: Ticket) -> bool:
 
 
 def _clears(run: Run, body: bytes) -> bool:
-    """It takes the message of its address away."""
+    """Return True when the message deletes the retained one of its address."""
     return not body or bool(run.flags & AMQP and is_empty(body))
 
 
 def _size_of(address: str, body_bytes: int) -> int:
-    """What a message counts by (`NameQuotas`): one whose address and body are small is one name."""
+    """Return the size of a message for `NameQuotas`: one with a small address and body counts as one name."""
     return len(address) + body_bytes

@@ -1,8 +1,8 @@
-"""Retained messages by topic name: a tree of levels in which a name takes no more of them than others make necessary.
+"""Retained messages by topic name: a tree of levels, in which a name takes only as many levels as other names require.
 
-A name that shares its beginning with no other is one entry, whatever its levels: of ``plant/7/temperature`` the tree
-has ``plant`` alone while there is no second name below ``plant``. With a dict for every level of every name a million
-of them took twice the memory.
+A name that shares its beginning with no other is a single entry: for ``plant/7/temperature`` the tree has only
+``plant`` while it is the only name below ``plant``. With a dict for every level of every name, a million of them
+took twice the memory.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from edge.broker.model.topics import filter_levels, is_wide
 _RECEIVED_AT: Final = struct.Struct("<q")
 
 NAMES_SHARED_MAX: Final = 256
-"""Names of one level up to which each is kept once for all levels: ``temperature`` stands below every device, and what
-there are more of at one level are the devices themselves, for which the table of shared names would only be larger."""
+"""Names of one level up to which each string is shared by all levels: ``temperature`` is below every device. Larger
+levels are mostly the devices themselves, for which sharing only costs memory."""
 
 
 SHARED_BYTES_MIN: Final = 1_024
-"""Bodies from here on are kept as they are: a copy of 200 KB for each of 4 000 subscribers would be 800 MB until it is
+"""Size from which bodies are shared: a copy of 200 KB for each of 4 000 subscribers would be 800 MB until it is
 written."""
 
 
 @hides("timed_body", "large_body", "properties")
 class RetainedMessage(msgspec.Struct, gc=False):
-    """A retained message; its topic name is where it stands. Fields as in `bridge.message.Run`."""
+    """Retained message; its position in the tree is its topic name. Fields as in `bridge.message.Run`."""
 
     device: str
     flags: int
     properties: bytes
     timed_body: bytes
-    """`Run.received_at` and the body: a number of its own would take 32 bytes. Of a large message the former alone."""
+    """`Run.received_at` and the body: a separate number would take 32 bytes. Without the body of a large message."""
     user: str
-    """Who made it."""
+    """User who made it."""
     rest: str = ""
-    """What of its topic name follows the level it stands at, with the slash before it."""
+    """Rest of its topic name below its level, with the slash before it."""
     large_body: bytes = b""
-    """The body of a large message: all that are sent it have one between them, and not a copy each."""
+    """Body of a large message, which all subscribers share."""
 
     @classmethod
     def of(cls, run: Run, user: str) -> Self:
-        """The last message of a run, made by `user`."""
+        """Return the last message of a run, made by `user`."""
         body, large = run.bodies[-1], b""
         if len(body) >= SHARED_BYTES_MIN:
             body, large = b"", body
@@ -61,31 +61,31 @@ class RetainedMessage(msgspec.Struct, gc=False):
         return len(self.timed_body) - _RECEIVED_AT.size + len(self.large_body)
 
     def run(self, address: str) -> Run:
-        """The message as it is delivered."""
+        """Return the message for delivery."""
         (received_at,) = _RECEIVED_AT.unpack_from(self.timed_body)
         body = self.large_body or self.timed_body[_RECEIVED_AT.size :]
         return Run(address, self.device, self.flags, self.properties, [body], received_at)
 
 
 class _Level:
-    """A level of topic names with more than one name at or below it, as far as it was ever needed."""
+    """Level of topic names with more than one name at or below it, now or formerly."""
 
     __slots__ = ("below", "message")
 
     def __init__(self) -> None:
         self.below: dict[str, _Level | RetainedMessage] = {}
         self.message: RetainedMessage | None = None
-        """Of the name that ends here."""
+        """Message of the name that ends here."""
 
     def put_below(self, names: str, message: RetainedMessage) -> None:
-        """`message` stands where no other does: at the first of `names`, each with a slash before it."""
+        """Put `message` at the first of `names`, each with a slash before it, where no other message is."""
         name, rest = _first(names)
         message.rest = sys.intern(rest)
         self.below[sys.intern(name) if len(self.below) < NAMES_SHARED_MAX else name] = message
 
 
 class RetainedTree:
-    """At most one message a topic name."""
+    """At most one message for each topic name."""
 
     def __init__(self) -> None:
         self._root = _Level()
@@ -94,7 +94,7 @@ class RetainedTree:
         return bool(self._root.below)
 
     def get(self, address: str) -> RetainedMessage | None:
-        """The message of a topic name."""
+        """Return the message of a topic name."""
         level, names = self._root, f"/{address}"
         while names:
             name, names = _first(names)
@@ -107,7 +107,7 @@ class RetainedTree:
         return level.message
 
     def put(self, address: str, message: RetainedMessage) -> RetainedMessage | None:
-        """`message` is the one of this topic name; returns the one it replaces."""
+        """Set the message of this topic name. Return the one it replaces."""
         level, names = self._root, f"/{address}"
         while True:
             name, rest = _first(names)
@@ -127,7 +127,7 @@ class RetainedTree:
             level, names = below, rest
 
     def pop(self, address: str) -> RetainedMessage | None:
-        """Take the message of a topic name away."""
+        """Remove the message of a topic name and return it."""
         level, names = self._root, f"/{address}"
         path: list[tuple[_Level, str]] = []
         while names:
@@ -148,7 +148,7 @@ class RetainedTree:
         return found
 
     def __iter__(self) -> Iterator[tuple[str, RetainedMessage]]:
-        """Every topic name and its message."""
+        """Yield every topic name with its message."""
         stack: list[tuple[str, _Level]] = [("", self._root)]
         while stack:
             prefix, level = stack.pop()
@@ -161,8 +161,8 @@ class RetainedTree:
                 stack.append((f"{prefix}{name}/", below))
 
     def walk(self, pattern: str) -> Iterator[Run | None]:
-        """The messages of every name the filter matches, one name a step, and None for a name looked at in vain: for
-        who has other work in between. What changes meanwhile may be met or not."""
+        """Yield the messages of every name that the filter matches, one name for each step, and None for other names:
+        the caller can do other work in between. Concurrent changes may be seen or not."""
         wanted = filter_levels(pattern)
         stack = [_Visit(self._root, "", wanted, 0, with_dollar=is_wide(pattern))]
         while stack:
@@ -173,7 +173,7 @@ class RetainedTree:
                 continue
             below, following = visit.level.below.get(name), visit.following
             if below is None:
-                yield None  # it went meanwhile
+                yield None  # it was removed
             elif isinstance(below, RetainedMessage):
                 met = _matches(below.rest, wanted, following)
                 yield below.run(f"{visit.prefix}{name}{below.rest}") if met else None
@@ -185,12 +185,12 @@ class RetainedTree:
 
 
 class _Visit:
-    """A level whose names are looked at one by one."""
+    """Level that is being visited, name by name."""
 
     __slots__ = ("following", "level", "names", "prefix")
 
     def __init__(self, level: _Level, prefix: str, wanted: Sequence[str], at: int, *, with_dollar: bool) -> None:
-        """`wanted[at]` is what the filter has for the names of this level; `prefix` is the topic name up to them."""
+        """`wanted[at]` is the filter's level for the names here; `prefix` is the topic name before them."""
         self.level = level
         self.prefix = prefix
         found: Sequence[str]
@@ -200,20 +200,20 @@ class _Visit:
             found = (wanted[at],) if wanted[at] in level.below else ()  # [MQTT-4.7.2-1]
         self.names: Final = iter(found)
         self.following: Final = at if wanted[at] == "#" else at + 1
-        """What the filter has for the level below."""
+        """Index of the filter's level for the names below."""
 
 
 _WILDCARDS: Final = ("+", "#")
 
 
 def _first(names: str) -> tuple[str, str]:
-    """The first of some names, each with a slash before it, and the others."""
+    """Split names, each with a slash before it, into the first and the others."""
     end = names.find("/", 1)
     return (names[1:], "") if end < 0 else (names[1:end], names[end:])
 
 
 def _moved_below(message: RetainedMessage) -> _Level:
-    """A level in place of the message that stood there: another name goes through it, or ends at it."""
+    """Return a level that replaces a message: another name goes through it, or ends at it."""
     level = _Level()
     if message.rest:
         level.put_below(message.rest, message)
@@ -223,7 +223,7 @@ def _moved_below(message: RetainedMessage) -> _Level:
 
 
 def _clear(path: Sequence[tuple[_Level, str]]) -> None:
-    """Take away what stands at the end of a path, and what is empty then."""
+    """Remove the entry at the end of a path, and levels that are empty then."""
     for level, name in reversed(path):
         del level.below[name]
         if level.below or level.message is not None:
@@ -231,7 +231,7 @@ def _clear(path: Sequence[tuple[_Level, str]]) -> None:
 
 
 def _matches(rest: str, wanted: Sequence[str], at: int) -> bool:
-    """The filter's levels from `at` on match `rest`, names with a slash before each."""
+    """Return True when the filter's levels from `at` on match `rest`, names with a slash before each."""
     while rest:
         if at == len(wanted):
             return False

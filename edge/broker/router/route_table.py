@@ -1,4 +1,4 @@
-"""Which route the runs of an address take: made of the rule and the subscriptions when the first run comes."""
+"""Routes by address: made from the rule and the subscriptions when the first run arrives."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from edge.broker.router.routes import (
 from edge.broker.router.subscriptions import SubscriptionRegistry
 
 RESERVED = "$SYS/"
-"""Names below it are the broker's own."""
+"""Prefix of the broker's own names."""
 
 
 class RoutesMade(RememberedNames[Route]):
-    """By address; whoever knows more of them hears when they are forgotten."""
+    """Routes made so far, by address. `forgotten` is called before they are cleared."""
 
     def __init__(self, forgotten: Callable[[], None]) -> None:
         super().__init__()
         self._forgotten = forgotten
         self._of_prefixes: dict[str, TopicRoute] = {}
-        """Of all addresses that begin so (`RouteTable.prefix`)."""
+        """Routes of all addresses with a prefix (`RouteTable.prefix`)."""
 
     def known_prefix(self, address: str) -> str:
-        """The prefix of an address whose route is known by it; empty where none is."""
+        """Return the prefix of an address that has a known route; empty without one."""
         routes, end = self._of_prefixes, 0
         while routes and (end := address.find("/", end) + 1):
             if address[:end] in routes:
@@ -47,25 +47,25 @@ class RoutesMade(RememberedNames[Route]):
         return ""
 
     def of_prefix(self, address: str) -> TopicRoute | None:
-        """The route of an address of which only the prefix is known."""
+        """Return the route of an address by its prefix, or None."""
         return self._of_prefixes.get(self.known_prefix(address))
 
     def note_prefix(self, prefix: str, route: TopicRoute) -> None:
-        """The route of all addresses that begin so; nothing happens where `prefix` is empty."""
+        """Note the route of all addresses with this prefix; an empty prefix is ignored."""
         if 0 < len(prefix) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
             if len(self._of_prefixes) >= NAMES_REMEMBERED_MAX:
                 self._of_prefixes.clear()
             self._of_prefixes[prefix] = route
 
     def clear(self) -> None:
-        """They are other ones from now on."""
+        """Forget all routes."""
         self._forgotten()
         super().clear()
         self._of_prefixes.clear()
 
 
 class RouteTable:
-    """Routes by address. Whoever changes rules or subscriptions clears `made`."""
+    """Routes by address. The caller clears `made` after changes of rules or subscriptions."""
 
     def __init__(
         self,
@@ -77,22 +77,22 @@ class RouteTable:
         states: ConnectionStates,
     ) -> None:
         self.made = made
-        """The routes made so far; what is missing is made by `make`."""
+        """Routes made so far; `make` adds missing ones."""
         self._addresses = addresses
         self._subscriptions = subscriptions
         self._logs = logs
         self._quotas = quotas
         self._states = states
         self._owners: dict[str, Origin] = {}
-        """Who alone may send, by what the addresses begin with."""
+        """Only origin that may send, by prefix of the addresses."""
 
     def reserve(self, prefix: str, owner: Origin) -> None:
-        """From now on this origin alone sends to addresses that begin with `prefix`, which ends with a slash."""
+        """Let only this origin send to addresses that begin with `prefix`, which ends with a slash."""
         self._owners[prefix] = owner
         self.made.clear()
 
     def make(self, address: str, user: str) -> Route:
-        """The route of an address, as things are now; `user` makes what it needs."""
+        """Make the route of an address by the present rules; `user` is charged for a new queue."""
         route: Route | None = self.made.of_prefix(address)
         if route is None:
             try:
@@ -105,8 +105,8 @@ class RouteTable:
         return route
 
     def prefix(self, address: str) -> str:
-        """What all addresses begin with, and end it with a slash, that have the route of this one, as things are now;
-        empty where it has a route of its own. No such address is temporary or reserved."""
+        """Return the prefix, with its slash, of all addresses with the same route as this one at present; empty if it
+        has its own route. Temporary and reserved addresses have none."""
         known = self.made.known_prefix(address)
         if known:
             return known
@@ -121,7 +121,7 @@ class RouteTable:
         return "/".join([*levels[:count], ""]) if count < len(levels) else ""
 
     def _owner(self, address: str) -> Origin | None:
-        """Who alone may send to an address; None: whoever has the right."""
+        """Return the only origin that may send to an address; None: any with the right."""
         return next((owner for prefix, owner in self._owners.items() if address.startswith(prefix)), None)
 
     def _route(self, address: str, user: str) -> Route:
@@ -152,7 +152,7 @@ class RouteTable:
         return route
 
     def account(self, address: str) -> QuotaAccount | None:
-        """What a stored address may keep; None where nothing is kept of it."""
+        """Return the quota account of a stored address; None for an address that is not stored."""
         return self._quotas.get(self._addresses.table.rule(address).pattern)
 
     def _topic_route(self, address: str, rule: AddressRule) -> TopicRoute:

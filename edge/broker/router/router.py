@@ -1,9 +1,9 @@
-"""The router: single owner of routes, subscriptions and retained messages; everything reaches it in runs.
+"""The router: single owner of routes, subscriptions and retained messages, which it accesses by runs.
 
-A run comes in through `publish`, meets the route of its address, and either is handed on or joins the store's open
-group. When the group is on disk, `committed` releases the acknowledgements (`Answers`) and has the logs' feeds hand the
-messages to those who wait. The router is composed of parts, each with a noun of its own; what is here is when they act.
-It never blocks, never looks at a socket and never asks for the time other than through `clock_ns`.
+A run enters through `publish`. The route of its address delivers it to live consumers, or adds it to the store's open
+group. When the group is on disk, `committed` releases the acknowledgements (`Answers`) and has the feeds of the logs
+deliver the messages. The router is composed of parts; this module decides when they act. It never blocks, never looks
+at a socket, and reads the time only through `clock_ns`.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ class PublishSource(Protocol):
     """Collects messages during a turn and publishes them together."""
 
     def publish(self) -> None:
-        """Publish what came in this turn."""
+        """Publish the messages collected in this turn."""
         ...
 
     def forget_routes(self) -> None:
-        """Drop every answer of `Router.find_targets` and `RouteTable.prefix`."""
+        """Forget all results of `Router.find_targets` and `RouteTable.prefix`."""
         ...
 
 
 class CommitParticipant(Protocol):
-    """Who writes small state in the commits of others, and has something to say when its tickets are decided."""
+    """Part that writes small state in commits, and acts when its tickets are decided."""
 
     def prepare(self) -> None:
-        """A group may be sealed now: last moment to put something into it."""
+        """Add to the open group: it is about to be sealed."""
         ...
 
     def committed(self, *, kept: bool) -> None:
-        """A commit is over: tickets may be decided. `kept`: it succeeded."""
+        """Handle the end of a commit: tickets may be decided. `kept`: it succeeded."""
         ...
 
 
@@ -105,28 +105,29 @@ class Router:
         limits: Limits | None = None,
         soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends;
-        `soon` has a function called in the next one (None: at once). `policies` are by pattern of the rule, those of
-        subscriptions by ``topic::name``; `monotonic_s` times redeliveries (None: by `clock_ns`); `merge_live` says
-        whose live copies are one; `limits` bound the names clients make (None: by default)."""
+        """`flush_soon` is called when something joined the open group: the shell calls `flush` at the end of this turn.
+        `soon` schedules a function for the next turn (None: at once). `policies` are by pattern of the rule, those of
+        subscriptions by ``topic::name``. `monotonic_s` times redeliveries (None: `clock_ns`). `merge_live` combines
+        live subscriptions that get a single copy. `limits` bound the names that clients make (None: defaults)."""
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
         self.now_ns, self.now_s = clock_ns, now_s
         self.clock = MessageClock(clock_ns, clock_good, now_s)
         self.figures, self._store, self._clock_good = MessageCounts(), store, clock_good
         self.flush_soon = flush_soon = flush_soon or self.flush
         self.address_listeners: EventListeners[[]] = EventListeners("changed addresses")
-        """Called when addresses may have other types than before: what was joined by an older one gets nothing new."""
+        """Called when addresses may have other types: subscriptions by the former type get nothing new."""
         self.loss_listeners: EventListeners[[]] = EventListeners("losses")
         """Called when entries of the loss ledger were committed."""
         self.commit_listeners: EventListeners[[Committed]] = EventListeners("commits")
-        """Called at the end of each commit, before its answers are released: a packet trace shows results first."""
+        """Called at the end of each commit, before its answers are released, so that a packet trace shows results
+        first."""
         self.tick_listeners: EventListeners[[]] = EventListeners("housekeeping")
         """Called at each tick, before the commit."""
         self._participants: list[CommitParticipant] = []
         self._sources: list[PublishSource] = []
         self.addresses = ConfiguredAddresses(table, policies or {})
         self.deadletters = DeadLetters(store.cursors, store.commits, self._publish, self.clock, now_s)
-        self.pool = WaitingPool(self._worthless, flush_soon)
+        self.pool = WaitingPool(self._has_expired, flush_soon)
         self.feeds = LogFeeds(store.logs)
         self.names = NameQuotas(limits := limits or Limits())
         self.retained = RetainedMessages(
@@ -150,7 +151,7 @@ class Router:
             unused_s=limits.queue_unused_s,
             forgotten=self._forget_queue,
         )
-        self.feeds.call_when_unattended(self.queues.unattended)
+        self.feeds.call_for_unfollowed(self.queues.unattended)
         self.durable_subscriptions = DurableSubscriptions(
             store, self.feeds, self.addresses, logs, self.names, routes.clear, limits.subscription_unused_s
         )
@@ -200,11 +201,11 @@ class Router:
         route.publish(self._sink, origin, run, tokens)
 
     def stamp(self) -> tuple[int, int]:
-        """When a run that comes now is received, and what its flags say of the clock."""
+        """Return the time of reception of a run that arrives now, and its flags for the clock."""
         return self.now_ns(), CLOCK_GOOD if self._clock_good() else 0
 
     def _publish_collected(self, batch: CollectedBatch) -> None:
-        """Store and offer what came as one, where nothing has to be looked at in each run."""
+        """Store and offer a batch as a whole, if no run needs a look of its own."""
         sink = self._sink
         if not sink.takes_all(batch):
             self._publish_each(batch.members())
@@ -217,13 +218,13 @@ class Router:
         sink.answer_all(batch, ticket)
 
     def find_targets(self, address: str, qos: int) -> RouteTargets | None:
-        """Return where messages to an address go, until `PublishSource.forget_routes` is called; None where `publish`
-        has more to look at."""
+        """Return the targets of messages to an address, valid until `PublishSource.forget_routes` is called; None if
+        each run has to go through `publish`."""
         route = self._made.get(address) or self._made.of_prefix(address)
         return route.targets(qos) if route is not None else None
 
     def destination(self, address: str, qos: int) -> Destination:
-        """Return where messages of this QoS to an address go, for a packet trace to say."""
+        """Return the destination of messages of this QoS to an address, for a packet trace."""
         route = self._made.get(address)
         if route is None:
             return Destination(self.addresses.type_of(address).value)
@@ -236,7 +237,7 @@ class Router:
         )
 
     def _publish_to_consumers(self, batch: AnycastBatch) -> None:
-        """Hand on as many of these as consumers take now, and route each of the others by itself."""
+        """Deliver as many messages as consumers take now, and route each of the others by itself."""
         route, taken = self._made.get(batch.address), 0
         if isinstance(route, AnycastRoute):
             taken = route.group.offer_batch(batch)
@@ -245,29 +246,29 @@ class Router:
             self._publish_each(batch.members(taken))
 
     def _publish_each(self, members: Iterable[tuple[Origin, Run, Sequence[int]]]) -> None:
-        """Route each of these; what one of them raises ends its origin alone."""
+        """Route each run; an exception ends only its origin."""
         for origin, run, tokens in members:
             origin_called(origin, self._publish, origin, run, tokens)
 
     def publish_live(self, run: Run) -> None:
-        """Hand a run of the broker's own to live subscribers; it is neither stored nor counted, and nobody is held back
-        for those that are slow."""
+        """Deliver a run of the broker's own to live subscribers. It is neither stored nor counted, and no publisher is
+        held back for slow ones."""
         offer = offer_of(run, None)
         for sink in self.subscriptions.live.sinks(run.address):
             sink.offer(offer)
 
     def flush(self) -> None:
-        """Publish what sources collected, then start a commit."""
+        """Publish collected messages, then start a commit."""
         self.publish_collected()
         self.start_commit()
 
     def publish_collected(self) -> None:
-        """Have every source publish what it collected in this turn."""
+        """Have every source publish the messages it collected in this turn."""
         for source in self._sources:
             source.publish()
 
     def start_commit(self) -> None:
-        """Start a commit of the open group, unless one is running. Release only answers that are decided."""
+        """Start a commit of the open group, unless one is running. Answers are released only if decided."""
         self.answers.release()
         if self.feeds.taken:
             self.feeds.committed(())
@@ -280,7 +281,7 @@ class Router:
         self._store.commits.flush()
 
     def committed(self, commit: Committed) -> None:
-        """The store finished a commit: release the acknowledgements, then deliver what it made durable."""
+        """Handle the end of a commit: release the answers, then deliver the committed messages."""
         self.credit.failing = commit.error is not None
         if commit.error is not None:
             self.quotas.commit_failed()
@@ -292,7 +293,7 @@ class Router:
         for participant in self._participants:
             guarded("a commit's participant", participant.committed, kept=commit.error is None)
         if commit.gave_up:
-            self.loss_listeners.tell()  # before anybody is given what comes after the gap
+            self.loss_listeners.tell()  # before messages after the gap are delivered
         self.feeds.committed(commit.appended)
         self.flush()
 
@@ -301,7 +302,7 @@ class Router:
         self._sources.append(source)
 
     def participate(self, participant: CommitParticipant) -> None:
-        """Have it write in each commit from now on."""
+        """Let it write in each commit from now on."""
         self._participants.append(participant)
 
     def tick(self) -> None:
@@ -309,7 +310,7 @@ class Router:
         self.housekeeping.run()
 
     def _parts(self) -> Sequence[Part]:
-        """What is done at each tick, in order."""
+        """Return the work of each tick, in order."""
         return (
             ("waiting messages of subscribers", self.pool.pressure.tick),
             ("quotas", self.quotas.tick),
@@ -318,11 +319,11 @@ class Router:
             ("wills", self._tick_wills),
             ("retained messages", self._purge),
             ("feeds of subscriptions", self.feeds.tick),
-            ("queues nobody uses", self._tick_queues),
-            ("durable subscriptions nobody holds", self._tick_durable),
-            ("sweeping of what has expired", self._sweep),
+            ("unused queues", self._tick_queues),
+            ("unused durable subscriptions", self._tick_durable),
+            ("expired messages", self._sweep),
             ("credit of senders", self.credit.tick),
-            ("those who look again at each tick", self.tick_listeners.tell),
+            ("listeners of the tick", self.tick_listeners.tell),
             ("commits", self.flush),
         )
 
@@ -340,14 +341,14 @@ class Router:
 
     def _sweep(self) -> None:
         if self.credit.failing:
-            self._store.state.put(*PROBE)  # with nobody sending, who else would find out that it works again?
+            self._store.state.put(*PROBE)  # without publishers no other write would show that commits work again
         else:
             self._sweeper.tick()
 
     # --- addresses --------------------------------------------------------------------------------------------
 
     def reconfigure(self, table: AddressTable, policies: Mapping[str, AddressPolicy] | None = None) -> None:
-        """Follow new rules from the next run on. What is stored stays where it is, and is delivered from there."""
+        """Apply new rules from the next run on. Stored messages stay in their logs, and are delivered from there."""
         self.addresses.configure(table, policies or {})
         self._configure_policies()
         self.subscriptions.follow_configuration()
@@ -363,24 +364,27 @@ class Router:
         return subscriptions.durable.lowest_qos(address) is None and not subscriptions.live.match(address)
 
     def forget_origin(self, origin: Origin) -> None:
-        """The origin is gone: it asks for no credit any more. What it sent is answered all the same, as the packet
-        identifiers of a QoS 2 message outlive the connection they came over."""
+        """Forget an origin that is gone, and needs no credit any more. Its messages are still answered, as the packet
+        identifiers of QoS 2 messages outlive their connection."""
         self._watchers.forget(origin)
         self.pool.pressure.forget(origin)
 
     # --- subscriptions ----------------------------------------------------------------------------------------
 
-    def when_settled(self, consumer: Consumer, subscription: Joinable, tell: Callable[[Refusal | None], None]) -> None:
-        """Call `tell` with None once what was accepted of `subscription` is on disk, or with why the commit failed."""
+    def when_settled(
+        self, consumer: Consumer, subscription: Joinable, notify: Callable[[Refusal | None], None]
+    ) -> None:
+        """Call `notify` with None once all acceptances of `subscription` are on disk, or with the refusal if the commit
+        failed."""
         ticket = subscription.confirm() if isinstance(subscription, LogSubscription) else None
         if ticket is None:
-            tell(None)
+            notify(None)
         else:
-            self.waits.add(ticket, consumer, tell)
+            self.waits.add(ticket, consumer, notify)
             self.flush_soon()
 
     def forget_routes(self) -> None:
-        """Subscriptions have changed in how they belong together."""
+        """Forget routes, because subscriptions are grouped in another way."""
         self._made.clear()
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -390,14 +394,14 @@ class Router:
         self.figures.stored += sum(len(stored.run.bodies) for log, stored in commit.appended if not in_memory(log))
 
     def _count_kept(self, logs: Logs) -> None:
-        """Whatever a former process left, and lost, counts before anybody sends."""
+        """Count messages and losses of former processes, before any message is published."""
         self.subscriptions.competing.report_former_queues()
         self._store.ledger.account_for_crash()
         for log, pattern in logs.patterns(self.addresses.table):
             self.quotas.open(pattern, self.addresses.policy_of_rule(pattern), log)
 
     def _forget_queue(self, address: str, log: int) -> None:
-        """The queue is about to be no more."""
+        """Forget what refers to a queue that is about to be deleted."""
         self._made.pop(address, None)
         self._forget_targets()
         self.quotas.forget(log)
@@ -414,6 +418,6 @@ class Router:
         self.quotas.configure(self.addresses.rule_policies)
         self.pool.expect_expiry(expiring=self.addresses.expires)
 
-    def _worthless(self, run: Run) -> bool:
-        """It is stored nowhere, and has waited too long."""
-        return self.deadletters.worthless(run, self.addresses.policy(run.address))
+    def _has_expired(self, run: Run) -> bool:
+        """Return True when a run that is not stored has outlived its time to live."""
+        return self.deadletters.has_outlived_ttl(run, self.addresses.policy(run.address))

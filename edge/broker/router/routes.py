@@ -1,4 +1,4 @@
-"""Routes: what happens to a run of one address, one class an address type. Made and remembered by `RouteTable`."""
+"""Routes: the handling of runs of one address, one class for each address type. `RouteTable` makes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edge.broker.router.publish_sink import PublishSink
 
 
 class Route(Protocol):
-    """Where the runs of one address go."""
+    """Route of the runs of one address."""
 
     __slots__ = ()
 
@@ -27,17 +27,17 @@ class Route(Protocol):
         ...
 
     def targets(self, qos: int) -> RouteTargets | None:
-        """Where all runs of this QoS go, whoever sends them and what else they say (but to be retained); None where
-        more has to be looked at."""
+        """Return the targets of all runs of this QoS that are not retained, from any sender and with any properties;
+        None if each run needs a look."""
         return None
 
     def destination(self, qos: int) -> Destination:
-        """Return where messages of this QoS go, in words for a packet trace."""
+        """Return the destination of messages of this QoS, for a packet trace."""
         ...
 
 
 def admitted(account: QuotaAccount, log: int, run: Run) -> bool:
-    """True when the account has room for a run, or has made it."""
+    """Return True when the account has room for a run, or has made it."""
     return account.admits(log, sum(map(len, run.bodies)), len(run.bodies))
 
 
@@ -72,7 +72,7 @@ class QueueRoute(Route):
 
 
 class TopicRoute(Route):
-    """Every subscriber gets a copy; the body is stored once, and only when a durable subscription wants it."""
+    """Every subscriber gets a copy. The body is stored once, and only if a durable subscription wants it."""
 
     __slots__ = ("_keeps_qos0", "account", "live", "log")
 
@@ -84,8 +84,8 @@ class TopicRoute(Route):
         *,
         keeps_qos0: bool = False,
     ) -> None:
-        """`log` and `account` are None when there is nobody to keep anything for; `keeps_qos0`: some durable
-        subscription wants QoS 0 messages too (a forwarder does)."""
+        """`log` and `account` are None without a durable subscription. `keeps_qos0`: one of them wants QoS 0 messages
+        too (a forwarder does)."""
         self.live = live
         self.log = log
         self.account = account
@@ -100,7 +100,7 @@ class TopicRoute(Route):
             log = None
         if log is not None and account is not None and account.limited and not admitted(account, log, run):
             if tokens:
-                sink.answers.refuse(origin, tokens, Refusal.FULL)  # it comes again: nobody is to have it twice
+                sink.answers.refuse(origin, tokens, Refusal.FULL)  # it is sent again: no subscriber must get it twice
                 return
             log = None
         retains = bool(run.flags & RETAIN)
@@ -131,7 +131,7 @@ class TopicRoute(Route):
 
 
 class AnycastRoute(Route):
-    """Handed to one consumer; its answer goes back to the origin."""
+    """Each message goes to one consumer, and its answer back to the origin."""
 
     __slots__ = ("group",)
 
@@ -141,7 +141,7 @@ class AnycastRoute(Route):
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         hold = bool(tokens) and not self.group.group and origin.waits_for_consumer()
         if hold and not sink.answers.ordered.may_hold(origin, len(tokens)):
-            origin.refused(tokens, Refusal.NO_CONSUMER)  # the end of its connection, so no order is left to keep
+            origin.refused(tokens, Refusal.NO_CONSUMER)  # its connection ends: the order does not matter
             return
         if tokens and origin.in_order:
             origin, tokens = sink.answers.by_consumer(origin, tokens, self.group.withdraw)
@@ -154,7 +154,7 @@ class AnycastRoute(Route):
 
 
 class MulticastRoute(Route):
-    """Handed to every consumer that is connected; nothing is stored, nobody there is an answer too."""
+    """Each message goes to all connected consumers; nothing is stored. Without consumers it is refused."""
 
     __slots__ = ("live",)
 
@@ -173,7 +173,7 @@ class MulticastRoute(Route):
 
 
 class TemporaryRoute(Route):
-    """A dynamic node's address: for its owner alone; nothing is stored or retained."""
+    """Address of a dynamic node: for its owner only; nothing is stored or retained."""
 
     __slots__ = ("_owner",)
 
@@ -192,7 +192,7 @@ class TemporaryRoute(Route):
 
 
 class OwnRoute(Route):
-    """One origin alone may send; everybody else is refused, whatever rights they have."""
+    """Only one origin may send; all others are refused, whatever their rights."""
 
     __slots__ = ("_owner", "_route")
 
@@ -211,7 +211,7 @@ class OwnRoute(Route):
 
 
 class RefusingRoute(Route):
-    """Names nobody publishes to: the broker's own, and those of subscriptions, which get what comes to their topic."""
+    """Names that no client may publish to: the broker's own, and those of subscriptions."""
 
     __slots__ = ("_why",)
 

@@ -1,6 +1,6 @@
-"""How long a store has been served, over all starts: the clock of what waits for somebody to come.
+"""Time for which a store has been served, over all starts: the clock for unused subscriptions.
 
-UTC is set at any time, to 1970 and to 2200, and while the gateway is off nobody could have come. So neither is counted.
+UTC may be set at any time, to 1970 or to 2200, and while the gateway is off no client can come. So neither is counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ KEPT: Final = ("clock", "running")
 
 
 class RunningTime:
-    """Whole seconds. A crash takes those since they were last written, `RUNNING_TIME_KEPT_S` at most."""
+    """Running time in whole seconds. A crash loses those since the last write, `RUNNING_TIME_KEPT_S` at most."""
 
     def __init__(self, state: SmallState) -> None:
         kind, key = KEPT
@@ -23,10 +23,11 @@ class RunningTime:
         self.now = self._kept = 0 if kept is None else int.from_bytes(kept, "big")
         self._state = state
         self._began_s: float | None = None
-        """What the monotonic clock would have shown at 0."""
+        """Monotonic time at running time 0."""
 
     def tick(self, now_s: float, *, counts: bool) -> None:
-        """`now_s`: monotonic; `counts`: something waits, so that it is worth a write now and then."""
+        """Advance the time to `now_s` (monotonic). With `counts` a subscription depends on it, and it is written now
+        and then."""
         if self._began_s is None:
             self._began_s = now_s - self.now
         self.now = max(self.now, int(now_s - self._began_s))
@@ -34,7 +35,8 @@ class RunningTime:
             self.keep()
 
     def keep(self) -> None:
-        """Write it with the open group: whoever writes a time does, so that no time lies ahead after a crash."""
+        """Write the time with the open group. Called when another time is written, so that none is ahead of it after a
+        crash."""
         if self._kept != self.now:
             self._kept = self.now
             self._state.put(*KEPT, self.now.to_bytes(8, "big"))

@@ -1,4 +1,4 @@
-"""How many messages a sender may have under way, and when that changes."""
+"""Number of messages that a sender may have under way, and its changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edge.broker.router.subscriptions import SubscriptionRegistry
 
 
 class SenderCredit:
-    """Credit by address: of a direct one what its consumers can take, of a stored one none while it takes nothing."""
+    """Credit by address: what the consumers of a direct address can take; none for a stored address without room."""
 
     def __init__(
         self,
@@ -23,22 +23,22 @@ class SenderCredit:
         watchers: CreditWatchers,
         account: Callable[[str], QuotaAccount | None],
     ) -> None:
-        """`account` is what a stored address may keep; None where nothing is kept of it."""
+        """`account` returns the quota account of a stored address; None for an address that is not stored."""
         self.failing = False
-        """The last commit failed: senders to stored addresses get no credit until one succeeds."""
+        """True when the last commit failed: senders to stored addresses get no credit until one succeeds."""
         self._addresses = addresses
         self._subscriptions = subscriptions
         self._watchers = watchers
         self._account = account
         self._without_room: set[str] = set()
-        """Addresses whose senders wait for room."""
+        """Addresses with senders that wait for room."""
 
     def of(self, origin: Origin, address: str) -> int:
-        """Messages a sender to `address` may have under way.
+        """Return the number of messages that a sender to `address` may have under way.
 
-        None of a direct address without consumers that take something, nor of a stored one that is full (or while the
-        store cannot commit: what comes all the same is refused by the commit that fails). Then `origin.credit_changed`
-        is called once, with the address, when there may be some.
+        It is 0 for a direct address when no consumer takes messages, and for a stored one that is full, or while the
+        store cannot commit (the failing commit refuses messages that are sent anyway). Then `origin.credit_changed` is
+        called once, with the address, when there may be credit.
         """
         kind = self._addresses.type_of(address)
         if kind is AddressType.ANYCAST or kind is AddressType.MULTICAST:
@@ -55,13 +55,13 @@ class SenderCredit:
         return SENDER_CREDIT
 
     def _of_consumers(self, address: str, kind: AddressType) -> int:
-        """What the consumers of a direct address can take."""
+        """Return how many messages the consumers of a direct address can take."""
         if kind is AddressType.MULTICAST:
             return SENDER_CREDIT if self._subscriptions.live.match(address) else 0
         return min(SENDER_CREDIT, self._subscriptions.competing.anycast_credit(address))
 
     def tick(self) -> None:
-        """Tell the senders of addresses that have room again."""
+        """Notify the senders of addresses that have room again."""
         for address in list(self._without_room):
             account = self._account(address)
             if account is None or not (self.failing or account.full):

@@ -1,4 +1,4 @@
-"""Subscribing and leaving: which kind of subscription a consumer gets, and how many consumers an address takes."""
+"""Subscribing and leaving: the kind of subscription for a consumer, and the number of consumers of an address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edge.broker.store.ticket import Ticket
 
 
 class SubscriptionRegistry:
-    """Every subscription there is."""
+    """All subscriptions of a router."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class SubscriptionRegistry:
         watchers: CreditWatchers,
         flush_soon: Callable[[], None],
     ) -> None:
-        """`flush_soon` is called when something joined the open group; `watchers` when there may be other credit."""
+        """`flush_soon` is called when something joined the open group, `watchers` when credit may have changed."""
         self.competing = competing
         self.durable = durable
         self.live = live
@@ -47,17 +47,19 @@ class SubscriptionRegistry:
         self._flush_soon = flush_soon
 
     def subscribe(self, consumer: Consumer, address: str, options: SubscribeOptions) -> Joinable:
-        """Let `consumer` receive what `address` (a name or a filter) delivers; it is pumped by the caller.
+        """Let `consumer` receive from `address` (a name or a filter). The caller pumps it.
 
-        Raises AddressError when the durable subscription is held by another consumer and is not shared.
+        Raises AddressError when another consumer holds the durable subscription and it is not shared.
         """
         kind = self._addresses.type_of(address)
         if is_temporary(address):
             if not options.owned:
-                raise AddressError(Refusal.NOT_AUTHORIZED, f"{address!r} is its owner's alone")
+                raise AddressError(Refusal.NOT_AUTHORIZED, f"{address!r} is a temporary address of another client")
             kind = AddressType.TOPIC
         if kind is AddressType.SUBSCRIPTION:
-            raise AddressError(Refusal.ADDRESS_INVALID, f"{address!r} is a subscription: AMQP's, as topic::name")
+            raise AddressError(
+                Refusal.ADDRESS_INVALID, f"{address!r} is a subscription: receive from topic::name over AMQP"
+            )
         self._check_consumers(address, options)
         subscription: Joinable
         if address in self.live.temporary_queues:
@@ -81,8 +83,8 @@ class SubscriptionRegistry:
     def unsubscribe(
         self, consumer: Consumer, subscription: Joinable, *, forget: bool, keep: bool = False
     ) -> Ticket | None:
-        """The consumer is done; `forget` deletes a durable subscription nobody else holds, by the commit of this
-        ticket. `keep`: what is outstanding to it is so until it has been settled."""
+        """Remove a consumer. `forget` deletes a durable subscription without other consumers, by the commit of the
+        returned ticket. `keep`: its deliveries stay outstanding until they are settled."""
         subscription.leave(consumer, keep=keep)
         match subscription:
             case PatternSubscription():
@@ -98,8 +100,8 @@ class SubscriptionRegistry:
         return None
 
     def leave_for_now(self, consumer: Consumer, subscription: Joinable, now_ns: int) -> None:
-        """Detach a consumer that may come back. Its outstanding messages stay so until then. It subscribes again
-        to everything but a durable subscription, so all its other subscriptions end here."""
+        """Detach a consumer that may come back; its outstanding messages wait for it. It subscribes again to everything
+        but durable subscriptions, so all its other subscriptions end here."""
         if isinstance(subscription, DurableSubscription):
             subscription.leave(consumer, keep=True)
             self.durable.left(subscription, now_ns)
@@ -107,33 +109,33 @@ class SubscriptionRegistry:
             self.unsubscribe(consumer, subscription, forget=False, keep=True)
 
     def declare(self, declaration: Declaration) -> DurableSubscription:
-        """As `DurableSubscriptions.declare`."""
+        """See `DurableSubscriptions.declare`."""
         made = self.durable.declare(declaration)
         self._flush_soon()
         return made
 
     def forget(self, name: str) -> Ticket | None:
-        """As `DurableSubscriptions.forget`."""
+        """See `DurableSubscriptions.forget`."""
         ticket = self.durable.forget(name)
         self._flush_soon()
         return ticket
 
     def end_temporary_queue(self, address: str) -> None:
-        """As `LiveSubscriptions.end_temporary_queue`."""
+        """See `LiveSubscriptions.end_temporary_queue`."""
         self.live.end_temporary_queue(address)
         self._watchers.changed(address)
 
     def of_logs(self) -> list[LogSubscription]:
-        """Every cursor that is served."""
+        """Return all open subscriptions of logs."""
         return [*self.competing.queues.opened.values(), *self.durable.parts()]
 
     def follow_configuration(self) -> None:
-        """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""
+        """Apply changed rules or policies: stored messages stay in their logs, and are delivered from there."""
         self.competing.follow_configuration()
         self.durable.follow_configuration()
 
     def _check_consumers(self, address: str, options: SubscribeOptions) -> None:
-        """No more consumers than the address, or the subscription ``topic::name``, is configured to have."""
+        """Check the configured number of consumers of the address, or of the subscription ``topic::name``."""
         name = options.durable_name
         own = self._addresses.policy_of_subscription(name)
         highest = (own or self._addresses.policy_of_filter(address)).consumers_max
@@ -148,4 +150,4 @@ class SubscriptionRegistry:
             live = [found for found in self.live.match(address) if found.pattern == address]
             present = consumers_of(durable) + sum(len(found.group.consumers) for found in live)
         if present >= highest:
-            raise AddressError(Refusal.FULL, f"{address!r} has {present} consumers, as many as it may have")
+            raise AddressError(Refusal.FULL, f"{address!r} has {present} consumers, its limit")

@@ -1,4 +1,4 @@
-"""Messages to topics that have no subscriber: a counter, and the addresses that people should know of."""
+"""Messages to topics without a subscriber: a counter, and the latest addresses for operators."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from edge.broker.model.interfaces import MessageCounts
 
 
 class UnroutedAddress(NamedTuple):
-    """Topic that had no subscriber for its latest messages."""
+    """Topic without a subscriber for its latest messages."""
 
     address: str
     messages: int
-    """Since the address was noted."""
+    """Count since the address was noted."""
     last_s: float
     """Time of the last of them, monotonic seconds."""
 
 
 class UnroutedMessages:
-    """Counts what no subscriber gets, and notes the latest `UNROUTED_ADDRESSES_MAX` addresses of it."""
+    """Counts messages without a subscriber, and notes their latest `UNROUTED_ADDRESSES_MAX` addresses."""
 
     def __init__(self, figures: MessageCounts, now_s: Callable[[], float]) -> None:
         """`now_s` is monotonic seconds."""

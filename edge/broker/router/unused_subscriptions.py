@@ -1,12 +1,12 @@
-"""Durable subscriptions nobody uses: since when, and how they end.
+"""Durable subscriptions without a client: since when, and how they end.
 
-A client ends its durable subscription of AMQP by closing the link. One that never comes back leaves it, and all that is
-kept for it. So it is known, on disk, since when nobody holds a subscription; when that is as long as its client said
-(the timeout of the terminus, AMQP 1.0 section 3.5.3), or `Limits.subscription_unused_s`, it ends: what lies in it is
-given up as all is (`delivery.dead_letters`), a piece at a time, and when that is on disk the subscription goes.
+A client ends its durable subscription of AMQP by closing the link. A client that never returns leaves the subscription,
+and all messages kept for it. So the time since which no client holds it is stored. After the timeout of its client (of
+the terminus, AMQP 1.0 section 3.5.3), or `Limits.subscription_unused_s`, the subscription ends: its messages are
+dropped as usual (`delivery.dead_letters`), a piece at a time, and when that is on disk the subscription is deleted.
 
-Who attaches to it before has it as it is: it goes on with what is left, and the ledger has the rest. A crash changes
-nothing: it is unused for as long after the next start, and ends then.
+A client that attaches earlier continues with the remaining messages; the dropped ones are in the ledger. After a crash
+the time continues with the next start.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 class UnusedSubscriptions:
-    """Looks at those nobody holds, one by one. Those of MQTT end with their sessions, a forwarder's with its
-    configuration, and one the configuration names (``topic::name``) never."""
+    """Checks subscriptions without a client, one by one. Those of MQTT end with their sessions, a forwarder's with its
+    configuration, and configured ones (``topic::name``) never."""
 
     def __init__(
         self,
@@ -38,23 +38,23 @@ class UnusedSubscriptions:
         write: Callable[[DurableSubscription], Ticket],
         end: Callable[[DurableSubscription], object],
     ) -> None:
-        """`write` has a declaration written with the open group; `end` deletes it."""
+        """`write` writes a declaration with the open group; `end` deletes it."""
         self._running = running
         self._addresses = addresses
         self.unused_s = unused_s
         self._write = write
         self._end = end
         self.counts = False
-        """Somebody's time counts."""
+        """True when the time of some subscription counts."""
 
     def kept_s(self, declaration: Declaration) -> int | None:
-        """How long it is kept while nobody holds it; None: it does not end by itself."""
+        """Return the seconds for which it is kept without a client; None: it does not end by itself."""
         if not declaration.lapses or self._addresses.policy_of_subscription(declaration.name) is not None:
             return None
         return min(declaration.timeout_s or self.unused_s, self.unused_s)
 
     def look_at(self, declaration: Declaration, left_at: int | None) -> int | None:
-        """When something is to be done about one left at this time: it is written when that was, or it ends."""
+        """Return when to check a subscription that was left at this time: then the time is written, or it ends."""
         kept_s = self.kept_s(declaration)
         if kept_s is None:
             return None
@@ -63,8 +63,8 @@ class UnusedSubscriptions:
         return left_at + (kept_s if declaration.left_at is not None else min(kept_s, SUBSCRIPTION_LEFT_KEPT_S))
 
     def restored(self, declaration: Declaration) -> int | None:
-        """Since when one counts that was found at the start. One that was held until then counts from the start, as do
-        those of a store that knows of no such time."""
+        """Return the time since which a restored subscription counts as unused. It is the start for those that were
+        held until then, and for those of a store without such times."""
         kept_s, now = self.kept_s(declaration), self._running.now
         if kept_s is None:
             return None
@@ -73,7 +73,7 @@ class UnusedSubscriptions:
         return max(left_at, now + min(0, SUBSCRIPTION_ENDED_AFTER_START_S - kept_s))
 
     def look(self, subscription: DurableSubscription) -> None:
-        """Nobody holds it: do what is to be done by now."""
+        """Check a subscription without a client, and do what is due."""
         kept_s, now = self.kept_s(subscription.declaration), self._running.now
         if kept_s is None:
             self.held(subscription)
@@ -89,7 +89,7 @@ class UnusedSubscriptions:
             self._keep(subscription, left_at)
 
     def held(self, subscription: DurableSubscription) -> None:
-        """Somebody holds it, or it does not end by itself: what is left in it stays."""
+        """Keep the messages of a subscription that a client holds, or that does not end by itself."""
         subscription.hold()
         if subscription.declaration.left_at is not None:
             self._keep(subscription, None)
@@ -105,7 +105,7 @@ class UnusedSubscriptions:
         ending = subscription.ending
         if ending is None:
             subscription.give_up(self._write(subscription))
-        elif ending.is_over(subscription):
+        elif ending.is_done(subscription):
             name = subscription.declaration.name
-            logger.warning("durable subscription %r ends: nobody has used it for %d s", name, unused_s)
+            logger.warning("durable subscription %r ended: unused for %d s", name, unused_s)
             self._end(subscription)

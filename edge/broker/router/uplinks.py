@@ -1,6 +1,6 @@
 """Uplinks: the connectors of a space, each dialling its peer, and the forwarders bound to them.
 
-What connectors are made of (1 MiB of code, and AMQP's 2) is imported where there is one.
+The modules of connectors (1 MiB of code, and 2 of AMQP) are imported only if there is one.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ AnyConnector: TypeAlias = "ConnectorUplink | PeerConnector"
 
 TO_HUB: Final = "edge.broker.router.connector_uplink"
 TO_PEER: Final = "edge.broker.router.connector_types"
-"""The modules that import all that connectors to a hub, and to other peers, are made of."""
+"""Modules that import all others for connectors to a hub, and to other peers."""
 
 
 def is_to_hub(uplink: AnyConnector) -> TypeGuard[ConnectorUplink]:
-    """Whether it is of the type ``waypost``."""
+    """Return True for a connector of type ``waypost``."""
     return uplink.connector.type is ConnectorType.WAYPOST
 
 
 class Uplinks:
-    """The connectors of a configuration, and of the next one."""
+    """Connectors of the present configuration."""
 
     def __init__(
         self,
@@ -57,21 +57,21 @@ class Uplinks:
         made: Callable[[ConnectorUplink], None] = lambda _uplink: None,
         clock: WallClock | None = None,
     ) -> None:
-        """`store` is the one whose messages are forwarded; `signer` signs what is stated of them. `commands`: where
-        devices hear them; `knows` a device that may. `made` gets each connector to a hub before it dials; `clock` is
-        the one messages are stamped by."""
+        """`store` has the messages to forward; `signer` signs statements about them. `commands` are the addresses of
+        commands; `knows` returns True for a known device. `made` is called with each connector to a hub before it
+        dials. `clock` stamps messages."""
         self._clock = clock
         self._signer = signer
         self._commands = commands
         self._knows = knows
         self._made = made
         self.receipts = CommandReceipts(router, store.state, store.cursors, commands)
-        """What became of commands."""
+        """Receipts of commands."""
         self._router = router
         self._store = store
         self._by_name: dict[str, AnyConnector] = {}
         self._leaving: dict[str, Dialer] = {}
-        """Of the connectors that were configured before, the newest by name: the next of that name dials after it."""
+        """Dialers of former connectors, the newest by name: a new connector of that name dials after it has closed."""
         self._dialling = False
         self._names = NamesByForwarder(store.state)
         router.participate(self._names)
@@ -82,17 +82,17 @@ class Uplinks:
         return iter(list(self._by_name.values()))
 
     async def load(self, configuration: BrokerConfiguration) -> None:
-        """Import what the connectors of this configuration are made of, beside the loop; `configure` does it in the
-        loop otherwise. Raises ImportError, or what a module raises."""
+        """Import the modules for the connectors of this configuration on a thread; otherwise `configure` does it in the
+        loop. Raises ImportError, or what a module raises."""
         to_hub = [connector.type is ConnectorType.WAYPOST for connector in configuration.connectors]
         for name in (*((TO_HUB,) if any(to_hub) else ()), *((TO_PEER,) if not all(to_hub) else ())):
             if name not in sys.modules:
                 await asyncio.to_thread(importlib.import_module, name)
 
     def configure(self, configuration: BrokerConfiguration) -> list[AnyConnector]:
-        """Make what the configuration asks for and is not there; returns what it does not ask for any more, for the
-        caller to close: a connector of the same name dials when that is over. The subscription of a forwarder that is
-        gone stays: configuration never touches messages."""
+        """Make new connectors, and return those that are not configured any more. The caller closes them; a connector
+        of the same name dials when that is done. The subscription of a removed forwarder stays: configuration never
+        touches messages."""
         wanted = {connector.name: connector for connector in configuration.connectors}
         self._leaving = {name: dialer for name, dialer in self._leaving.items() if not dialer.closed}
         gone = [uplink for uplink in self if wanted.get(uplink.connector.name) != uplink.connector]
@@ -114,13 +114,13 @@ class Uplinks:
         return gone
 
     def start(self) -> None:
-        """Begin to dial; needs a running loop."""
+        """Start to dial; needs a running loop."""
         self._dialling = True
         for uplink in self:
             uplink.dialer.start()
 
     async def stop(self) -> None:
-        """Say good-bye to every peer."""
+        """Close the connections to all peers."""
         dialers = (*(uplink.dialer for uplink in self), *self._leaving.values())
         await asyncio.gather(*(dialer.close() for dialer in dialers))
         for uplink in self:
@@ -129,13 +129,13 @@ class Uplinks:
 
     @property
     def left(self) -> dict[str, int]:
-        """Messages that wait for forwarders that are configured no more, at most, by ``CONNECTOR/NAME``."""
+        """Upper bound of messages for forwarders that are not configured any more, by ``CONNECTOR/NAME``."""
         found = self._router.durable_subscriptions.left_by_forwarders()
         return {each.name.removeprefix(FORWARDER_PREFIX): each.backlog + each.outstanding for each in found}
 
     @property
     def backlog(self) -> int:
-        """Messages kept for peers that have not accepted them."""
+        """Messages for peers that have not accepted them."""
         return sum(uplink.backlog for uplink in self)
 
     def _make(self, connector: Connector, configuration: BrokerConfiguration) -> AnyConnector:
@@ -183,11 +183,12 @@ class Uplinks:
         return made
 
     def _fork(self, shared: str) -> bool:
-        """The hub has seen a later life of this store: go on under a new epoch; False when the store cannot."""
+        """Start a new epoch, because the hub has seen a later state of this store. Return False when the store
+        cannot."""
         try:
             self._store.lineage.fork(shared)
         except StoreError as error:
-            log.error("%s; nothing is sent to the hub until it can", error)  # noqa: TRY400
+            log.error("%s; nothing is sent to the hub until the store can start a new epoch", error)  # noqa: TRY400
             return False
         for uplink in self:
             uplink.restate()
@@ -195,5 +196,5 @@ class Uplinks:
 
 
 def _commands_of(connector: str) -> str:
-    """Whose names those of its commands are; forwarders have a ``/`` in theirs."""
+    """Return the key for the names of a connector's commands; keys of forwarders have a ``/`` and their name."""
     return f"{connector}/commands"

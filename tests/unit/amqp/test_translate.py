@@ -25,7 +25,7 @@ from bridge.amqp_values import (
 )
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from bridge.sections import bare_message, section_at, sections
-from edge.broker.delivery.dead_letters import LossReason, dead_runs
+from edge.broker.delivery.dead_letters import LossReason, dead_letter_runs
 from edge.broker.limits import HEADER_USUAL_BYTES_MAX, HEADERS_USUAL_MAX
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.translation import (
@@ -365,7 +365,9 @@ class TestTable:
 
     def test_a_dead_letter_says_why(self) -> None:
         body = section(s.PROPERTIES, [None, None, None, "speed"]) + DATA
-        (dead,) = dead_runs(Stored(0, 7, Run("queue/a", "d", AMQP | 1, b"", [body])), "queue/dead", LossReason.REJECTED)
+        (dead,) = dead_letter_runs(
+            Stored(0, 7, Run("queue/a", "d", AMQP | 1, b"", [body])), "queue/dead", LossReason.REJECTED
+        )
         found = dict(user_properties(dead))
         assert found.pop("subject") == "speed"
         assert found == {

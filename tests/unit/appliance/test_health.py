@@ -219,10 +219,10 @@ def test_what_is_wrong_is_said(gateway: Gateway, change: Any, words: str) -> Non
 
 
 def test_a_forwarder_that_takes_nothing_from_its_address(gateway: Gateway) -> None:
-    gateway.uplink.faults["default.jobs/up"] = "'jobs' has 1 consumers, as many as it may have"
+    gateway.uplink.faults["default.jobs/up"] = "'jobs' has 1 consumers, its limit"
     problem = gateway.only()
     assert (problem.name, problem.severity) == ("forwarder default.jobs/up", Severity.ERROR)
-    assert "as many as it may have" in problem.what
+    assert "its limit" in problem.what
 
 
 def test_what_waits_for_a_forwarder_that_is_configured_no_more(gateway: Gateway) -> None:

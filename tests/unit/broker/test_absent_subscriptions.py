@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bridge.message import Run, Stored
-from edge.broker.limits import SUBSCRIPTION_REST_S, SUBSCRIPTIONS_PASSED_S
+from edge.broker.limits import SUBSCRIPTION_LINGER_S, SUBSCRIPTIONS_PASSED_S
 from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -50,7 +50,7 @@ def away(site: Site, consumer: Consumer) -> None:
     assert consumer.joined is not None
     site.router.subscriptions.unsubscribe(consumer, consumer.joined, forget=False)
     for _ in range(4):
-        site.settle_down(wait_s=SUBSCRIPTION_REST_S)
+        site.settle_down(wait_s=SUBSCRIPTION_LINGER_S)
 
 
 def opened(site: Site) -> set[str]:
@@ -195,7 +195,7 @@ class TestAtRest:
         site.router.reconfigure(AddressTable(rules))
         site.send("topic/a/1", b"2")
         for _ in range(4):
-            site.settle_down(wait_s=SUBSCRIPTION_REST_S)
+            site.settle_down(wait_s=SUBSCRIPTION_LINGER_S)
         assert opened(site) == set()
         site.send("topic/a/1", b"3")
         back = site.consumer("topic/a/#", options=options("mqtt/c/topic/a/#"))
@@ -203,7 +203,7 @@ class TestAtRest:
 
     def test_of_many_none_is_kept_open_that_nobody_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(durable_subscriptions, "SUBSCRIPTIONS_OPEN_MAX", 5)
-        monkeypatch.setattr(durable_subscriptions, "SUBSCRIPTIONS_LAID_DOWN_MAX", 3)
+        monkeypatch.setattr(durable_subscriptions, "SUBSCRIPTIONS_CLOSED_MAX", 3)
         site = Site()
         consumers = [site.consumer(f"topic/{i}", options=options(f"mqtt/c/topic/{i}")) for i in range(10)]
         for consumer in consumers:
@@ -215,7 +215,7 @@ class TestAtRest:
             left.append(len(opened(site)))
         assert left == [7, 4, 4, 4], "so many may be for a while"
         for _ in range(3):
-            site.settle_down(wait_s=SUBSCRIPTION_REST_S)
+            site.settle_down(wait_s=SUBSCRIPTION_LINGER_S)
         assert opened(site) == set()
 
     def test_a_missed_wake_delays_and_loses_nothing(self) -> None:
@@ -299,7 +299,7 @@ def test_after_a_restart(tmp_path: Path, many: bool) -> None:
         for _ in range(4):
             router.tick()
             settle(router)
-            rig.now += SUBSCRIPTION_REST_S
+            rig.now += SUBSCRIPTION_LINGER_S
     consumer = Consumer("back")
     router.subscriptions.subscribe(consumer, "topic/0", options(names[0])).pump()
     while not consumer.got:
@@ -363,7 +363,7 @@ class ComingAndGoing(RuleBasedStateMachine):
             if qos and kind is AddressType.TOPIC and matches(name.split("/", 2)[2], address):
                 owed.append(str(self.sent))
 
-    @rule(seconds=st.sampled_from([0.3, SUBSCRIPTION_REST_S, SUBSCRIPTIONS_PASSED_S]))
+    @rule(seconds=st.sampled_from([0.3, SUBSCRIPTION_LINGER_S, SUBSCRIPTIONS_PASSED_S]))
     def time_passes(self, seconds: float) -> None:
         for _ in range(3):
             self.site.settle_down(wait_s=seconds)

@@ -139,11 +139,11 @@ def test_what_can_be_no_command_here_is_rejected_with_the_reason() -> None:
     gateway.command(device="stranger")
     gateway.arrive(b"\x00\x53\x75\xa0\x01x")
     said = [why for _, outcome, why in gateway.answers if outcome is Answer.REJECTED]
-    assert said[0] == "this gateway knows no device stranger: waypost device add stranger"
+    assert said[0] == "unknown device stranger: on this gateway, run: waypost device add stranger"
     assert said[1].startswith("a command has a ttl")
     gateway.router.reconfigure(AddressTable([AddressRule("command/#", AddressType.TOPIC)]))
     gateway.command()
-    assert gateway.answers[-1][2] == "command/pump7 is a topic here: an Address of this gateway says so"
+    assert gateway.answers[-1][2].startswith("command/pump7 has to be a queue, but is a topic")
 
 
 def test_a_receipt_there_is_no_room_for_is_tried_again() -> None:
@@ -166,7 +166,7 @@ def test_the_oldest_of_too_many_receipts_is_lost_and_said(caplog: pytest.LogCapt
     for number in range(RECEIPTS_WAITING_MAX + 1):
         receipts._tell(f"d{number}", "a1", Receipt.DELIVERED)
         receipts.refused((number,), Refusal.FULL)
-    assert "a receipt of a command is lost: command-receipt/d0" in caplog.text
+    assert "dropped a receipt of a command, as too many wait: command-receipt/d0" in caplog.text
 
 
 def test_a_resource_that_describes_an_address_counts() -> None:

@@ -31,5 +31,5 @@ async def test_a_missing_library_is_one_line_that_says_how_to_get_it(monkeypatch
         )
         await eventually(lambda: near.connector().dialer.state.last_error)
         assert near.connector().dialer.state.last_error == (
-            "kafka://127.0.0.1:1: it takes aiokafka, which is not installed: pip install 'waypost[kafka]'"
+            "kafka://127.0.0.1:1: library aiokafka is not installed: pip install 'waypost[kafka]'"
         )

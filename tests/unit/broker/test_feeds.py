@@ -291,7 +291,7 @@ class TestIsolation:
         assert len(site.buried) == 1
         assert site.kept("queue/a") == 0
 
-    @pytest.mark.parametrize("method", ["arrived", "pump", "wants", "follow"])
+    @pytest.mark.parametrize("method", ["arrived", "pump", "wants", "handle_next"])
     def test_a_subscription_that_raises_begins_anew_from_the_store(
         self, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -187,7 +187,7 @@ def test_with_too_many_holes_what_comes_waits(
         crossing.publish(10 * turn + 1)
         crossing.live.settle()
     assert crossing.live.got == [1, 11, 20, 21, 30, 31]
-    assert "2 holes in what was sent" in caplog.text
+    assert "2 gaps in the sent messages" in caplog.text
     record = crossing.site.store.cursors.record(crossing.forwarding.parts[0].cursor)
     assert (record.position, list(record.acknowledged)) == (0, [(1, 1), (3, 7)])
     crossing.give(100)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.message import AMQP, DURABLE, RETAIN, Run, Stored
-from edge.broker.limits import NAME_CHARACTERS, QUEUE_REST_S, QUEUES_LOOKED_AT_MAX, Limits
+from edge.broker.limits import NAME_CHARACTERS, QUEUE_LINGER_S, QUEUES_LOOKED_AT_MAX, Limits
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import AddressError, DeliveryOutcome, Refusal, SubscribeOptions, Subscription
@@ -237,8 +237,8 @@ class TestQueues:
         site.send(Device("first"), "queue/a")
         log = site.store.logs.find("queue queue/a")
         site.take("queue/a")
-        site.settle(QUEUE_REST_S)
-        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_LINGER_S)
+        site.settle(QUEUE_LINGER_S)
         site.settle(SMALL.queue_unused_s)
         site.settle()
         assert list(site.router.queues) == []
@@ -253,7 +253,7 @@ class TestQueues:
         site.send(Device(), "queue/a")
         site.take("queue/a")
         assert "queue/a" in site.router.queues.opened
-        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_LINGER_S)
         assert not site.router.queues.opened
         site.send(Device(), "queue/a", b"2")
         assert site.take("queue/a").got == [b"2"]
@@ -267,12 +267,12 @@ class TestQueues:
         joined.pump()
         site.settle()
         site.router.subscriptions.unsubscribe(device, joined, forget=False, keep=True)
-        site.settle(QUEUE_REST_S)
-        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_LINGER_S)
+        site.settle(QUEUE_LINGER_S)
         assert "queue/a" in site.router.queues.opened
         held[0].settle(device, 0, 0, DeliveryOutcome.ACCEPTED)
-        site.settle(QUEUE_REST_S)
-        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_LINGER_S)
+        site.settle(QUEUE_LINGER_S)
         assert not site.router.queues.opened
 
     def test_a_consumer_of_all_a_filter_matches_gets_what_closed_ones_have_and_get(self) -> None:
@@ -300,8 +300,8 @@ class TestQueues:
             send(priority, body)
         site.settle()
         send(8, b"6")
-        site.settle(QUEUE_REST_S)
-        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_LINGER_S)
+        site.settle(QUEUE_LINGER_S)
         assert [body[-1:] for body in site.take("queue/a").got] == [b"3", b"6", b"5", b"2", b"1", b"4"]
 
     def test_forgotten_when_unused(self) -> None:
@@ -312,7 +312,7 @@ class TestQueues:
         site.take("queue/a")
         site.take("queue/ours")
         log = site.router.queues["queue/a"].log
-        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_LINGER_S)
         site.settle(SMALL.queue_unused_s - 1)
         assert "queue/a" in site.router.queues
         site.settle(2)
@@ -350,7 +350,7 @@ class TestQueues:
         site.send(device, "queue/a")
         site.take("queue/a")
         browsing = site.router.subscriptions.subscribe(device, "queue/a", SubscribeOptions(browse=True))
-        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_LINGER_S)
         site.settle(SMALL.queue_unused_s + 1)
         assert "queue/a" in site.router.queues
         site.send(device, "queue/a", b"seen")
@@ -364,7 +364,7 @@ class TestQueues:
         queues = site.router.queues
         assert "queue/a" in queues
         site.take("queue/a")
-        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_LINGER_S)
         site.settle(SMALL.queue_unused_s + 1)
         assert "queue/a" not in queues
 
@@ -375,8 +375,8 @@ class TestQueues:
         for i in range(6):
             site.send(Device(), f"queue/{i}")
             site.take(f"queue/{i}")
-        site.settle(QUEUE_REST_S)
-        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_LINGER_S)
+        site.settle(QUEUE_LINGER_S)
         site.now += SMALL.queue_unused_s + 1
         site.router.tick()
         assert len(site.router.queues) == 4

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bridge.message import Run, Stored
-from edge.broker.limits import SUBSCRIPTION_REST_S, Limits
+from edge.broker.limits import SUBSCRIPTION_LINGER_S, Limits
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -158,7 +158,7 @@ def rest(rig: Rig, router: Router) -> None:
     for _ in range(40):
         if not router.durable_subscriptions.opened:
             break
-        rig.now += SUBSCRIPTION_REST_S
+        rig.now += SUBSCRIPTION_LINGER_S
         router.tick()
         router.flush()
         while rig.store.commits.committing:

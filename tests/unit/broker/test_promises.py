@@ -521,7 +521,7 @@ class TestGivenUp:
         header = b"\x00\x53\x70" + encode([True, None, Uint(60_000)])
         body = with_annotations(b"\x00\x53\x75\xa0\x03abc", {"x-opt-mine": "kept"})
         stored = Stored(3, 7, Run("queue/a", "device", AMQP | 1, header, [body]))
-        (dead,) = deadletters.dead_runs(stored, "deadletter/dead", LossReason.REJECTED)
+        (dead,) = deadletters.dead_letter_runs(stored, "deadletter/dead", LossReason.REJECTED)
         found = outline(dead.bodies[0])
         assert found.body == b"abc"
         assert found.annotations == {

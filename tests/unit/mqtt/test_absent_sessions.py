@@ -6,7 +6,7 @@ import pytest
 
 from bridge.message import Run
 from edge.broker.delivery.durable import Declaration
-from edge.broker.limits import SESSION_REST_S, Limits
+from edge.broker.limits import SESSION_LINGER_S, Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.message.mqtt_translator import MqttTranslator
@@ -21,7 +21,7 @@ from edge.broker.store.errors import StoreError
 from tests.unit.mqtt.test_commit_order import RULES, Peer, Site
 
 
-def away(site: Site, now: float = SESSION_REST_S) -> None:
+def away(site: Site, now: float = SESSION_LINGER_S) -> None:
     """Time passes for who is away since 0."""
     for _ in range(3):
         site.settle()

@@ -339,7 +339,7 @@ class TestNotStored:
             for name in ("a", "b", "c"):
                 site.wills.publish(name, self.stored_will(name.encode() * 30))
             site.settle()
-        assert "given up" in caplog.text
+        assert "dropped the will" in caplog.text
         site.settle()
         assert site.stored == [b"b" * 30, b"c" * 30]
         site.restart()

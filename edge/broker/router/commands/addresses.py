@@ -1,7 +1,7 @@
-"""The addresses of commands at a gateway, and what is promised of them unless configured otherwise.
+"""Addresses of commands at a gateway, and their default policies.
 
-A device hears commands at ``command/<device>`` and responds to ``command-response/<device>``; where the space has
-Hono's device API its addresses are used, so that devices made for Hono hear a hub's commands as any other.
+A device receives commands at ``command/<device>`` and responds to ``command-response/<device>``. A space with Hono's
+device API uses the addresses of that API, so that Hono devices get a hub's commands like any other.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from edge.broker.model.topics import covers
 COMMANDS = "command"
 """First level of the queues of devices."""
 ATTEMPTS_MAX = 10
-"""Deliveries of one command that its device gives back or loses, before it counts as rejected."""
+"""Deliveries of one command that its device returns or loses before it counts as rejected."""
 
 
 class CommandAddresses(Protocol):
-    """Where the commands of a space's devices are."""
+    """Addresses of commands for the devices of a space."""
 
     commands: str
-    """Filter of every device's queue."""
+    """Filter of the queues of all devices."""
     responses: str
-    """Filter of where they respond to a hub."""
+    """Filter of the addresses for responses to a hub."""
 
     def queue(self, device: str) -> str:
-        """The queue of a device."""
+        """Return the queue of a device."""
         ...
 
     def device(self, queue: str) -> str:
-        """The device a queue is of."""
+        """Return the device of a queue."""
         ...
 
     def reply(self, device: str) -> str:
-        """Where a device sends its responses to a hub."""
+        """Return the address for responses of a device to a hub."""
         ...
 
 
 class PlainAddresses:
-    """Of a space without a device API."""
+    """Addresses of a space without a device API."""
 
     commands = f"{COMMANDS}/+"
     responses = f"{RESPONSES}/#"
@@ -64,7 +64,7 @@ PLAIN: Final = PlainAddresses()
 
 
 def with_commands(configuration: BrokerConfiguration, addresses: CommandAddresses) -> BrokerConfiguration:
-    """The configuration with the addresses of commands that no resource describes, where there is a hub."""
+    """Return the configuration with default addresses of commands, if there is a hub and no resource describes them."""
     if not any(connector.type is ConnectorType.WAYPOST for connector in configuration.connectors):
         return configuration
     described = [address.rule.pattern for address in configuration.addresses]
@@ -82,13 +82,13 @@ def with_commands(configuration: BrokerConfiguration, addresses: CommandAddresse
 def _defaults(addresses: CommandAddresses) -> Iterator[AddressConfiguration]:
     yield AddressConfiguration(AddressRule(f"{RECEIPTS}/#", AddressType.TOPIC))
     yield AddressConfiguration(AddressRule(addresses.responses, AddressType.TOPIC))
-    if addresses is PLAIN:  # else the device API has described them
+    if addresses is PLAIN:  # otherwise the device API configures them
         policy = AddressPolicy(redelivery=Redelivery(attempts_max=ATTEMPTS_MAX))
         yield AddressConfiguration(AddressRule(f"{COMMANDS}/#", AddressType.QUEUE), policy)
 
 
 def command_forwarders(connector: str, addresses: CommandAddresses) -> list[Forwarder]:
-    """What carries receipts and responses to a hub."""
+    """Return the forwarders of receipts and responses to a hub."""
     carried = {"command receipts": f"{RECEIPTS}/#", "command responses": addresses.responses}
     return [
         Forwarder(name=name, filter=pattern, connector=connector, remote_address=pattern)
@@ -97,7 +97,7 @@ def command_forwarders(connector: str, addresses: CommandAddresses) -> list[Forw
 
 
 def incoming_forwarder(connector: str, addresses: CommandAddresses, remote: str) -> Forwarder:
-    """What brings commands in. `remote`: where a hub has them."""
+    """Return the forwarder of commands from `remote`, their address at a hub."""
     return Forwarder(
         name="commands",
         direction=Direction.IN,

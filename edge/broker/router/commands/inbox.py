@@ -1,6 +1,6 @@
-"""Commands of a hub on their way in: each goes to its device's queue, once, and the hub hears it after the commit.
+"""Incoming commands of a hub: each goes to its device's queue, once, and the hub gets the answer after the commit.
 
-What cannot be a command here the hub is told at once: it is rejected, and nothing is kept.
+An invalid command is rejected at once, and not stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edge.output.text import word
 
 
 class CommandInbox:
-    """Of one connector to a hub (`bridge.forwarders.inbox.ForwarderInbox`)."""
+    """Commands of one connector to a hub (`bridge.forwarders.inbox.ForwarderInbox`)."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class CommandInbox:
         gateway: str,
         knows: Callable[[str], bool],
     ) -> None:
-        """`knows` a device that may come for its commands; `names`: of commands that are here, or were."""
+        """`knows` returns True for a device that may get commands; `names` are those of recent commands."""
         self.name = f"commands of {connector}"
         self.remote = COMMANDS
         self.qos = 1
@@ -67,11 +67,11 @@ class CommandInbox:
             self.inbound.receive(taken)
 
     def release(self) -> None:
-        """The connector is configured no more; what was taken is answered before its connection ends."""
+        """End, as the connector was removed; commands under way are answered before its connection ends."""
         self.inbound.end(partial(self._router.forget_origin, self.inbound))
 
     def _taken(self, message: Incoming) -> Incoming | None:
-        """As it goes into the queue; None when it was rejected."""
+        """Return the command as it goes into the queue; None when it was rejected."""
         try:
             command = read(message.run.properties + message.run.bodies[0])
             why = self._fault(command)
@@ -87,10 +87,11 @@ class CommandInbox:
     def _fault(self, command: HubCommand) -> str | None:
         queue = self._addresses.queue(command.device)
         if not self._knows(command.device):
-            return f"this gateway knows no device {command.device}: waypost device add {word(command.device)}"
+            return f"unknown device {command.device}: on this gateway, run: waypost device add {word(command.device)}"
         if self._router.addresses.type_of(queue) is not AddressType.QUEUE:
             return (
-                f"{queue} is a {self._router.addresses.type_of(queue).value} here: an Address of this gateway says so"
+                f"{queue} has to be a queue, but is a {self._router.addresses.type_of(queue).value} by an Address "
+                "resource of this gateway"
             )
         return None
 

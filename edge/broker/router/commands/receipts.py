@@ -1,10 +1,10 @@
-"""What became of commands: a receipt for each command of a hub whose device has taken it, or that is given up.
+"""Receipts of commands: one for each command of a hub that its device has taken, or that was dropped.
 
-A receipt is a stored message. It joins the group of the commit that takes the command out of its queue: a power cut
-sees both or neither, and a command that is delivered twice has two receipts, of which the hub takes the first.
+A receipt is a stored message. It joins the commit that takes the command out of its queue, so a power cut leaves both
+or neither. A command that is delivered twice has two receipts; the hub takes the first.
 
-A receipt that is refused, or whose commit fails, waits in the store's small state, which joins the next commit whatever
-that is for: the command leaves its queue with that one. It is published again at the next tick.
+A receipt that is refused, or that is in a failed commit, waits in the store's small state, which joins the next commit
+of any kind: the command leaves its queue with that one. The receipt is published again at the next tick.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from edge.broker.store.contract import Cursors, SmallState
 log = logging.getLogger(__name__)
 
 KIND: Final = "receipt"
-"""Kind of the store's small state with receipts that are to be published again, by number and device."""
+"""Kind of the store's small state with receipts to be published again, by number and device."""
 _JSON: Final = encode_run(Properties(content_type="application/json"))
 
 
 class CommandReceipts(Origin):
-    """Of one space."""
+    """Receipts of one space."""
 
     name = "commands"
 
     def __init__(self, router: Router, state: SmallState, cursors: Cursors, addresses: CommandAddresses) -> None:
         self.addresses: Final = addresses
         self.figures: Counter[Receipt] = Counter()
-        """Commands of hubs since the start."""
+        """Number of commands since the start, by receipt."""
         self._router = router
         self._state = state
         self._cursors = cursors
@@ -54,18 +54,18 @@ class CommandReceipts(Origin):
         self._published: dict[int, Run] = {}
         """Receipts that wait for their commit, by number."""
         self._waiting: dict[int, Run] = {number: _receipt(device, body) for number, device, body in waiting}
-        """Those that were refused, or were in the small state at the start."""
+        """Refused receipts, and those in the small state at the start."""
         self._kept = set(self._waiting)
-        """Numbers of those that the small state has."""
-        router.routes.reserve(f"{RECEIPTS}/", self)  # a client that may send there could speak for other devices
+        """Numbers of receipts in the small state."""
+        router.routes.reserve(f"{RECEIPTS}/", self)  # a client could send receipts of other devices
         router.deadletters.listeners.append(self._given_up)
         router.queues.watched_by(self._watch)
         router.tick_listeners.add(self._try_again)
 
-    # --- what becomes of commands -------------------------------------------------------------------------------------
+    # --- outcomes of commands ----------------------------------------------------------------------------------------
 
     def _watch(self, address: str, queue: LogSubscription) -> _Deliveries | None:
-        """Who hears what becomes of the messages in a queue; None: nobody."""
+        """Return the watcher of a queue of commands; None for other queues."""
         if not matches(self.addresses.commands, address):
             return None
         device = self.addresses.device(address)
@@ -73,7 +73,8 @@ class CommandReceipts(Origin):
         return _Deliveries(lambda identifier: self._tell(device, identifier, Receipt.DELIVERED))
 
     def _given_up(self, run: Run, reason: LossReason) -> None:
-        """Of a run there may be more than one command, and some of them applications' of this gateway."""
+        """Publish receipts for a dropped run, which may have several commands, and some of them from this gateway's
+        applications."""
         if not run.flags & AMQP or not matches(self.addresses.commands, run.address):
             return
         receipt = Receipt.EXPIRED if reason is LossReason.EXPIRED else Receipt.REJECTED
@@ -96,7 +97,7 @@ class CommandReceipts(Origin):
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if not self._waiting:
-            log.warning("receipts of commands cannot be stored now (%s); they are tried again", why.value)
+            log.warning("cannot store receipts of commands now (%s); they are retried", why.value)
         for number in tokens:
             run = self._published.pop(number, None)
             if run is not None:
@@ -104,7 +105,7 @@ class CommandReceipts(Origin):
         while len(self._waiting) > RECEIPTS_WAITING_MAX:
             number = next(iter(self._waiting))
             run = self._waiting.pop(number)
-            log.error("a receipt of a command is lost: %s", run.address)
+            log.error("dropped a receipt of a command, as too many wait: %s", run.address)
             self._forget(number, run)
 
     def _publish(self, number: int, run: Run) -> None:
@@ -118,7 +119,7 @@ class CommandReceipts(Origin):
             self._state.put(KIND, _key(number, run), run.bodies[0])
 
     def _forget(self, number: int, run: Run) -> None:
-        """It is stored, or lost."""
+        """Forget a receipt that is stored or lost."""
         if number in self._kept:
             self._kept.discard(number)
             self._state.delete(KIND, _key(number, run))
@@ -138,7 +139,7 @@ def _key(number: int, run: Run) -> str:
 
 
 class _Deliveries:
-    """What of one queue is with its consumers, as far as hubs sent it (`edge.broker.delivery.log.Watcher`)."""
+    """Commands of hubs in one queue that are with consumers (`edge.broker.delivery.log.QueueWatcher`)."""
 
     def __init__(self, delivered: Callable[[str], None]) -> None:
         """`delivered` is called with the identifier of a command."""
