@@ -1,7 +1,7 @@
-"""One AMQP connection that this end dials: an engine, and the links that are held over it.
+"""Client AMQP connection: an engine and the links over it.
 
-It obeys `Connection`, so what was gathered during a turn of the loop is sent exactly when the driver asks for bytes.
-Each attempt makes a new one. What differs between peers are its `ConnectionLinks`: `hub_links` and `peer_links`.
+It implements `ConnectionMachine`, so what was gathered during a turn of the loop is sent when the driver asks for
+bytes. Each attempt creates a new one. Peers differ in their `ConnectionLinks`: `hub_links` and `peer_links`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bridge.uplink import UplinkShell
 
 
 class LinkUp(msgspec.Struct, frozen=True, gc=False):
-    """The peer takes messages."""
+    """The link is up: the peer takes messages."""
 
     peer: str
     """Its container-id."""
@@ -38,7 +38,7 @@ class LinkUp(msgspec.Struct, frozen=True, gc=False):
 
 
 class LinkDown(msgspec.Struct, frozen=True, gc=False):
-    """The connection is over, or never came about; always the last event, exactly once."""
+    """The connection ended or was never established. Always the last event, exactly once."""
 
     reason: str
     wait_s: float = 0.0
@@ -46,51 +46,51 @@ class LinkDown(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConnectionLinks(Protocol):
-    """The links of one connection. Calls that say so return False for a link that is none of these."""
+    """The links of one connection. `attached` and `received` return False for a link that is not one of these."""
 
     @property
     def deadline(self) -> float | None:
-        """When `flush` or `handle_timeout` has something to do; None: nothing is due."""
+        """Time at which `flush` or `handle_timeout` has something to do; None: nothing is due."""
 
     def driven_by(self, driver: UplinkShell) -> None:
-        """`driver` gets the bytes out. Called once, before the connection opens."""
+        """Set the driver that writes the bytes. Called once, before the connection opens."""
 
     def carried(self, size: int) -> None:
-        """Count bytes that crossed the connection, one way or the other."""
+        """Count bytes that crossed the connection in either direction."""
 
     def opened(self, connection: AmqpConnection, now: float) -> None:
-        """The peer has opened: attach links."""
+        """Attach links: the peer has opened."""
 
     def attached(self, link: Link) -> bool:
-        """The peer took a link; or False."""
+        """Handle a link that the peer attached; return False when it is not one of these."""
 
     def detached(self, event: Detached, now: float) -> None:
-        """The peer ended a link."""
+        """Handle a link that the peer ended."""
 
     def settled(self, event: Dispositions, now: float) -> None:
-        """The peer has answered; also while the links are leaving."""
+        """Handle dispositions of the peer; also called while the links are leaving."""
 
     def received(self, event: Transfers, now: float) -> bool:
-        """Messages arrived, also while the links are leaving; or False."""
+        """Handle messages that arrived; return False when their link is not one of these. Also called while leaving."""
 
     def handle_timeout(self, now: float) -> None:
-        """The deadline may be over; also while the links are leaving."""
+        """Do what is due when the deadline has passed; also called while the links are leaving."""
 
     def flush(self) -> None:
-        """Hand the engine what is due. Not called while the links are leaving."""
+        """Give the engine what is due. Not called while the links are leaving."""
 
     def leave(self, left: Callable[[], None]) -> None:
-        """Begin nothing new, and call `left` when what was taken of the peer is answered. Called once at most."""
+        """Start nothing new, and call `left` once all messages of the peer are answered. Called once at most."""
 
     def end(self) -> None:
-        """The connection is over. Called once, after `leave` or without it. What is unsettled goes back."""
+        """Return what is unsettled: the connection is over. Called once, after `leave` or without it."""
 
     def wait_s(self, condition: Condition | None) -> float:
-        """Return the shortest time until the next attempt. `condition`: of the peer's close."""
+        """Return the shortest time until the next attempt. `condition`: the peer's, in its close."""
 
 
 class AmqpConnection:
-    """See the module. Its events are `LinkUp` and `LinkDown`, for the dialer."""
+    """An engine and its links as one `ConnectionMachine`. Its events, for the dialer, are `LinkUp` and `LinkDown`."""
 
     def __init__(self, engine: Engine, links: ConnectionLinks) -> None:
         """`engine` is a client that has not been opened."""
@@ -99,17 +99,17 @@ class AmqpConnection:
         self._peer = "-"
         self._wake: Callable[[], None] = _ignore
         self._reason: str | None = None
-        """Why the connection is to end; it ends when the links have left."""
+        """Reason to end the connection; it ends when the links have left."""
         self._condition: Condition | None = None
         self._ended = False
-        """The links are over."""
+        """The links have ended."""
         self._down = False
-        """The dialer knows it."""
+        """`LinkDown` was reported."""
         self._events: list[LinkUp | LinkDown] = []
         engine.open()
 
     def driven_by(self, driver: UplinkShell) -> None:
-        """`driver` gets the bytes out."""
+        """Set the driver that writes the bytes."""
         self._wake = driver.flush_soon
         self._links.driven_by(driver)
 
@@ -166,7 +166,7 @@ class AmqpConnection:
     # --- commands ---------------------------------------------------------------------------------------------
 
     def close(self, reason: str, condition: Condition | None = None) -> None:
-        """End the connection in good order: what was taken of the peer is answered first."""
+        """Close the connection after all messages of the peer are answered."""
         if self._reason is None and not self._down:
             self._reason, self._condition = reason, condition
             self._links.leave(self._end)
@@ -175,15 +175,15 @@ class AmqpConnection:
     # --- for its links ----------------------------------------------------------------------------------------
 
     def up(self, *, batching: bool) -> None:
-        """Messages may leave. Called while an event is handled."""
+        """Report that messages may leave. Called while an event is handled."""
         self._events.append(LinkUp(self._peer, batching))
 
     def cut(self, reason: str) -> None:
-        """End the connection for a fault; it is made anew after the backoff."""
+        """Close the connection because of a fault; the dialer reconnects after its backoff."""
         self.close(reason, Condition("amqp:connection:forced", reason))
 
     def wake(self) -> None:
-        """There may be bytes to send."""
+        """Request a flush: there may be bytes to send."""
         self._wake()
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class AmqpConnection:
             if isinstance(event, Closed):
                 self._on_closed(event)
             elif self._ended:
-                continue  # whatever else arrives comes again over the next connection
+                continue  # the peer sends the rest again over the next connection
             elif isinstance(event, Dispositions):
                 self._links.settled(event, now)
             elif isinstance(event, Transfers):
@@ -201,8 +201,8 @@ class AmqpConnection:
                     self.close("the peer sent messages on a link of ours", Condition("amqp:not-allowed"))
             elif self._reason is None:  # else nothing new begins
                 self._on_links(event, now)
-        told, self._events = self._events, []
-        return told
+        reported, self._events = self._events, []
+        return reported
 
     def _on_links(self, event: Event, now: float) -> None:
         if isinstance(event, PeerOpened):
@@ -236,4 +236,4 @@ class AmqpConnection:
 
 
 def _ignore() -> None:
-    """Nothing is dialled yet."""
+    """Do nothing: no driver is set yet."""

@@ -1,9 +1,9 @@
-"""AMQP 1.0 values as Python values and back: the type system of part 1, section 1.6, without any engine.
+"""Codec for AMQP 1.0 values: the type system of part 1, section 1.6, without an engine.
 
-Used where few bytes are looked at and one by one: SASL frames, capabilities and properties, message sections that
-leave in another protocol. Integers of every width decode to `int`; what must keep its width when written has a class
-(`Ubyte`, `Uint`, `Ulong`). Input of a peer is bounds-checked, its nesting and the number of its values are limited
-before anything is made of them: the only error is `DecodeError`.
+Used for small pieces: SASL frames, capabilities and properties, message sections that leave in another protocol.
+Integers of every width decode to `int`; values that must keep their width when written have a class (`Ubyte`, `Uint`,
+`Ulong`). Input is bounds-checked, and its nesting and number of values are limited before anything is allocated: the
+only error is `DecodeError`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from bridge.hidden import hides
 from bridge.limits import DEPTH_MAX, FIXED_ITEMS_A_VALUE, VALUES_MAX
 
 UUID_KEYS_MAX = 256
-"""UUIDs among the keys of one map: whoever chooses them chooses their hashes, and with that how long a lookup takes."""
+"""Most UUID keys of one map. A peer that chooses UUIDs chooses their hashes, and so can make lookups slow."""
 
 
 class DecodeError(ValueError):
-    """The bytes are no AMQP value; the message says where."""
+    """The bytes are not an AMQP value; the message says where."""
 
 
 class TooLarge(DecodeError):
-    """The bytes may be right, but hold more than is decoded."""
+    """The bytes may be valid but hold more than is decoded."""
 
 
 class Allowance:
-    """How many values may still be made, of one value or of several together."""
+    """Number of values that may still be decoded, of one value or of several together."""
 
     __slots__ = ("left",)
 
@@ -38,10 +38,10 @@ class Allowance:
         self.left = values
 
     def spend(self, values: int) -> None:
-        """Raises `TooLarge` when there are not that many left."""
+        """Use up this many. Raises `TooLarge` when fewer are left."""
         self.left -= values
         if self.left < 0:
-            raise TooLarge("more values within than are decoded")
+            raise TooLarge("it holds more values than are decoded")
 
 
 class Symbol(str):
@@ -55,26 +55,26 @@ class Timestamp(int):
 
 
 class Ubyte(int):
-    """Written as `ubyte` (section 1.6.3)."""
+    """Integer that is written as `ubyte` (section 1.6.3)."""
 
 
 class Int(int):
-    """Written as `int` (section 1.6.9)."""
+    """Integer that is written as `int` (section 1.6.9)."""
 
 
 class Uint(int):
-    """Written as `uint` (section 1.6.5)."""
+    """Integer that is written as `uint` (section 1.6.5)."""
 
 
 class Ulong(int):
-    """Written as `ulong` (section 1.6.6)."""
+    """Integer that is written as `ulong` (section 1.6.6)."""
 
 
 class DecimalBits(bytes):
     """A decimal of 4, 8 or 16 bytes in the Binary Integer Decimal encoding of IEEE 754 (sections 1.6.13 to 1.6.15)."""
 
     def number(self) -> Decimal | None:
-        """Return the exact value; None for infinity and for what is not a number."""
+        """Return the exact value; None for infinity and NaN."""
         exponent_bits, bias, digits = _DECIMALS[len(self)]
         coefficient_bits = 8 * len(self) - 1 - exponent_bits
         raw = int.from_bytes(self, "big")
@@ -88,7 +88,7 @@ class DecimalBits(bytes):
             coefficient = rest & (1 << coefficient_bits) - 1
         exponent = (rest >> coefficient_bits & (1 << exponent_bits) - 1) - bias
         if coefficient >= 10**digits:
-            coefficient = 0  # as the standard has it for what no encoder writes
+            coefficient = 0  # IEEE 754 reads a non-canonical coefficient as zero
         return Decimal((sign, tuple(map(int, str(coefficient))), exponent))
 
 
@@ -105,7 +105,7 @@ class DescribedValue(NamedTuple):
 
 
 class Symbols(tuple[str, ...]):
-    """Written as a single symbol or an array of symbols: a field of type symbol with ``multiple`` (section 1.4)."""
+    """A field of type symbol with ``multiple`` (section 1.4): written as one symbol or an array of symbols."""
 
     __slots__ = ()
 
@@ -118,7 +118,7 @@ def _same(value: Any) -> Any:
 
 
 def _character(code: int) -> str:
-    """A char; what is no Unicode scalar value (a surrogate, beyond the last plane) is replaced: it cannot be sent."""
+    """Return a char. A surrogate or a code beyond the last plane is replaced, as it could not be sent again."""
     return chr(code) if code < 0xD800 or 0xE000 <= code <= 0x10FFFF else "\N{REPLACEMENT CHARACTER}"
 
 
@@ -156,8 +156,11 @@ _LONG_MAX = (1 << 63) - 1
 
 
 def decode(data: bytes, offset: int = 0, allowance: Allowance | None = None) -> tuple[Any, int]:
-    """The value that starts at `offset`, and the offset behind it. Raises `DecodeError` and nothing else:
-    `TooLarge` for one with more values within than the allowance (of `VALUES_MAX`) has left, before it makes them."""
+    """Return the value that starts at `offset`, and the offset after it.
+
+    Raises `DecodeError` and nothing else. It is `TooLarge` for a value that holds more values than the allowance
+    (default `VALUES_MAX`) has left, raised before they are created.
+    """
     try:
         return _value(data, offset, len(data), DEPTH_MAX, allowance or Allowance())
     except (IndexError, struct.error):
@@ -165,11 +168,11 @@ def decode(data: bytes, offset: int = 0, allowance: Allowance | None = None) -> 
     except UnicodeDecodeError as error:
         raise DecodeError(f"string in the value at byte {offset} is not UTF-8: {error.reason}") from None
     except TypeError:
-        raise DecodeError(f"map at byte {offset} has a key that cannot be one") from None
+        raise DecodeError(f"map at byte {offset} has a key of a type that cannot be a key") from None
 
 
 def decode_all(data: bytes) -> list[Any]:
-    """Every value of `data`, one behind the other. Raises `DecodeError`."""
+    """Return all consecutive values of `data`. Raises `DecodeError`."""
     values: list[Any] = []
     offset = 0
     while offset < len(data):
@@ -181,7 +184,7 @@ def decode_all(data: bytes) -> list[Any]:
 
 
 def _value(data: bytes, offset: int, end: int, depth: int, left: Allowance) -> tuple[Any, int]:
-    """`end`: where what is around the value ends; `left`: what the values within are taken from."""
+    """Decode one value. `end`: end of the enclosing value; `left`: allowance for nested values."""
     code = data[offset]
     if code == 0:
         if depth == 0:
@@ -193,7 +196,7 @@ def _value(data: bytes, offset: int, end: int, depth: int, left: Allowance) -> t
 
 
 def _primitive(data: bytes, code: int, offset: int, end: int, depth: int, left: Allowance) -> tuple[Any, int]:
-    """The value of constructor `code` whose own bytes start at `offset`."""
+    """Decode the value of constructor `code`; its bytes start at `offset`."""
     if code in _CONSTANTS:
         return _CONSTANTS[code], offset
     if code == 0x45:
@@ -210,17 +213,17 @@ def _primitive(data: bytes, code: int, offset: int, end: int, depth: int, left: 
             return convert_text(bytes(data[start:stop])), stop
     elif (width in (0xC, 0xD) and code & 0xF <= 1) or code in (0xE0, 0xF0):
         return _compound(data, code, offset, end, depth, left)
-    raise DecodeError(f"0x{code:02x} at byte {offset - 1} is no format code")
+    raise DecodeError(f"0x{code:02x} at byte {offset - 1} is not a format code")
 
 
 def _extent(data: bytes, offset: int, end: int, *, wide: bool) -> tuple[int, int]:
-    """First byte and the byte behind what a size field at `offset` announces."""
+    """Read the size field at `offset`; return the start and the end of the bytes it announces."""
     if wide:
         size, offset = _UINT32.unpack_from(data, offset)[0], offset + 4
     else:
         size, offset = data[offset], offset + 1
     if offset + size > end:
-        raise DecodeError(f"{size} bytes announced at byte {offset}, {end - offset} are there")
+        raise DecodeError(f"{size} bytes announced at byte {offset}, but only {end - offset} are left")
     return offset, offset + size
 
 
@@ -267,7 +270,7 @@ def _array(data: bytes, count: int, offset: int, end: int, depth: int, left: All
 
 
 def _items(data: bytes, count: int, offset: int, end: int, depth: int, left: Allowance) -> tuple[list[Any], int]:
-    """The items of an array, all of the constructor at `offset`."""
+    """Decode the items of an array, which all have the constructor at `offset`."""
     code, offset = data[offset], offset + 1
     items = []
     for _ in range(count):
@@ -289,9 +292,9 @@ def _map(items: list[Any], start: int) -> dict[Any, Any]:
 
 
 def encode(value: Any) -> bytes:
-    """`value` in its shortest encoding; a plain `int` is written as `long`, `list` and `tuple` as a list.
+    """Encode `value` as short as possible; a plain `int` is written as `long`, `list` and `tuple` as a list.
 
-    Raises TypeError for a Python type that has no AMQP type here.
+    Raises TypeError for a Python type without an AMQP type.
     """
     encoder = _ENCODERS.get(type(value))
     if encoder is not None:
@@ -362,7 +365,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Ulong: _encode_ulong,
     int: _encode_long,
     float: lambda value: struct.pack(">Bd", 0x82, value),
-    # a peer's symbol that was none, and was read with replacements, is sent back with "?"
+    # a peer's invalid symbol was decoded with replacements; it is sent back with "?"
     Symbol: lambda value: _encode_variable(0xA3, value.encode("ascii", "replace")),
     str: lambda value: _encode_variable(0xA1, value.encode("utf-8")),
     bytes: lambda value: _encode_variable(0xA0, value),

@@ -1,21 +1,21 @@
 """The batch: many messages of one gateway in one AMQP delivery, as columns under zstd (message-format 0x57500001).
 
 A batch carries *ranges*. A range is a dense piece of the sequence of one address, so that (gateway, epoch, address,
-sequence) names every message without a word spent on each. Decision 0001 says why a batch has several ranges and why
-metadata is kept a run and not a message. Layout, all integers little-endian, no alignment::
+sequence) names every message at no cost for each. Decision 0001 explains why a batch has several ranges and why
+metadata is stored per run, not per message. Layout, all integers little-endian, no alignment::
 
     head     magic "WPB" 0x01 | crc32 u32 of all that follows | codec u8 | lane u8 | zero u16
              messages u32 | ranges u32 | table: size u32, packed u32 | columns: size u32, packed u32
              space length u16 | epoch length u16 | space | epoch            (both UTF-8)
-    table    under the codec, a column each: address length u32, base u64, first sequence u64, messages u32; addresses
-    columns  under the codec: runs u32
+    table    compressed columns: address length u32, base u64, first sequence u64, messages u32; addresses
+    columns  compressed: runs u32
              devices u32, length u32 each, UTF-8 | properties u32, length u32 each, bytes     (the dictionaries)
-             a run each: messages u32, device u32, properties u32, received-at i64 (difference to the run before,
-             the first to zero), flags u8 | a message each: body length u32 | bodies
+             per run: messages u32, device u32, properties u32, received-at i64 (difference to the previous run,
+             the first to zero), flags u8 | per message: body length u32 | bodies
 
-``size`` is a section's length before the codec and ``packed`` its length as sent; a reader checks the first before it
-unpacks anything. Integer columns are stored plane by plane (all lowest bytes, then all second ones, ...), which costs
-nothing here and lets zstd see small numbers as runs of zeros.
+``size`` is a section's length before compression and ``packed`` its length as sent; a reader checks ``size`` before it
+unpacks anything. Integer columns are stored plane by plane (all lowest bytes, then all second bytes, ...), so that zstd
+sees small numbers as runs of zeros.
 
 This module knows no link, no store and no clock. `encode` and `decode` may be called from any thread.
 """
@@ -61,12 +61,12 @@ __all__ = [
 MESSAGE_FORMAT: Final = 0x5750_0001
 """The AMQP message-format of a transfer that carries a batch (AMQP 1.0 section 2.7.5); see decision 0002."""
 CAPABILITY: Final = "waypost:batch/1"
-"""Link capability: the sender desires it, a receiver that understands batches offers it."""
+"""Link capability: the sender desires it; a receiver that understands batches offers it."""
 
 EXPANSION_LOOKED_AT_BYTES: Final = 4 << 20
-"""What a batch expands to is added up where it may be more than this; else the most it may be is near enough."""
+"""The expanded size of a batch is summed up exactly when its upper bound is larger than this."""
 UTF8_BYTES_MAX: Final = 4
-"""Bytes of a character."""
+"""Most bytes of a character in UTF-8."""
 
 _MAGIC: Final = b"WPB\x01"
 _HEAD: Final = struct.Struct("<4sIBBHIIIIIIHH")
@@ -82,28 +82,28 @@ class Batch:
     lane: BatchLane
     ranges: list[BatchRange]
     run_lengths: Sequence[int]
-    """Messages of each run; the four columns after it have one entry a run."""
+    """Number of messages of each run; the next four columns have one entry per run."""
     devices: list[str]
     received_at: list[int]
     """UTC nanoseconds."""
     flags: Sequence[int]
     properties: list[bytes]
     bodies: list[bytes]
-    """One entry a message, in the order of the ranges."""
+    """One entry per message, in the order of the ranges."""
     size: int
-    """What holding this batch costs, in bytes, near enough."""
+    """Approximate memory of this batch, in bytes."""
     expanded: int
-    """Bytes of its messages with the names and properties of each written out: what landing it costs."""
+    """Bytes of its messages with the names and properties of each written out, as the lake stores them."""
 
     def __len__(self) -> int:
         return len(self.bodies)
 
     def __repr__(self) -> str:
-        """Counts and sizes, no bodies."""
+        """Return counts and sizes, without bodies."""
         return f"<Batch of {self.space!r}, {len(self.ranges)} ranges, {len(self)} messages, {self.size} bytes>"
 
     def stored(self) -> list[Stored]:
-        """Every message, as runs with their sequences, in the order of the ranges; positions are -1."""
+        """Return every message, as runs with their sequences, in the order of the ranges; positions are -1."""
         result: list[Stored] = []
         pieces = iter(self.ranges)
         piece, left, sequence, start = None, 0, 0, 0
@@ -137,13 +137,13 @@ def encode(
     codec: Codec = Codec.ZSTD,
     level: int = FAST,
 ) -> bytes:
-    """The batch of these runs, given in log order; the order of each address is kept.
+    """Encode these runs, given in log order, as a batch; the order within each address is kept.
 
     `level`: `bridge.columns.FAST` or `SMALL`.
 
-    `bases` gives the first sequence owed for an address, 0 when it is not named. Under `Codec.ZSTD` a batch that would
-    not get smaller is sent unpacked. Raises `ValueError` for no messages, an empty run, a negative sequence, or more
-    than the limits above: all of them the caller's to avoid.
+    `bases` gives the first sequence that is to be sent for an address, 0 when it is missing. With `Codec.ZSTD` a batch
+    that would not get smaller is sent uncompressed. Raises `ValueError` for no messages, an empty run, a negative
+    sequence, or when a limit is exceeded; the caller must avoid these.
     """
     ranges, runs, address_max = _group(stored, bases or {})
     bodies = list(chain.from_iterable([run.bodies for run in runs]))
@@ -154,8 +154,8 @@ def encode(
         raise ValueError(f"too large for a batch: {len(table)} + {len(columns)} bytes")
     longest += address_max * UTF8_BYTES_MAX
     if len(columns) + len(bodies) * longest > BATCH_EXPANDED_BYTES_MAX:
-        said = [(run.device, run.properties, len(run.bodies)) for run in runs]
-        expanded = len(columns) + _written_out(ranges, said)
+        named = [(run.device, run.properties, len(run.bodies)) for run in runs]
+        expanded = len(columns) + _expanded_names(ranges, named)
         if expanded > BATCH_EXPANDED_BYTES_MAX:
             raise ValueError(f"too large for a batch: its messages have {expanded} bytes together")
     packed_table, packed_columns = table, columns
@@ -174,7 +174,10 @@ def encode(
 
 
 def _group(stored: Sequence[Stored], bases: Mapping[str, int]) -> tuple[list[BatchRange], list[Run], int]:
-    """Gather the runs by address, and cut each address into dense ranges; the characters of the longest address too."""
+    """Group the runs by address and cut each address into dense ranges.
+
+    Return ranges, runs, and the number of characters of the longest address.
+    """
     by_address: dict[str, list[Stored]] = {}
     for item in stored:
         address = item.run.address
@@ -207,20 +210,20 @@ def _table(ranges: list[BatchRange]) -> bytes:
     return b"".join((planes(array("I", map(len, addresses))), *map(planes, (bases, firsts, counts)), *addresses))
 
 
-def _written_out(ranges: Iterable[BatchRange], runs: Iterable[tuple[str, bytes, int]]) -> int:
-    """Bytes of every message's address, device and properties. `runs`: device, properties, messages."""
+def _expanded_names(ranges: Iterable[BatchRange], runs: Iterable[tuple[str, bytes, int]]) -> int:
+    """Return the bytes of all messages' addresses, devices and properties. `runs`: device, properties, messages."""
     named = sum(len(r.address.encode()) * r.count for r in ranges)
     return named + sum((len(device.encode()) + len(properties)) * count for device, properties, count in runs)
 
 
 def _columns(runs: list[Run], bodies: list[bytes]) -> tuple[bytes, int]:
-    """The columns, and the most that device and properties of one message may take."""
+    """Return the columns, and an upper bound for the bytes of device and properties of one message."""
     lengths = array("I", [len(run.bodies) for run in runs])
     if 0 in lengths:
         raise ValueError("a run without messages")
     devices: dict[str, int] = {}
     properties: dict[bytes, int] = {}
-    # len() is taken before setdefault inserts: the next free index
+    # len() is evaluated before setdefault inserts, so it is the next free index
     device_index = array("I", [devices.setdefault(run.device, len(devices)) for run in runs])
     properties_index = array("I", [properties.setdefault(run.properties, len(properties)) for run in runs])
     received = [run.received_at for run in runs]
@@ -243,9 +246,9 @@ def _columns(runs: list[Run], bodies: list[bytes]) -> tuple[bytes, int]:
 
 
 def decode(data: bytes) -> Batch:
-    """The batch in `data`. Raises `BatchError` for anything `encode` cannot have made."""
+    """Decode a batch. Raises `BatchError` for anything that `encode` cannot have written."""
     if len(data) < _HEAD.size:
-        raise BatchError(f"{len(data)} bytes are less than a head")
+        raise BatchError(f"{len(data)} bytes are too short for the head of a batch")
     head = _HEAD.unpack_from(data)
     magic, checksum, codec, lane, zero, messages, ranges = head[:7]
     table_size, table_packed, columns_size, columns_packed, space_length, epoch_length = head[7:]
@@ -275,7 +278,7 @@ def _batch(names: tuple[str, str, BatchLane], content: BatchContent, columns: by
     expanded = len(columns) + messages * content.longest
     if expanded > EXPANSION_LOOKED_AT_BYTES:
         runs = zip(content.devices, content.properties, content.run_lengths, strict=True)
-        expanded = len(columns) + _written_out(ranges, runs)
+        expanded = len(columns) + _expanded_names(ranges, runs)
         if expanded > BATCH_EXPANDED_BYTES_MAX:
             raise BatchError(f"its messages have {expanded} bytes together, more than {BATCH_EXPANDED_BYTES_MAX}")
     return Batch(
@@ -293,7 +296,7 @@ def _batch(names: tuple[str, str, BatchLane], content: BatchContent, columns: by
 
 
 def cost(data: bytes) -> int:
-    """What holding a batch will cost once it is decoded, by its head alone, in bytes; 0 when that is none."""
+    """Return the memory in bytes that a batch will need once decoded, from its head alone; 0 without a valid head."""
     if len(data) < _HEAD.size:
         return 0
     messages, ranges, _, _, columns_size = _HEAD.unpack_from(data)[5:10]

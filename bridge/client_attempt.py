@@ -1,4 +1,4 @@
-"""An attempt of a dialer with a library's client: the asyncio shell of connectors whose protocol is not ours.
+"""Connection attempt with a library's client: the asyncio shell of connectors that use a library's protocol.
 
 A `ConnectorClient` is one connection from connect to its end, written as one coroutine. It gets a `Carriage`: the
 messages to send, in order and with a ticket each, and the inboxes for what arrives. Whatever ends the coroutine ends
@@ -19,26 +19,28 @@ from bridge.limits import LEAVE_TIMEOUT_S
 
 
 class ConnectorError(AttemptError):
-    """The connection cannot be made, or has ended; the text says to people why, and what to do where that is known."""
+    """The connection failed or ended; the text tells an operator why, and the next step where it is known."""
 
 
 class ConnectorClient(Protocol):
-    """A library's client."""
+    """Client of a library."""
 
     async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
-        """One connection: connect, say `carriage.up`, carry both ways until it ends. It is cancelled where it has to
-        end sooner, and then tells the far side what was answered here and says good-bye. Raises `ConnectorError` or
-        OSError."""
+        """Connect, call `carriage.up`, and carry messages both ways until the connection ends.
+
+        It is cancelled when it has to end sooner; then it sends outstanding acknowledgements and disconnects. Raises
+        `ConnectorError` or OSError.
+        """
         ...
 
 
 Answered = Callable[[ForwardOutcome], None]
-"""What may be said of a message to the far side: called once it is on disk, or is never going to be; not at all where
-the connection ended before."""
+"""Callback with a message's outcome, for the peer: called once the message is on disk or refused for good, and not at
+all when the connection ended before."""
 
 
 class Carriage:
-    """What one connection carries, for its client."""
+    """The traffic of one connection, for its client: messages to send, and inboxes for messages that arrive."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Carriage:
         up: asyncio.Future[str],
         cut: Callable[[str], None],
     ) -> None:
-        """`up` is given the peer's name; `cut` ends the connection, for a reason."""
+        """`up` receives the peer's name; `cut` ends the connection for a reason."""
         self.inboxes = tuple(inboxes)
         self._outbox = outbox
         self._up = up
@@ -57,7 +59,7 @@ class Carriage:
         self._leaving = False
 
     def up(self, peer: str) -> None:
-        """The peer is there, and takes messages; `peer` is its name, as people know it."""
+        """Report that the peer takes messages; `peer` is its name for people."""
         if self._up.done():
             return
         self._outbox.attached(self._changed.set, self._cut)
@@ -67,14 +69,15 @@ class Carriage:
         self._up.set_result(peer)
 
     async def leave(self) -> None:
-        """Give the client nothing more, nor take anything of it; return when what was taken is answered."""
+        """Stop giving messages to the client and taking them from it; return when all taken messages are answered."""
         self._leaving = True
         left = asyncio.Event()
         leave_all(self.inboxes, left.set)
         await left.wait()
 
     async def outgoing(self, messages_max: int, bytes_max: int) -> list[Outgoing]:
-        """What is next, in order: one run at least, and no more than so many messages and, beside the first, bytes."""
+        """Return the next runs in order: at least one, and at most `messages_max` messages and (after the first run)
+        `bytes_max` bytes."""
         while True:
             self._changed.clear()
             taken: list[Outgoing] = []
@@ -91,17 +94,17 @@ class Carriage:
             await self._changed.wait()
 
     def settle(self, ticket: int, outcome: ForwardOutcome, why: str = "", count: int | None = None) -> None:
-        """As `ForwarderOutbox.settle`."""
+        """Settle with `ForwarderOutbox.settle`."""
         self._outbox.settle(ticket, outcome, why, count)
 
     async def room(self, inbox: ForwarderInbox) -> None:
-        """Wait until the forwarder takes something."""
+        """Wait until the forwarder has credit."""
         while inbox.credit <= 0:
             self._changed.clear()
             await self._changed.wait()
 
     def give(self, inbox: ForwarderInbox, message: Incoming, answered: Answered) -> None:
-        """Give what arrived to its forwarder, which has room."""
+        """Give an incoming message to its forwarder, which must have credit."""
         if message.token is None:
             answered(ForwardOutcome.ACCEPTED)
         else:
@@ -109,12 +112,12 @@ class Carriage:
         inbox.receive([message])
 
     async def receive(self, inbox: ForwarderInbox, message: Incoming, answered: Answered) -> None:
-        """`give` as soon as there is `room`."""
+        """Wait for `room`, then `give`."""
         await self.room(inbox)
         self.give(inbox, message, answered)
 
     def close(self) -> None:
-        """The connection is over."""
+        """Detach outbox and inboxes: the connection is over."""
         if not self._up.done():
             return
         self._outbox.detached()
@@ -124,7 +127,7 @@ class Carriage:
 
 
 class _Answering:
-    """Gives the answers of an inbox to who waits for them."""
+    """Passes the answers of an inbox to the waiting callbacks."""
 
     def __init__(self, answers: dict[int, Answered]) -> None:
         self._answers = answers
@@ -137,7 +140,7 @@ class _Answering:
 
 
 class ClientAttempt(Attempt):
-    """One connection of a client."""
+    """One connection of a library's client."""
 
     def __init__(
         self,
@@ -150,7 +153,7 @@ class ClientAttempt(Attempt):
         timeout_s: float = 10.0,
         close_timeout_s: float = 3.0,
     ) -> None:
-        """`timeout_s`: from the attempt to `Carriage.up`; `close_timeout_s`: for the good-bye."""
+        """`timeout_s`: from the attempt to `Carriage.up`; `close_timeout_s`: for disconnecting."""
         self.up = False
         loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = loop.create_future()
@@ -188,7 +191,7 @@ class ClientAttempt(Attempt):
             await self._ended(task)
             if not in_time:
                 raise TimeoutError(f"no answer in {self._timeout_s:g} s")
-            self._tell(task)
+            self._report_end(task)
         finally:
             task.cancel()
             try:
@@ -215,7 +218,7 @@ class ClientAttempt(Attempt):
             carriage.close()
 
     async def _leave(self, carriage: Carriage, task: asyncio.Task[None]) -> None:
-        """What was taken is answered, or that takes too long, or the connection ends by itself."""
+        """Wait until taken messages are answered, the timeout is over, or the connection ends by itself."""
         leaving = asyncio.ensure_future(carriage.leave())
         try:
             await asyncio.wait((task, leaving), timeout=LEAVE_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -223,11 +226,11 @@ class ClientAttempt(Attempt):
             leaving.cancel()
 
     async def _ended(self, task: asyncio.Task[None]) -> None:
-        """Its good-bye is over, or took too long, or the dialer does not wait for it: it is cancelled then."""
+        """Wait for the cancelled client to disconnect, up to the close timeout."""
         await asyncio.wait((task,), timeout=self._close_timeout_s)
 
-    def _tell(self, task: asyncio.Task[None]) -> None:
-        """Why the connection is over, to the dialer. Raises what kept it from coming up."""
+    def _report_end(self, task: asyncio.Task[None]) -> None:
+        """Report to the dialer why the connection ended. Raises the error when it never came up."""
         error = None if task.cancelled() or not task.done() else task.exception()
         if error is not None and not self.up and isinstance(error, OSError | AttemptError):
             raise error

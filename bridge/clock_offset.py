@@ -1,11 +1,11 @@
-"""What a gateway tells of a clock that was wrong: which messages were stamped by it, and how far it was off.
+"""Report of a gateway's wrong clock: which messages it stamped, and the offset.
 
-A gateway without a battery starts with the time it last knew, or with 1970, and is set some time after. Stamps stay as
-they were. A *stretch* is a time in which the clock was not known to be right and nobody set it, so that all its stamps
-are off by the same; how far is told once it is known. Messages are named by (epoch, address, sequence): nothing of this
-is in batches, it may arrive before or after them, and twice.
+A gateway without a battery-backed clock starts with the time it last knew, or with 1970, and is set some time later.
+Timestamps stay as they were. A *span* is a period in which the clock was not known to be right and was not set, so all
+its timestamps have the same offset; the offset is reported once it is known. Messages are named by (epoch, address,
+sequence). Batches hold nothing of this: a report may arrive before or after them, and twice.
 
-Documents go over the link for manifests, to a hub that offers the capability. Sans-I/O.
+Documents use the link for manifests, to a hub that offers the capability. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from typing import Annotated, Final
 import msgspec
 
 CAPABILITY: Final = "waypost:clock-offsets/1"
-"""Of the link for manifests: the gateway desires it, a hub that understands these documents offers it."""
+"""Capability of the link for manifests: the gateway desires it; a hub that understands these documents offers it."""
 
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class OffsetState(enum.Enum):
-    """What is known of a stretch's offset."""
+    """Knowledge of a span's offset."""
 
     NOT_YET = "not yet"
-    """It goes on, or waits for the clock to be right."""
+    """The span goes on, or waits for the clock to be right."""
     MEASURED = "measured"
-    """The clock was set right before the machine started anew: `low` and `high` are the offset."""
+    """The clock was set right before the machine restarted: the offset is between `low` and `high`."""
     NEVER = "never"
-    """`reason` says why; it is between `low` and `high`, where there are any."""
+    """The offset stays unknown: `reason` says why. It is between `low` and `high` where those are set."""
 
 
-BOOT_ENDED: Final = "the machine was started anew before its clock was right"
+BOOT_ENDED: Final = "the machine restarted before its clock was right"
 SET_TOO_OFTEN: Final = "the clock was set more often than the gateway remembers"
 
 
 class StampedRange(msgspec.Struct, frozen=True, array_like=True):
-    """Messages of one address that were received in a stretch: those of these sequences whose clock was not good.
+    """Messages of one address in a span: those of these sequences without the mark of a good clock.
 
-    `after` and `until` bound their stamps (``after < received_at <= until``) where messages of these sequences were
-    stamped before and after the clock was set; None: no bound.
+    `after` and `until` bound their timestamps (``after < received_at <= until``) where messages of these sequences were
+    received before and after the clock was set; None: no bound.
     """
 
     epoch: str
@@ -53,29 +53,29 @@ class StampedRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClockSpan(msgspec.Struct, frozen=True):
-    """One stretch, as far as it is known. Times are UTC nanoseconds as the wrong clock showed them;
-    ``true time = stamp + offset``.
+    """One span with what is known of it. Times are UTC nanoseconds as the wrong clock showed them;
+    ``true time = timestamp + offset``.
 
-    It is told without messages first, then with its messages, and `whole` at last.
+    It is reported without messages first, then with its messages, and `whole` at last.
     """
 
     boot: str
-    """The machine's start, as its kernel names it."""
+    """The kernel's boot id."""
     number: int
-    """Ascends, for one store and connector."""
+    """Ascending number of the span, for one store and connector."""
     began: Nanoseconds
     known: OffsetState
     low: Nanoseconds | None = None
     high: Nanoseconds | None = None
     reason: str = ""
     whole: bool = False
-    """All its messages have been told."""
+    """All its messages have been reported."""
     messages: Sequence[StampedRange] = ()
 
 
 class ClockDocument(msgspec.Struct, frozen=True):
-    """A document."""
+    """Document with the spans of one gateway."""
 
     told_at: Nanoseconds
-    """When it was made, by the gateway's clock: beside the hub's it shows how far that one is off just now."""
+    """Time of the report by the gateway's clock; compared with the hub's, it shows the offset at that time."""
     stretches: Sequence[ClockSpan]

@@ -1,6 +1,6 @@
-"""The bricks of the batch format: integer columns in planes, dictionaries, and sections under a codec.
+"""Building blocks of the batch format: integer columns in planes, dictionaries, and compressed sections.
 
-Everything that reads is bounds-checked here, and raises `BatchError` and nothing else. All integers little-endian.
+All reading is bounds-checked and raises `BatchError` and nothing else. All integers are little-endian.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ import zstandard
 FAST: Final = 3
 """zstd on JSON readings: levels 1 to 3 differ by 6 % in size and 10 % in time."""
 SMALL: Final = 9
-"""A fifth smaller than 3, for a microsecond more a message: for what waits for a link. 12 takes twice as long again."""
+"""20 % smaller than level 3, for one more microsecond a message: used for the backlog. Level 12 takes twice as long."""
 SMALL_MATCH_MIN: Final = 6
-"""Bytes of the shortest repetition that is looked for at `SMALL`. Readings are 1 % smaller than with the level's own 4,
-at no more time: a digit or two that happen to be alike cost more to point at than to write."""
+"""Shortest match in bytes at `SMALL`. Readings get 1 % smaller than with the level's default of 4, in the same time: a
+reference to one or two equal digits costs more than the digits."""
 
 
 class Codec(enum.IntEnum):
-    """How the table and the columns are packed."""
+    """Compression of the table and the columns."""
 
     NONE = 0
     ZSTD = 1
 
 
 class BatchError(Exception):
-    """What arrived is not a batch: truncated, altered, contradictory, or beyond the limits of the format."""
+    """The bytes are not a batch: truncated, altered, contradictory, or beyond the limits of the format."""
 
     condition: ClassVar[str] = "amqp:decode-error"
 
 
 def dictionary(entries: list[bytes]) -> bytes:
-    """Entries that columns point at: how many, the length of each, all of them joined."""
+    """Encode the entries that columns refer to: their number, the length of each, all of them joined."""
     return b"".join((len(entries).to_bytes(4, "little"), planes(array("I", map(len, entries))), *entries))
 
 
 def planes(column: array[int]) -> bytes:
-    """A column's bytes, lowest plane first."""
+    """Return the bytes of a column, lowest plane first."""
     if sys.byteorder == "big":
         column = column[:]
         column.byteswap()
@@ -52,12 +52,12 @@ def planes(column: array[int]) -> bytes:
 
 
 def pack(section: bytes, level: int = FAST) -> bytes:
-    """A section under zstd at one of the levels above; its frame says how long it was."""
+    """Compress a section with zstd at `FAST` or `SMALL`; the frame declares the original size."""
     return (_zstd.small if level == SMALL else _zstd.fast).compress(section)
 
 
 def unpack(codec: int, packed: bytes, size: int) -> bytes:
-    """A section as it was before the codec; nothing is allocated for a size other than the declared one."""
+    """Decompress a section; nothing is allocated for a size other than the declared one."""
     if codec == Codec.NONE:
         if len(packed) != size:
             raise BatchError("a section is not of its declared size")
@@ -71,7 +71,7 @@ def unpack(codec: int, packed: bytes, size: int) -> bytes:
 
 
 class ColumnReader:
-    """Takes a section apart from front to back; every short read is a `BatchError`."""
+    """Reads a section from front to back; a short read raises `BatchError`."""
 
     __slots__ = ("_data", "_offset")
 
@@ -80,7 +80,7 @@ class ColumnReader:
         self._offset = offset
 
     def take(self, length: int) -> bytes:
-        """The next `length` bytes."""
+        """Read the next `length` bytes."""
         start = self._offset
         self._offset = start + length
         if self._offset > len(self._data):
@@ -88,18 +88,18 @@ class ColumnReader:
         return self._data[start : self._offset]
 
     def count(self) -> int:
-        """A number of entries: u32."""
+        """Read a number of entries: u32."""
         return int.from_bytes(self.take(4), "little")
 
     def text(self, length: int) -> str:
-        """The next `length` bytes, UTF-8."""
+        """Read the next `length` bytes as UTF-8."""
         try:
             return self.take(length).decode()
         except UnicodeDecodeError as error:
             raise BatchError(f"not UTF-8: {error}") from None
 
     def column(self, typecode: str, entries: int) -> array[int]:
-        """A column of integers as `planes` wrote it; `typecode` as in the module `array`."""
+        """Read a column of integers that `planes` wrote; `typecode` as in the module `array`."""
         column: array[int] = array(typecode)
         width = column.itemsize
         data = self.take(entries * width)
@@ -112,7 +112,7 @@ class ColumnReader:
         return column
 
     def slices(self, lengths: Iterable[int]) -> list[bytes]:
-        """Byte strings of these lengths, one behind the other."""
+        """Read consecutive byte strings of these lengths."""
         ends = list(accumulate(lengths, initial=self._offset))
         if ends[-1] > len(self._data):
             raise BatchError("a section ends early")
@@ -121,20 +121,20 @@ class ColumnReader:
         return [data[start:end] for start, end in pairwise(ends)]
 
     def texts(self, lengths: Iterable[int]) -> list[str]:
-        """The same as text, UTF-8."""
+        """Read consecutive UTF-8 strings of these lengths in bytes."""
         try:
             return [entry.decode() for entry in self.slices(lengths)]
         except UnicodeDecodeError as error:
             raise BatchError(f"not UTF-8: {error}") from None
 
     def finish(self) -> None:
-        """Nothing may be left."""
+        """Raise `BatchError` when bytes are left."""
         if self._offset != len(self._data):
             raise BatchError(f"{len(self._data) - self._offset} bytes too many")
 
 
 class _ZstdContexts(threading.local):
-    """Two compressors and one decompressor a thread: making them anew costs more than a small batch does."""
+    """Two compressors and one decompressor per thread: creating them costs more than a small batch does."""
 
     def __init__(self) -> None:
         self.fast = zstandard.ZstdCompressor(level=FAST, write_content_size=True)

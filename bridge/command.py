@@ -1,7 +1,7 @@
-"""A command to a device, as it goes down from a hub to a gateway; and what comes up of it. Sans-I/O.
+"""Commands to devices: from a hub down to a gateway, with receipts and responses back up. Sans-I/O.
 
-Down it is one AMQP message (`bridge.downlink`). Up come *receipts* and *responses*, as messages of the gateway's own
-addresses: they are stored, cross and land as every other one does.
+Downwards a command is one AMQP message (`bridge.downlink`). *Receipts* and *responses* are messages of the gateway's
+own addresses: they are stored, sent and landed like all others.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ from bridge.plain import MessageError
 RECEIPTS: Final = "command-receipt"
 """First level of the addresses of receipts; the second is the device."""
 RESPONSES: Final = "command-response"
-"""The same of responses."""
+"""First level of the addresses of responses; the second is the device."""
 HONO_RESPONSES: Final = "command_response"
-"""The same where devices speak Hono's device API: tenant and `HUB` follow."""
+"""First level of the addresses of responses over Hono's device API; tenant and `HUB` follow."""
 HUB: Final = "hub"
-"""Reply identifier of a hub, among those of Hono's applications."""
+"""Reply identifier of the hub, among those of Hono's applications."""
 COMMAND: Final = Symbol(plain.PREFIX + "command")
-"""Annotation with the identifier, of a command in its device's queue."""
+"""Annotation of a command in its device's queue: the command's identifier."""
 _MS: Final = 1000
 _FIELDS: Final = 7
 _MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 0, 2, 3, 4, 5, 6
 
 
 class Receipt(enum.Enum):
-    """What became of a command at its gateway, for good."""
+    """Final outcome of a command at its gateway."""
 
     DELIVERED = "delivered"
-    """The device has acknowledged it."""
+    """The device acknowledged it."""
     EXPIRED = "expired"
-    """Its time to live was over before a device took it."""
+    """Its time to live ended before a device took it."""
     REJECTED = "rejected"
-    """The device, or the gateway, does not take it."""
+    """The device or the gateway refused it."""
 
 
 @hides("payload")
 class HubCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """For one device of one gateway."""
+    """Command for one device of one gateway."""
 
     id: str
-    """Of no other command, ever."""
+    """Unique among all commands."""
     device: str
     name: str
-    """What the device is to do."""
+    """Action that the device is to perform."""
     payload: bytes
     content_type: str | None
     ttl_ms: int
-    """From now on."""
+    """Time to live from now on."""
     response: bool
-    """The device is asked for a response."""
+    """A response of the device is requested."""
 
 
 class ReceiptDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,7 +77,7 @@ class ReceiptDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 def fault(device: str, name: str, payload: bytes, content_type: str | None, ttl_s: float) -> str | None:
-    """Why this cannot be a command; None: it can."""
+    """Return why these values cannot be a command; None when they can."""
     if not device or len(device) > DEVICE_CHARACTERS_MAX or not device.isprintable() or set(device) & set("/+#"):
         return f"the name of a device is 1 to {DEVICE_CHARACTERS_MAX} printable characters without / + #"
     if not name or len(name) > COMMAND_NAME_CHARACTERS_MAX or not name.isprintable() or set(name) & set("+#"):
@@ -96,7 +96,7 @@ def _is_plain(text: str) -> bool:
 
 
 def message(command: HubCommand) -> bytes:
-    """A command as it goes down."""
+    """Encode a command for the way from hub to gateway."""
     fields: list[Any] = [None] * _FIELDS
     fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, command.device, command.name
     fields[_REPLY_TO] = HUB if command.response else None
@@ -104,7 +104,7 @@ def message(command: HubCommand) -> bytes:
 
 
 def read(arrived: bytes) -> HubCommand:
-    """The command that came down. Raises `MessageError`."""
+    """Decode a command from the hub. Raises `MessageError`."""
     try:
         found = dict(reversed([(each.code, value) for each, value in plain.contents(arrived, _READ)]))
         header, fields = found.get(s.HEADER), found.get(s.PROPERTIES)
@@ -131,7 +131,7 @@ def read(arrived: bytes) -> HubCommand:
 
 
 def queued(command: HubCommand, address: str, reply_to: str) -> Run:
-    """A command as its device's queue holds it: a device that answers sends to `reply_to`, with the correlation-id."""
+    """Return a command as a message of its device's queue. A device responds to `reply_to`, with the correlation-id."""
     fields: list[Any] = [None] * _FIELDS
     fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, address, command.name
     if command.response:
@@ -148,7 +148,7 @@ def queued(command: HubCommand, address: str, reply_to: str) -> Run:
 
 
 def identifier_of(queued_message: bytes) -> str | None:
-    """The identifier of a command of a hub in its device's queue; None: somebody else sent it."""
+    """Return the identifier of a hub's command in its device's queue; None for a message of another sender."""
     try:
         found = [value for _, value in plain.contents(queued_message, (s.MESSAGE_ANNOTATIONS,))]
     except DecodeError:
@@ -173,5 +173,5 @@ def _properties(fields: list[Any], content_type: str | None) -> bytes:
 
 
 def receipt_body(identifier: str, receipt: Receipt, reason: str) -> bytes:
-    """A receipt as it goes up."""
+    """Encode a receipt."""
     return msgspec.json.encode(ReceiptDocument(command=identifier, receipt=receipt, reason=reason))

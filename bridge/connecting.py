@@ -1,5 +1,5 @@
-"""The one way to dial: a socket to a peer, by a network interface or through a proxy where that is asked for, and a
-transport of ours over it (`bridge.transport.dialed`)."""
+"""Dial a peer: open a socket, by a network interface or through a proxy where configured, and put one of our
+transports over it (`bridge.transport.dialed`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from bridge.transport.dialed import transport_over
 from bridge.transport.served import ServedTransport
 
 READ_BYTES: Final = 4_096
-"""Of a proxy's answer at a time."""
+"""Bytes of a proxy's answer that are read at a time."""
 
 
 class Streams(NamedTuple):
-    """Both ways of a connection, for coroutines."""
+    """Reader and writer of a connection, for coroutines."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -35,12 +35,12 @@ async def connect(
     interface: str | None = None,
     proxy: Proxy | None = None,
 ) -> ServedTransport:
-    """Connect to a peer, and give it to what `make` makes. Raises as `socket_to`, and `ssl.SSLError`."""
+    """Connect a protocol from `make` to a peer. Raises as `socket_to`, and `ssl.SSLError`."""
     return await transport_over(await socket_to(host, port, interface, proxy), make, tls, host)
 
 
 async def streams_over(connection: socket.socket, context: ssl.SSLContext | None = None, host: str = "") -> Streams:
-    """As `bridge.transport.dialed.transport_over`."""
+    """Return streams over a connected socket, as `bridge.transport.dialed.transport_over` does for a protocol."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -49,8 +49,10 @@ async def streams_over(connection: socket.socket, context: ssl.SSLContext | None
 
 
 async def socket_to(host: str, port: int, interface: str | None = None, proxy: Proxy | None = None) -> socket.socket:
-    """A connected TCP socket: `socket_by`, through a proxy where there is one. Raises `AttemptError`, which names a
-    proxy that does not let us through, and OSError as connect(2)."""
+    """Return a connected TCP socket (see `socket_by`), through a proxy where one is given.
+
+    Raises `AttemptError`, which names a proxy that refuses, and OSError as connect(2).
+    """
     if proxy is None:
         return await socket_by(interface, host, port)
     try:
@@ -69,7 +71,7 @@ async def socket_to(host: str, port: int, interface: str | None = None, proxy: P
 
 
 async def _pass(opened: socket.socket, tunnel: Tunnel) -> None:
-    """Raises `ProxyError`, OSError."""
+    """Open a tunnel through the proxy. Raises `ProxyError`, OSError."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(opened, tunnel.request)
     while not tunnel.open:
@@ -77,8 +79,8 @@ async def _pass(opened: socket.socket, tunnel: Tunnel) -> None:
 
 
 async def socket_by(interface: str | None, host: str, port: int) -> socket.socket:
-    """A connected TCP socket that leaves by one network interface and no other (SO_BINDTODEVICE, socket(7)); None: as
-    the routes say.
+    """Return a connected TCP socket that uses one network interface only (SO_BINDTODEVICE, socket(7)); None: the
+    routing table decides.
 
     Raises `AttemptError` when there is no such interface or the process may not bind to one, OSError as connect(2).
     """
@@ -105,8 +107,8 @@ def _bind_to(opened: socket.socket, interface: str) -> None:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
     except PermissionError:
         raise AttemptError(
-            f"this process may not bind a connection to the interface {interface}: it needs CAP_NET_RAW "
-            "(systemd: AmbientCapabilities=CAP_NET_RAW), or leave `interface` out"
+            f"this process may not bind a connection to the interface {interface}: give it CAP_NET_RAW "
+            "(systemd: AmbientCapabilities=CAP_NET_RAW), or remove `interface`"
         ) from None
     except OSError as error:
         raise AttemptError(f"no network interface {interface}: {error.strerror or error}") from None

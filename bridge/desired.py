@@ -1,11 +1,11 @@
-"""Configuration from the hub: the document a hub wants a gateway to follow, and the report of what became of it.
+"""Desired configuration: the document that a hub sends to a gateway, and the gateway's report about it.
 
-A document is text that the hub's authority has signed. It names the gateway it is for and has a number: a gateway takes
-none whose number is not above every one it has decided about. So neither another gateway's document nor an older one
-counts, whoever sends it, and no clock is asked: the time in a document is for people. An older content comes back as a
-document with a new number.
+A document is text that the hub's authority has signed. It names its gateway and has a version number. A gateway accepts
+only a number above all that it has decided about, so it refuses documents of other gateways and older ones, whoever
+sends them, without a clock: the time in a document is for people. To restore an older content, the hub sends it with a
+new number.
 
-Sans-I/O; who signs and who verifies has the keys.
+Sans-I/O; the caller that signs or verifies has the keys.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from bridge.hidden import hides
 from bridge.limits import DESIRED_BYTES_MAX
 
 FORMAT: Final = 1
-"""Of the document; a gateway refuses one it does not know."""
+"""Format number of the document; a gateway refuses a format it does not know."""
 
 SIGNED_PREFIX: Final = b"waypost configuration 1\n"
-"""Before the text in what is signed: no certificate and no list of revoked ones begins like it (those are DER, and
-begin with 0x30), so that a signature over one of them is none over a document."""
+"""Prefix of the signed bytes. Certificates and revocation lists are DER and begin with 0x30, so a signature over one
+of them is never valid for a document."""
 
 CONFIRM_S: Final = 300.0
-"""How long a gateway tries a version for, where its document says nothing: a cellular modem takes minutes to dial."""
+"""Default duration of a gateway's trial of a version: a cellular modem takes minutes to dial."""
 
 
 class DesiredError(ValueError):
-    """A document is none this program can follow; the message says why."""
+    """This program cannot follow a document; the message says why."""
 
 
 @hides("resources")
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """What one gateway is to be configured with, as far as its hub decides."""
+    """The hub's part of the configuration of one gateway."""
 
     format: int = FORMAT
     tenant: str
@@ -48,16 +48,17 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     made_at: int
     """UTC microseconds since 1970, by the hub's clock."""
     confirm_s: float = CONFIRM_S
-    """The previous version returns when the hub has not confirmed this one so many seconds after it was taken up."""
+    """Seconds after which the gateway rolls back unless the hub has confirmed this version."""
     restart: bool = False
-    """The gateway may restart where a change needs that; else it refuses such a version."""
+    """The gateway may restart where a change needs it; otherwise it refuses such a version."""
     resources: list[dict[str, Any]]
-    """All that the hub decides: what it decided before and is not named any more is as the gateway itself has it."""
+    """All resources that the hub decides. A resource of an earlier version that is missing here is the gateway's own
+    again."""
 
 
 @hides("content")
 class SignedDesired(msgspec.Struct, frozen=True):
-    """A document as it crosses."""
+    """Signed document, as the hub sends it."""
 
     content: str
     """JSON of a `Desired`, as it was signed."""
@@ -66,7 +67,7 @@ class SignedDesired(msgspec.Struct, frozen=True):
 
     @property
     def signature_bytes(self) -> bytes:
-        """Raises `DesiredError`."""
+        """The decoded signature. Raises `DesiredError`."""
         try:
             return base64.b64decode(self.signature, validate=True)
         except (binascii.Error, ValueError):
@@ -74,61 +75,61 @@ class SignedDesired(msgspec.Struct, frozen=True):
 
 
 VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""What a gateway says of one: the hub gives the next numbers, and a database keeps them in 63 bits."""
+"""Version number as a gateway reports it: the hub continues from it, and its database stores 63 bits."""
 
 
 class VerifiedDesired(msgspec.Struct, frozen=True):
-    """A document with a good signature, for the gateway that reads it."""
+    """Document with a valid signature, for the gateway that reads it."""
 
     desired: Desired
     authority: str
-    """SHA-256 of the certificate that it was signed with, hexadecimal."""
+    """SHA-256 of the certificate that signed it, hexadecimal."""
 
 
 class ApplyOutcome(enum.Enum):
-    """What became of a version that is not in force."""
+    """Outcome of a version that failed."""
 
     REFUSED = "refused"
     """It was never in force."""
     ROLLED_BACK = "rolled-back"
-    """It was tried, and the version before it has returned."""
+    """It was tried, and the previous version was restored."""
 
 
 class ApplyFailure(msgspec.Struct, frozen=True):
-    """A version that is not in force, and why."""
+    """Version that failed, and why."""
 
     version: VersionNumber
-    """0: of a document that says none that can be believed."""
+    """0: the document had no version that can be trusted."""
     outcome: ApplyOutcome
     why: str
 
 
 class SystemPhase(enum.Enum):
-    """How far a gateway is with the system its hub wants it to run."""
+    """Progress of a gateway's update to the system that its hub wants."""
 
     WAITING = "waiting"
-    """It does nothing about it yet."""
+    """The update has not started."""
     FETCHING = "fetching"
     INSTALLING = "installing"
     TRYING = "trying"
-    """The new system runs, and has to show itself."""
+    """The new system runs on trial."""
     KEPT = "kept"
     REFUSED = "refused"
-    """It never ran."""
+    """The new system never ran."""
     ROLLED_BACK = "rolled-back"
-    """It ran, was not as well as the one before, and that has returned."""
+    """The new system ran and failed its trial; the previous one was restored."""
 
 
 class SystemReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a gateway says of the system its hub wants it to run."""
+    """A gateway's report about the system that its hub wants it to run."""
 
     version: str
-    """Of Waypost, in the system that is wanted."""
+    """Version of Waypost in the wanted system."""
     phase: SystemPhase
     why: str = ""
-    """What it waits for, or why it failed."""
+    """Reason for waiting, or for the failure."""
     percent: int = 0
-    """So much of it is fetched, in whole tens."""
+    """Fetched share of the bundle, in whole tens."""
 
     @property
     def failed(self) -> bool:
@@ -140,58 +141,58 @@ class SystemReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class DesiredReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a gateway says of its configuration."""
+    """A gateway's report about its configuration."""
 
     version: VersionNumber = 0
-    """Of the hub's, confirmed and in force where none is tried; 0: none."""
+    """Confirmed version of the hub, in force unless another one is on trial; 0: none."""
     trying: VersionNumber | None = None
-    """This version is in force, until it is confirmed or the one before it returns."""
+    """Version on trial, in force until it is confirmed or rolled back."""
     newest: VersionNumber = 0
     """The highest version it has decided about."""
     failure: ApplyFailure | None = None
-    """Of the newest version that failed, if none was confirmed since."""
+    """Failure of the newest version, unless one was confirmed since."""
     kept: tuple[str, ...] = ()
-    """Kind/name of resources that are as somebody at the gateway said, in place of the hub's."""
+    """Kind/name of resources that were changed at the gateway and override the hub's."""
     digest: str = ""
-    """`digest_of` the document in force: numbers mean nothing to a hub whose registry is an older copy, and which gives
-    them a second time. Empty where the gateway does not know it."""
+    """`digest_of` the document in force. A hub that was restored from an older copy of its registry gives numbers a
+    second time, so it compares digests. Empty where the gateway does not know it."""
     system: SystemReport | None = None
-    """Of the one that `version` wants; None: it wants none."""
+    """Report about the system that `version` wants; None: it wants none."""
 
 
 def digest_of(content: str) -> str:
-    """SHA-256 of a document's text, hexadecimal: which document it is."""
+    """Return the SHA-256 of a document's text, hexadecimal, which identifies the document."""
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def to_sign(content: str) -> bytes:
-    """The bytes a signature is over."""
+    """Return the bytes that are signed."""
     return SIGNED_PREFIX + content.encode()
 
 
 def written(desired: Desired) -> str:
-    """The text of a document. Raises `DesiredError` when it is larger than a gateway takes."""
+    """Encode a document. Raises `DesiredError` when it is larger than a gateway accepts."""
     text = msgspec.json.encode(desired).decode()
     if len(text.encode()) > DESIRED_BYTES_MAX:
-        raise DesiredError(f"a gateway's configuration has {DESIRED_BYTES_MAX} bytes at most, and this one {len(text)}")
+        raise DesiredError(f"a gateway takes a configuration of up to {DESIRED_BYTES_MAX} bytes; this has {len(text)}")
     return text
 
 
 def read(content: str) -> Desired:
-    """The document of a text. Raises `DesiredError`."""
+    """Decode a document. Raises `DesiredError`."""
     if len(content) > DESIRED_BYTES_MAX:
         raise DesiredError(f"it has more than {DESIRED_BYTES_MAX} bytes")
     try:
         desired = msgspec.json.decode(content, type=Desired)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise DesiredError(f"it is not the document that is wanted: {error}") from None
+        raise DesiredError(f"it is not a configuration document: {error}") from None
     if desired.format != FORMAT:
-        raise DesiredError(f"it has format {desired.format}, this program knows {FORMAT}: it needs a newer program")
+        raise DesiredError(f"it has format {desired.format}, and this program knows {FORMAT}: update this gateway")
     if desired.version < 1 or not 0 < desired.confirm_s < float("inf"):
-        raise DesiredError("its version or its deadline is no number above 0")
+        raise DesiredError("its version and its deadline must be numbers above 0")
     return desired
 
 
 def signed_text(signature: bytes) -> str:
-    """A signature as `SignedDesired` has it."""
+    """Return a signature in the form of `SignedDesired.signature`."""
     return base64.b64encode(signature).decode()
