@@ -1,7 +1,7 @@
-"""The asyncio shell that keeps a connector's connection up: endpoints in order of preference
-(`bridge.endpoint_order`), for ever, with backoff.
+"""Dialer: the asyncio shell that keeps a connector's connection up. It tries endpoints in order of preference
+(`bridge.endpoint_order`), with backoff, until it is closed.
 
-It knows time and when to try again; what one attempt is, is its `Attempt`'s: a socket with a machine of ours behind it
+The dialer decides when to try again. An `Attempt` makes one connection: a socket with one of our machines
 (`bridge.socket_attempt`), or a library's client (`bridge.client_attempt`).
 """
 
@@ -26,20 +26,20 @@ from bridge.tls_refusal import refusal
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 5.0
-"""How long `close` waits for a peer's good-bye before it drops the socket: after `LEAVE_TIMEOUT_S`, for the peer's
-part."""
+"""Time that `close` waits for the peer to close its end before it drops the socket; it includes `LEAVE_TIMEOUT_S` for
+our end."""
 
 
 class PeerEndpoint(NamedTuple):
-    """Where a peer listens."""
+    """Address and protocol of a listening peer."""
 
     host: str
     port: int
     tls: bool = False
     scheme: str = "amqp"
-    """What is spoken there, without TLS."""
+    """URL scheme of the protocol without TLS."""
     path: str | None = None
-    """AMQP is spoken there in frames of WebSocket (subprotocol `amqp`), at this path; None: it is not."""
+    """Path of AMQP over WebSocket (subprotocol `amqp`); None: plain AMQP."""
 
     def __str__(self) -> str:
         scheme = self.scheme if self.path is None else "ws"
@@ -52,7 +52,7 @@ class PeerEndpoint(NamedTuple):
 
     @classmethod
     def parse(cls, url: str) -> PeerEndpoint:
-        """``amqp://host[:port]`` or ``amqps://host[:port]``. Raises `ValueError` for anything else."""
+        """Parse ``amqp://host[:port]`` or ``amqps://host[:port]``. Raises `ValueError` for anything else."""
         parts = urlsplit(url)
         if parts.scheme not in ("amqp", "amqps") or not parts.hostname or parts.path not in ("", "/"):
             raise ValueError(f"not an endpoint: {url!r} (amqp://host:port or amqps://host:port)")
@@ -61,59 +61,59 @@ class PeerEndpoint(NamedTuple):
 
 
 class LinkState(msgspec.Struct, frozen=True):
-    """What a person wants to know about an uplink. Times are seconds since 1970."""
+    """State of a link for operators. Times are seconds since 1970."""
 
     connected: bool
     paused: bool
     endpoint: str | None
-    """Where it is connected to, or tries to."""
+    """Endpoint of the connection or of the latest attempt."""
     peer: str | None
     """Container-id of the peer while connected."""
     batching: bool
     since: float
-    """When `connected` last changed."""
+    """Time of the last change of `connected`."""
     last_error: str | None
     attempts: int
     """Attempts since it was last connected."""
     refused: bool = False
-    """Somebody answered the last attempt, and did not take the link."""
+    """A peer answered the last attempt and refused the link."""
     ended: str | None = None
-    """Why the last connection that answered ended; kept while a later one is up."""
+    """Reason why the last connection with an answer ended; kept while a later one is up."""
     ended_at: float = 0.0
 
 
 class AttemptError(Exception):
-    """The attempt came to nothing, or the connection has ended; the text is for people."""
+    """The attempt failed or the connection ended; the text is for operators."""
 
     def __init__(self, text: str, wait_s: float = 0.0) -> None:
-        """`wait_s`: the peer asks not to be called again before."""
+        """`wait_s`: shortest time until the next attempt, as the peer requests."""
         super().__init__(text)
         self.wait_s = wait_s
 
 
 class Attempt(Protocol):
-    """One connection, from the first packet to the last; it tells its dialer `up` and `down`."""
+    """One connection, from the first packet to the last; it calls its dialer's `up` and `down`."""
 
     up: bool
-    """The connection came up."""
+    """The connection was established."""
 
     @property
     def gone(self) -> asyncio.Future[None]:
-        """Done when nothing of it is left."""
+        """Future that is done when the connection is completely closed."""
         ...
 
     async def run(self) -> None:
-        """Carry it to its end. Raises TimeoutError when nobody answered, OSError or `AttemptError` with what went
-        wrong."""
+        """Run the connection to its end. Raises TimeoutError when no peer answered, OSError or `AttemptError` with the
+        failure."""
         ...
 
     def end(self, reason: str) -> None:
-        """Leave as `bridge.forwarders.inbox` says, and say good-bye; an attempt that is not connected yet ends as soon
-        as it is."""
+        """Close in order: answer taken messages as `bridge.forwarders.inbox` says, then close the protocol. An attempt
+        that is not connected yet ends as soon as it is."""
         ...
 
     def abort(self) -> None:
-        """Leave nothing of it behind. Idempotent."""
+        """Drop the connection at once. Idempotent."""
         ...
 
 
@@ -129,16 +129,16 @@ class Dialer:
         changed: Callable[[LinkState], None] | None = None,
         shown: Callable[[], object] = lambda: None,
     ) -> None:
-        """`endpoints`: the first is preferred. `attempt` makes the next attempt, at an endpoint. `changed` is told
-        every new state. `shown` returns the stamps of the files that an attempt reads: another value after they were
-        replaced."""
+        """`endpoints`: the first is preferred. `attempt` creates the next attempt, at an endpoint. `changed` is called
+        with every new state. `shown` returns the stamps of the files that an attempt reads: another value after they
+        were replaced."""
         self._endpoints = EndpointOrder(endpoints)
         self._make_attempt = attempt
         self._backoff = backoff
         self._changed = changed
         self._read_shown = shown
         self._shown = shown()
-        """Stamps of the files at the start of the latest round of attempts, or seen since while connected."""
+        """File stamps at the start of the latest round of attempts, or seen since while connected."""
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._nudge = asyncio.Event()
@@ -147,7 +147,7 @@ class Dialer:
         self._predecessor: Dialer | None = None
         self._over = False
         self._asked_s = 0.0
-        """How long peers asked to be left alone, in this round of attempts."""
+        """Longest wait that a peer requested in this round of attempts."""
         self._state = LinkState(False, False, None, None, False, time.time(), None, 0)
 
     @property
@@ -156,18 +156,18 @@ class Dialer:
 
     @property
     def closed(self) -> bool:
-        """It was started, and is over."""
+        """True after `close` has finished."""
         return self._over
 
     def start(self, predecessor: Dialer | None = None) -> None:
-        """Begin; idempotent. `predecessor`: the same connector as it was configured before; it is closed before there
-        is a connection of this one."""
+        """Start dialling; idempotent. `predecessor`: the dialer of the same connector's previous configuration; it is
+        closed before this one connects."""
         if self._task is None:
             self._predecessor = predecessor
             self._task = asyncio.get_running_loop().create_task(self._run(), name="dialer")
 
     def pause(self) -> None:
-        """Cut the uplink and leave it cut until `resume`."""
+        """Disconnect, and stay disconnected until `resume`."""
         self._wanted.clear()
         self._nudge.set()
         self._update(paused=True)
@@ -175,15 +175,15 @@ class Dialer:
             self._attempt.end("paused")
 
     def resume(self) -> None:
-        """End a pause, and try again now unless the uplink is connected."""
+        """End a pause, and try again now unless connected."""
         self._update(paused=False)
         self._wanted.set()
         if not self._state.connected:
             self._try_again()
 
     def look(self) -> None:
-        """Try again, now, if files that an attempt reads were replaced: what failed with the old ones may succeed.
-        An open connection stays open. Call it every few seconds."""
+        """Try again now if files that an attempt reads were replaced. An open connection stays open. Call it every few
+        seconds."""
         shown = self._read_shown()
         if shown == self._shown:
             return
@@ -193,12 +193,12 @@ class Dialer:
             self._try_again()
 
     def renew(self, reason: str) -> None:
-        """End the connection there is, or the attempt at one, in good order; the next comes after the backoff."""
+        """Close the connection or attempt in order; the next attempt follows after the backoff."""
         if self._attempt is not None:
             self._attempt.end(reason)
 
     async def close(self) -> None:
-        """End the connection in good order and stop. It may be called more than once."""
+        """Close the connection in order and stop. It may be called more than once."""
         self._wanted.clear()
         self._nudge.set()
         if self._attempt is not None:
@@ -210,21 +210,21 @@ class Dialer:
                 self._attempt.abort()
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait((self._task,))  # who is cancelled here goes no further; the next call waits for it again
+            await asyncio.wait((self._task,))  # a caller that is cancelled here stops; its next call waits again
         await self._close_predecessor()
         self._over = True
 
     # --- from the attempt -------------------------------------------------------------------------------------
 
     def up(self, peer: str, *, batching: bool = False) -> None:
-        """The peer takes messages."""
+        """Record that the peer takes messages."""
         self._backoff.connected(asyncio.get_running_loop().time())
         self._nudge.clear()  # this attempt also serves the requests made while it ran
         log.info("connected to %s at %s, %s", peer, self._state.endpoint, "batches" if batching else "plain")
         self._update(connected=True, peer=peer, batching=batching, last_error=None, attempts=0, refused=False)
 
     def down(self, reason: str, wait_s: float = 0.0) -> None:
-        """It takes no more, or never did; it asks not to be called again before `wait_s`."""
+        """Record that the connection is down or failed; `wait_s`: shortest time until the next attempt."""
         self._asked_s = max(self._asked_s, wait_s)
         error = f"{self._state.endpoint}: {reason}"
         refused = not self._state.connected
@@ -247,10 +247,10 @@ class Dialer:
             self._shown = self._read_shown()
             self._asked_s = 0.0
             for endpoint in self._endpoints.order(loop.time()):
-                stood = await self._try(endpoint)
-                if stood:
+                was_up = await self._try(endpoint)
+                if was_up:
                     self._endpoints.connected(endpoint)
-                if stood or not self._wanted.is_set():
+                if was_up or not self._wanted.is_set():
                     break
                 self._endpoints.failed(endpoint, loop.time())
             if self._wanted.is_set():
@@ -266,11 +266,11 @@ class Dialer:
             self._predecessor = None
 
     async def _try(self, endpoint: PeerEndpoint) -> bool:
-        """One attempt, to its end; returns whether the connection came up in it."""
+        """Run one attempt to its end; return True when the connection came up."""
         self._update(endpoint=str(endpoint), attempts=self._state.attempts + 1)
         try:
             attempt = self._make_attempt(self, endpoint)
-        except Exception as error:  # a fault of ours or of the configuration must not end the dialling in silence
+        except Exception as error:  # a bug or a bad configuration must not end the dialling silently
             log.exception("cannot make a connection to %s", endpoint)
             self._update(last_error=f"{endpoint}: {error}")
             return False

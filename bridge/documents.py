@@ -1,4 +1,4 @@
-"""JSON documents on a link of their own, each kept until the hub has it durable. Sans-I/O."""
+"""Sender of JSON documents on their own link; each is kept until the hub has it on disk. Sans-I/O."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class _QueuedDocument(NamedTuple):
 
 
 class Documents:
-    """Those of one kind, of one gateway towards one hub; it outlives connections."""
+    """Queue of documents of one kind, from one gateway to one hub; it outlives connections."""
 
     def __init__(self, kind: str, documents_max: int, tags: Iterator[int]) -> None:
-        """`kind`: one of them, in words. `tags`: delivery tags, shared by whoever sends on the same links."""
+        """`kind`: name of one document in the log. `tags`: delivery tags, shared by all senders on the same links."""
         self.link: Link | None = None
-        """The link that the peer has taken for them; None without one."""
+        """The link that the peer has accepted for them; None without one."""
         self._taken: list[Callable[[], None]] = []
         self._kind = kind
         self._max = documents_max
@@ -38,45 +38,45 @@ class Documents:
 
     @property
     def credit(self) -> int:
-        """How many more it takes."""
+        """Number of documents that `put` still takes."""
         return max(self._max - len(self._waiting) - len(self._unsettled), 0)
 
     def call_when_taken(self, call: Callable[[], None]) -> None:
-        """Have `call` called each time the peer takes the link."""
+        """Register `call`: it is called each time the peer accepts the link."""
         self._taken.append(call)
 
     def attach(self, link: Link) -> None:
-        """Send over this link, which the peer has taken."""
+        """Send over this link, which the peer has accepted."""
         self.link = link
         for call in self._taken:
             call()
 
     def put(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
-        """Send this until the hub has it durable: ``done(True)``, or called it malformed: ``done(False)``.
+        """Send a document until the hub has it on disk (``done(True)``) or rejects it (``done(False)``).
 
-        Not more than `credit` of them.
+        At most `credit` of them.
         """
         self._waiting.append(_QueuedDocument(plain.data_section(msgspec.json.encode(document)), done))
 
     def clear(self) -> None:
-        """Forget what has not left: it will be made anew."""
+        """Drop unsent documents: the caller creates them again."""
         self._waiting.clear()
 
     def detached(self) -> None:
-        """The link is over; what is unsettled goes back to the front."""
+        """Handle the end of the link: unsettled documents return to the front of the queue."""
         self.link = None
         self._waiting.extendleft(reversed(self._unsettled.values()))
         self._unsettled.clear()
 
     def flush(self, engine: Engine) -> None:
-        """Send what the link takes."""
+        """Send as many as the link has credit for."""
         while self.link is not None and self.link.credit > 0 and self._waiting:
             tag, entry = next(self._tags), self._waiting.popleft()
             self._unsettled[tag] = entry
             engine.send(self.link, tag, entry.message)
 
     def settled(self, tag: int, state: DeliveryState, condition: Detail) -> None:
-        """The peer has decided; another connection's tag is passed over."""
+        """Handle the peer's disposition; a tag of another connection is ignored."""
         entry = self._unsettled.pop(tag, None)
         if entry is None:
             return

@@ -1,4 +1,4 @@
-"""The hub's end of what goes down to gateways: plain AMQP messages, on a link of a gateway's connection for each kind.
+"""Hub's sender to gateways: plain AMQP messages, on one link of a gateway's connection for each kind.
 
 A gateway attaches to receive from an address word (`bridge.hub_addresses`). A `DownlinkSource` has the messages of that
 word. The gateway settles a message once it is on disk. The source sends again what is not settled when a link ends.
@@ -18,14 +18,14 @@ _OUTCOMES: Final = {
     DeliveryState.REJECTED: ForwardOutcome.REJECTED,
     DeliveryState.MODIFIED_UNDELIVERABLE: ForwardOutcome.REJECTED,
 }
-"""Everything else means: not now."""
+"""Outcome by delivery state; every other state means `RELEASED`."""
 
 Key = tuple[str, str]
 """Tenant and name of a gateway."""
 
 
 class GatewayLink:
-    """One link down to a gateway, until the source hears that it has `ended`."""
+    """One link down to a gateway, valid until `DownlinkSource.ended`."""
 
     def __init__(self, gateway: Key, engine: Engine, link: Link, wake: Callable[[], None]) -> None:
         """`wake` is called when there are bytes to send."""
@@ -37,7 +37,7 @@ class GatewayLink:
 
     @property
     def open(self) -> bool:
-        """Messages may be sent, as far as there is credit."""
+        """True while messages may be sent, within `credit`."""
         return not self._over and not self._link.closed
 
     @property
@@ -52,30 +52,31 @@ class GatewayLink:
         self._wake()
 
     def end(self) -> None:
-        """For whoever holds the connection: nothing more is sent."""
+        """Send nothing more. Called by the owner of the connection."""
         self._over = True
 
 
 class DownlinkSource(Protocol):
-    """Who has the messages of one address word. All calls are on the loop's thread, and none blocks."""
+    """Source of the messages of one address word. All calls are on the loop's thread; none blocks."""
 
     def ready(self, line: GatewayLink) -> None:
-        """The gateway has attached, or given credit: send up to `line.credit` messages now, or later while the line is
-        open. A gateway that has connected anew may have two lines for a moment; the latest is the one that counts."""
+        """Handle a gateway that attached or gave credit: send up to `line.credit` messages now, or later while the link
+        is open. A gateway that has reconnected may have two links for a moment; the latest one counts."""
         ...
 
     def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
-        """ACCEPTED: the gateway has it on disk. REJECTED: it never takes it, and `why`. RELEASED: not now."""
+        """Handle an outcome. ACCEPTED: the gateway has it on disk. REJECTED: it will never take it, and `why`.
+        RELEASED: not now."""
         ...
 
     def ended(self, line: GatewayLink) -> None:
-        """The line is over: of what is not settled nobody knows whether the gateway has it. Once a line that was
-        `ready`."""
+        """Handle the end of a link: the gateway may or may not have the unsettled messages. Called once for each link
+        that was `ready`."""
         ...
 
 
 class Downlink:
-    """All lines of one connection."""
+    """All downward links of one connection."""
 
     def __init__(self, gateway: Key, sources: Mapping[str, DownlinkSource]) -> None:
         """`sources` by address word."""
@@ -84,11 +85,11 @@ class Downlink:
         self._lines: dict[Link, tuple[GatewayLink, DownlinkSource]] = {}
 
     def serves(self, address: str) -> bool:
-        """Somebody sends what has this address word."""
+        """Return True when a source sends the messages of this address word."""
         return address in self._sources
 
     def attach(self, engine: Engine, link: Link, wake: Callable[[], None]) -> bool:
-        """The gateway wants to receive; False when nobody sends what it asks for."""
+        """Accept a link of a gateway that wants to receive; return False when there is no source for its address."""
         source = self._sources.get(link.source.address or "")
         if source is None:
             return False
@@ -97,7 +98,7 @@ class Downlink:
         return True
 
     def flow(self, link: Link) -> None:
-        """The credit of a link has changed."""
+        """Handle new credit of a link."""
         found = self._lines.get(link)
         if found is None:
             return
@@ -106,7 +107,7 @@ class Downlink:
             source.ready(line)
 
     def settled(self, engine: Engine, event: Dispositions) -> None:
-        """The gateway has answered."""
+        """Handle dispositions of the gateway."""
         found = self._lines.get(event.link)
         if found is None:
             return
@@ -122,7 +123,7 @@ class Downlink:
             source.ready(line)
 
     def detached(self, link: Link) -> None:
-        """The gateway takes nothing more on a link."""
+        """Handle the end of a link."""
         found = self._lines.pop(link, None)
         if found is not None:
             line, source = found
@@ -130,6 +131,6 @@ class Downlink:
             source.ended(line)
 
     def end(self) -> None:
-        """The connection is over, or about to be. Idempotent."""
+        """End all links: the connection is over or about to be. Idempotent."""
         for link in list(self._lines):
             self.detached(link)

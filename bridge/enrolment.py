@@ -1,9 +1,9 @@
-"""What gateway and hub say to each other while a gateway enrols: the token a person carries, and the documents.
+"""Enrolment of a gateway at a hub: the token that an operator hands over, and the documents on the wire.
 
-A token names itself, proves that whoever has it was given it, and says by the fingerprint of the hub's authority which
-hub it is for: a gateway that has nothing else knows from it whether it talks to that hub. The gateway makes its key,
-sends a certificate signing request (PKCS #10, RFC 2986) with the token over HTTPS, and gets a certificate. It renews
-the certificate over the same port, and shows the one it has. Sans-I/O.
+A token has an identifier, a secret that proves the right to enrol, and the fingerprint of the hub's authority. With the
+fingerprint a new gateway verifies that it talks to the right hub. The gateway creates its key, sends a certificate
+signing request (PKCS #10, RFC 2986) with the token over HTTPS, and gets a certificate. It renews the certificate over
+the same port, authenticated by the current one. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ AUTHORITY_PATH: Final = "/enrolment/authority.pem"
 CERTIFICATE_PATH: Final = "/enrolment/certificate"
 """POST `EnrolmentRequest`: a certificate for a token."""
 RENEWAL_PATH: Final = "/enrolment/renewal"
-"""POST `RenewalRequest`, with a client certificate that is good: the next one."""
+"""POST `RenewalRequest`, with a valid client certificate: the next certificate."""
 ATTESTATION_PATH: Final = "/enrolment/attestation"
-"""POST `Attestation`, with a client certificate that is good: what a new gateway was set up with."""
+"""POST `Attestation`, with a valid client certificate: the settings of a new gateway."""
 REVOKED_PATH: Final = "/enrolment/revoked.crl"
-"""GET: the authority's list of revoked certificates (RFC 5280 section 5), DER."""
+"""GET: the authority's certificate revocation list (RFC 5280 section 5), DER."""
 ALPN: Final = "http/1.1"
-"""What a gateway asks for in the TLS handshake (RFC 7301) where it wants HTTP of the hub's AMQP port."""
+"""Protocol that a gateway requests in the TLS handshake (RFC 7301) for HTTP on the hub's AMQP port."""
 
 DOCUMENT_BYTES_MAX: Final = 64 << 10
-"""Of each document: a certificate with its chain is 2 KiB, an RSA one of 4 096 bits 8 KiB."""
+"""Largest document: a certificate with its chain has 2 KiB, with RSA keys of 4 096 bits 8 KiB."""
 
 COMMON_NAME_CHARACTERS_MAX: Final = 64
-"""RFC 5280, ub-common-name. It is for people: programs go by the URI, which has all of a gateway's name."""
+"""RFC 5280, ub-common-name. It is for people: programs use the URI, which has the whole name of the gateway."""
 
 _PREFIX: Final = "wpt1"
 _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 20
-"""160 random bits: nobody guesses them, so a plain digest of them may be kept."""
+"""160 random bits cannot be guessed, so a plain digest of them is safe to store."""
 _FINGERPRINT_BYTES: Final = 32
 
 
@@ -51,17 +51,17 @@ _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def local_name(gateway: str) -> str:
-    """Name under which devices find a gateway in their own network (RFC 6762); empty where it cannot be a host's."""
+    """Return the mDNS name of a gateway in its local network (RFC 6762); empty where it cannot be a host name."""
     return f"{gateway}.local" if _LABEL.fullmatch(gateway) else ""
 
 
 class EnrolmentTokenError(ValueError):
-    """A text is no token; the message says why."""
+    """A text is not a valid token; the message says why."""
 
 
 @hides("secret")
 class EnrolmentToken(NamedTuple):
-    """One right to enrol one gateway. As text: ``wpt1.ID.SECRET.FINGERPRINT``."""
+    """The right to enrol one gateway once. As text: ``wpt1.ID.SECRET.FINGERPRINT``."""
 
     id: str
     secret: bytes
@@ -70,25 +70,25 @@ class EnrolmentToken(NamedTuple):
 
     @classmethod
     def make(cls, authority: bytes) -> EnrolmentToken:
-        """A new one, for the hub whose authority has this fingerprint."""
+        """Create a token for the hub with this fingerprint of its authority."""
         return cls(secrets.token_hex(_ID_BYTES), secrets.token_bytes(_SECRET_BYTES), authority)
 
     @classmethod
     def parse(cls, text: str) -> EnrolmentToken:
-        """Raises `EnrolmentTokenError`, which quotes nothing of the text."""
+        """Parse the text of a token. Raises `EnrolmentTokenError`, which quotes nothing of the text."""
         parts = text.strip().split(".")
         if len(parts) != 4 or parts[0] != _PREFIX:
             raise EnrolmentTokenError(
-                f"this is no token: one has four parts with dots between and begins with {_PREFIX}"
+                f"this is not a token: a token starts with {_PREFIX} and has four parts separated by dots"
             )
         _, name, secret, authority = parts
         try:
             token = cls(name, _bytes_of(secret), _bytes_of(authority))
         except (binascii.Error, ValueError):
-            raise EnrolmentTokenError("the token has characters that are in none: was all of it copied?") from None
+            raise EnrolmentTokenError("the token has invalid characters: copy all of it again") from None
         sizes = len(name), len(token.secret), len(token.authority)
         if sizes != (2 * _ID_BYTES, _SECRET_BYTES, _FINGERPRINT_BYTES):
-            raise EnrolmentTokenError("the token is too short or too long: was all of it copied?")
+            raise EnrolmentTokenError("the token is too short or too long: copy all of it again")
         return token
 
     @property
@@ -97,58 +97,58 @@ class EnrolmentToken(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """What is kept of the secret."""
+        """Digest of the secret, which the hub stores."""
         return digest(self.secret)
 
 
 def digest(secret: bytes) -> bytes:
-    """SHA-256 of a token's secret."""
+    """Return the SHA-256 of a token's secret."""
     return hashlib.sha256(secret).digest()
 
 
 def same(one: bytes, other: bytes) -> bool:
-    """Compare digests in a time that tells nothing of them."""
+    """Compare digests in constant time."""
     return hmac.compare_digest(one, other)
 
 
 class RefusalReason(enum.Enum):
-    """Why a hub gives no certificate; the word is what programs compare."""
+    """Reason why a hub issues no certificate; programs compare the value."""
 
     MALFORMED = "malformed"
-    """The request cannot be read, or its key is of no use."""
+    """The request cannot be read, or its key is not usable."""
     NAMELESS = "request-without-name"
-    """Another authority makes the certificates, by what a request says: it has to name the gateway as
-    `EnrolmentRefusal.gateway_uri` does. The token stays good."""
+    """An external authority issues the certificates from the request alone: it has to name the gateway as
+    `EnrolmentRefusal.gateway_uri` does. The token stays valid."""
     UNKNOWN = "token-unknown"
     EXPIRED = "token-expired"
     REVOKED = "token-revoked"
     SPENT = "token-spent"
-    """Another key has used it."""
+    """The token was used with another key."""
     OTHER_GATEWAY = "token-for-another-gateway"
     NAME_TAKEN = "name-taken"
-    """Who replaces a gateway needs a token that was made for its name."""
+    """To replace a gateway, use a token that was made for its name."""
     NO_CERTIFICATE = "no-certificate"
-    """The certificate shown is none of this hub, or was revoked."""
+    """The client certificate is not from this hub, or was revoked."""
     TOO_MANY = "too-many-certificates"
     TENANT_FULL = "tenant-full"
-    """Its tenant has as many gateways as it may have."""
+    """The tenant has reached its limit of gateways."""
     UNAVAILABLE = "unavailable"
-    """The hub cannot do it now; ask again."""
+    """The hub cannot do it now; try again."""
 
 
 @hides("secret")
 class EnrolmentRequest(msgspec.Struct, frozen=True):
-    """A gateway asks for its first certificate. `request` is a certificate signing request, PEM."""
+    """Request for a gateway's first certificate. `request` is a certificate signing request, PEM."""
 
     token_id: str
     secret: str
-    """Of the token, as the token has it."""
+    """Secret of the token, encoded as in its text."""
     gateway: str
     request: str
 
 
 class RenewalRequest(msgspec.Struct, frozen=True):
-    """A gateway asks for its next certificate: a certificate signing request, PEM."""
+    """Request for a gateway's next certificate. `request` is a certificate signing request, PEM."""
 
     request: str
 
@@ -159,20 +159,20 @@ class IssuedCertificate(msgspec.Struct, frozen=True):
     tenant: str
     gateway: str
     certificate: str
-    """PEM: the gateway's own, then those between it and the authority."""
+    """PEM: the gateway's own, then the intermediate ones up to the authority."""
     authority: str
-    """PEM: what the hub's certificate is of."""
+    """PEM: the authority of the hub's certificate."""
     now: float
     """The hub's time, UTC seconds since 1970: a gateway's clock may not be set yet."""
     issuer: str = ""
-    """PEM: the authority of `certificate` where that is not the hub's; it says nothing about the hub's certificate."""
+    """PEM: the authority of `certificate` where it is not the hub's; it does not vouch for the hub's certificate."""
 
 
 class Attestation(msgspec.Struct, frozen=True):
-    """What a gateway that was set up by the file on its card says of itself, as it found it and not as it was told."""
+    """Facts that a gateway measured about itself after it was set up by the file on its card."""
 
     settings: str
-    """SHA-256 of the file it has taken up."""
+    """SHA-256 of the settings file that it applied."""
     hostname: str
     networks: tuple[str, ...]
     """Its interfaces with their addresses: ``eth0 192.168.1.20/24``."""
@@ -181,32 +181,32 @@ class Attestation(msgspec.Struct, frozen=True):
     certificate_ends: str
     """ISO 8601, UTC."""
     clock: str
-    """Its time, ISO 8601, UTC, and whether a time service keeps it right."""
+    """Its time, ISO 8601, UTC, and the state of its time synchronization."""
     root: str
-    """SHA-256 of the root file system it runs; empty: it runs none of ours."""
+    """SHA-256 of the root file system it runs; empty: it does not run a Waypost image."""
     root_expected: str
-    """The one its card, or its last update, was made with."""
+    """SHA-256 of the root file system on its card or in its last update."""
     version: str
 
 
 class EnrolmentRefusal(msgspec.Struct, frozen=True):
-    """No certificate."""
+    """Refusal of a certificate."""
 
     error: str
-    """For a person: what is wrong, and what to do."""
+    """Message for people: the fault and the next step."""
     reason: str = RefusalReason.UNAVAILABLE.value
     now: float = 0.0
     gateway_uri: str = ""
-    """With `RefusalReason.NAMELESS`: what the request has to have as its subjectAltName."""
+    """With `RefusalReason.NAMELESS`: the subjectAltName that the request must have."""
 
 
 def enrolment_request(token: EnrolmentToken, gateway: str, request: str) -> EnrolmentRequest:
-    """What a gateway sends with its token."""
+    """Return the request that a gateway sends with its token."""
     return EnrolmentRequest(token.id, _text_of(token.secret), gateway, request)
 
 
 def secret_of(request: EnrolmentRequest) -> bytes:
-    """The secret in it. Raises `EnrolmentTokenError`."""
+    """Return the secret in a request. Raises `EnrolmentTokenError`."""
     try:
         return _bytes_of(request.secret)
     except (binascii.Error, ValueError):

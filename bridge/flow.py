@@ -1,7 +1,7 @@
-"""A windowed sender: a consumer of the router, with what it took and has no outcome for.
+"""Windowed sender: a consumer of the router that holds what it took until there is an outcome.
 
-Each lane of an uplink is one, and so is each outgoing forwarder to another peer. A flow keeps its order, and has a
-window of its own, so that no flow takes what another one needs. Sans-I/O.
+Each lane of an uplink is one, and so is each outgoing forwarder to another peer. A flow keeps its order and has its own
+window, so that flows do not starve each other. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from bridge.message import Stored
 
 
 class SendSubscription(Protocol):
-    """A consumer group's place at the router, as far as a flow needs it (`edge.broker.model.interfaces`)."""
+    """A consumer group's subscription at the router, as far as a flow needs it (`edge.broker.model.interfaces`)."""
 
     def settle(self, consumer: Any, first: int, last: int, outcome: Any) -> None:
-        """The outcome of positions ``first <= p <= last``."""
+        """Settle positions ``first <= p <= last`` with this outcome."""
         ...
 
     def pump(self) -> None:
-        """There is credit: deliver what is waiting."""
+        """Deliver waiting messages: the consumer has credit."""
         ...
 
 
 class Pump(Protocol):
-    """What is asked for more."""
+    """Subscription that can be asked to deliver."""
 
     def pump(self) -> None:
-        """There is credit: deliver what is waiting."""
+        """Deliver waiting messages: the consumer has credit."""
         ...
 
 
 class Outcomes(NamedTuple):
-    """The two members of `edge.broker`'s `Outcome` that senders use; the bridge imports nothing of the edge."""
+    """The two outcomes of `edge.broker.model` that senders use; the bridge imports nothing from the edge."""
 
     accepted: Any
     rejected: Any
 
 
 class Piece(NamedTuple):
-    """Messages taken together, and what they cost while they are held."""
+    """Messages that were taken together, and their size in memory."""
 
     subscription: SendSubscription
     stored: Stored
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
 
 
 def piece_of(subscription: SendSubscription, stored: Stored) -> Piece:
-    """Return the piece that these messages are."""
+    """Return these messages as a piece."""
     return Piece(subscription, stored, stored.run.size + MESSAGE_OVERHEAD_BYTES * len(stored.run))
 
 
@@ -65,14 +65,14 @@ def part_of(stored: Stored, start: int, end: int) -> Stored:
 
 
 def split(piece: Piece, at: int) -> tuple[Piece, Piece]:
-    """Return its first messages and the others; both have some."""
+    """Cut a piece in two: its first `at` messages and the others; neither part is empty."""
     subscription, stored, _ = piece
     head, tail = part_of(stored, 0, at), part_of(stored, at, piece.messages)
     return piece_of(subscription, head), piece_of(subscription, tail)
 
 
 def halves(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """Return the first half of them and the second; a single piece, of several messages, is cut in two."""
+    """Return the first and the second half of the pieces; a single piece, of several messages, is cut in two."""
     if len(pieces) == 1:
         head, tail = split(pieces[0], pieces[0].messages // 2)
         return [head], [tail]
@@ -81,54 +81,54 @@ def halves(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
 
 
 def _ignore(_: str = "") -> None:
-    """There is no connection to be woken or cut."""
+    """Do nothing: there is no connection."""
 
 
 class SendPath:
-    """The connection that the flows of one connector send over, while there is one. It outlives connections."""
+    """Access to the current connection of a connector, for its flows. It outlives connections."""
 
     def __init__(self) -> None:
         self.up = False
         """Messages may leave."""
         self.wake: Callable[[], None] = _ignore
-        """To be called when there is something to send."""
+        """Call it when there is something to send."""
         self.cut: Callable[[str], None] = _ignore
-        """To be called with a reason when the connection has to end; another one is then made."""
+        """Call it with a reason to end the connection; the dialer then reconnects."""
 
     def woken_by(self, wake: Callable[[], None]) -> None:
-        """A connection is being made; `wake` requests a flush of it."""
+        """Set the connection that is being established; `wake` requests a flush of it."""
         self.wake = wake
 
     def opened(self, cut: Callable[[str], None]) -> None:
-        """The connection takes messages. The caller pumps the flows."""
+        """Record that the connection takes messages. The caller pumps the flows."""
         self.up, self.cut = True, cut
 
     def closed(self) -> None:
-        """The connection is over."""
+        """Record that the connection is over."""
         self.up, self.wake, self.cut = False, _ignore, _ignore
 
 
 Choose = Callable[[SendSubscription, Stored], Iterable[Stored]]
-"""Yields those of the messages that are to be sent, in order; who leaves messages out settles and counts them."""
+"""Yields the messages that are to be sent, in order. It settles and counts those that it leaves out."""
 
 
 class SendFlow:
-    """See the module's docstring. A consumer as `edge.broker.model.interfaces.Consumer` says.
+    """Windowed sender (see the module's docstring); implements `edge.broker.model.interfaces.Consumer`.
 
-    While there is no connection `credit` is 0: the store holds what waits, not this machine's memory.
+    While there is no connection `credit` is 0, so messages wait in the store and not in memory.
     """
 
     user: str = ""
-    """Nobody: what it holds is the configuration's."""
+    """No user: forwarders belong to the configuration."""
     selection: Any = None
-    """Of a queue too it takes everything, and leaves out what is not chosen."""
+    """No filter, for queues either: `choose` leaves out what is not to be sent."""
     overlaps: bool = False
 
     def __init__(self, name: str, path: SendPath, *, window_bytes: Callable[[], int], choose: Choose) -> None:
-        """`window_bytes`: taken and not settled, exceeded by at most the router's last delivery."""
+        """`window_bytes`: limit of bytes taken and not settled, exceeded by at most the router's last delivery."""
         self.name = name
         self.pending_bytes = 0
-        """Bytes of what was taken and not sent."""
+        """Bytes taken and not sent."""
         self.held_bytes = 0
         """Bytes of the window in use."""
         self._path = path
@@ -136,20 +136,20 @@ class SendFlow:
         self._choose = choose
         self._pending: deque[Piece] = deque()
         self._subscriptions: dict[int, Pump] = {}
-        self._mean_bytes = 4096.0  # of a message; large ones count at once, small ones over some 32 runs
+        self._mean_bytes = 4096.0  # per message; large ones count at once, small ones over about 32 runs
 
     # --- towards the router -----------------------------------------------------------------------------------
 
     @property
     def credit(self) -> int:
-        """Messages it takes now, from the bytes left in the window and the mean size of late."""
+        """Messages it takes now, from the bytes left in the window and the recent mean size."""
         free = self._window_bytes() - self.held_bytes
         if free <= 0 or not self._path.up:
             return 0
         return max(1, int(free / self._mean_bytes))
 
     def deliver(self, subscription: SendSubscription, batch: Collection[Stored]) -> None:
-        """Take runs; what is chosen of each is settled when the far side has it."""
+        """Take runs; their chosen messages are settled when the peer has them."""
         for stored in batch:
             for chosen in self._choose(subscription, stored):
                 piece = piece_of(subscription, chosen)
@@ -163,24 +163,24 @@ class SendFlow:
             self._path.wake()
 
     def exhausted(self) -> None:
-        """Nobody waits for the end of what is stored."""
+        """Do nothing: a forwarder does not wait for the end of the stored messages."""
 
     def stolen(self) -> bool:
-        """A forwarder's subscription stays its own."""
+        """Return False: another consumer cannot take over a forwarder's subscription."""
         return False
 
     def abort(self) -> None:
-        """A call of the router raised: begin anew with another connection."""
+        """Reconnect: a call from the router raised an exception."""
         self._path.cut("internal error")
 
     def add(self, subscription: Pump) -> None:
-        """A subscription begins: it is pumped when there is credit."""
+        """Add a subscription; it is pumped when there is credit."""
         self._subscriptions[id(subscription)] = subscription
         if self.credit:
             subscription.pump()
 
     def remove(self, subscription: Pump) -> None:
-        """A subscription ends: nothing more of it is sent or settled."""
+        """Remove a subscription: nothing more of it is sent or settled."""
         if self._subscriptions.pop(id(subscription), None) is None:
             return
         kept = [piece for piece in self._pending if piece.subscription is not subscription]
@@ -192,11 +192,11 @@ class SendFlow:
 
     @property
     def pending(self) -> bool:
-        """There is something to send."""
+        """True when there is something to send."""
         return bool(self._pending)
 
     def pump(self) -> None:
-        """Pump every subscription, each time another one first: none is starved by one with more to say."""
+        """Pump every subscription, each time another one first, so that a busy one does not starve the others."""
         for key, subscription in list(self._subscriptions.items()):
             if not self.credit:
                 return
@@ -205,7 +205,7 @@ class SendFlow:
                 subscription.pump()
 
     def take(self, messages_max: int, bytes_max: int) -> Piece | None:
-        """Take what is next: one message, or more within these bounds. None: nothing waits."""
+        """Take the next messages: at least one, and more within these bounds. None: nothing waits."""
         if not self._pending:
             return None
         piece = self._take_first()
@@ -216,9 +216,9 @@ class SendFlow:
         return piece
 
     def gather(self, room: int, epoch_of: Callable[[Piece], str] | None = None) -> list[Piece]:
-        """Take what leaves together: at least one message, at most `room` bytes when there are more, and of one epoch.
+        """Take the messages of one batch: at least one, otherwise at most `room` bytes, and all of one epoch.
 
-        `epoch_of` None: all are of one.
+        `epoch_of` None: all messages are of the same epoch.
         """
         pieces: list[Piece] = []
         while self._pending:
@@ -236,7 +236,7 @@ class SendFlow:
         return pieces
 
     def take_back(self, pieces: Sequence[Piece]) -> None:
-        """These were sent and not settled: they go before what waits, unless nobody wants them any more."""
+        """Return unsettled pieces to the front of the queue, except those of removed subscriptions."""
         for piece in reversed(pieces):
             if id(piece.subscription) in self._subscriptions:
                 self._put_first(piece)
@@ -247,18 +247,18 @@ class SendFlow:
         """Settle with the router, contiguous positions in one call."""
         pieces = list(pieces)
         self.held_bytes -= sum(piece.size for piece in pieces)
-        whose: SendSubscription | None = None
+        current: SendSubscription | None = None
         first = following = 0
         for subscription, (position, _, run), _ in pieces:
             if position < 0 or id(subscription) not in self._subscriptions:
                 continue
-            if subscription is not whose or position != following:
-                if whose is not None:
-                    whose.settle(self, first, following - 1, outcome)
-                whose, first = subscription, position
+            if subscription is not current or position != following:
+                if current is not None:
+                    current.settle(self, first, following - 1, outcome)
+                current, first = subscription, position
             following = position + len(run)
-        if whose is not None:
-            whose.settle(self, first, following - 1, outcome)
+        if current is not None:
+            current.settle(self, first, following - 1, outcome)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Representations that do not show what customers send, nor what opens doors.
+"""Representations that show no customer data and no secrets.
 
-A representation goes wherever an exception goes: into logs, from there into support archives. So who holds a body,
-properties or a secret shows how long it is, in `repr`, `str`, formats and the representation of whatever holds it.
+The `repr` of a value goes wherever an exception goes: into logs, and from there into support archives. So a class that
+holds a body, properties or a secret shows only its length, in `repr`, `str`, formats and within other objects.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 
 T = TypeVar("T")
 _HIDDEN: Final[dict[type, tuple[str, ...]]] = {}
-"""What `hides` was told, by type."""
+"""Hidden fields by type, from `hides`."""
 
 
 def hides(*fields: str) -> Callable[[type[T]], type[T]]:
-    """Decorates a dataclass, a struct or a named tuple: these fields show their type and length only."""
+    """Decorate a dataclass, a struct or a named tuple so that these fields show only their type and length."""
 
     def decorate(cls: type[T]) -> type[T]:
         def __repr__(self: T) -> str:  # noqa: N807 - it becomes the method
@@ -32,7 +32,7 @@ def hides(*fields: str) -> Callable[[type[T]], type[T]]:
 
 
 def hidden_fields(cls: type) -> frozenset[str]:
-    """The fields that a type and its bases hide."""
+    """Return the fields that a type and its bases hide."""
     return frozenset(field for each in cls.__mro__ for field in _HIDDEN.get(each, ()))
 
 

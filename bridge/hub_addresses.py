@@ -1,4 +1,4 @@
-"""The addresses a hub listens at, and a gateway attaches its links to."""
+"""Addresses of a hub that a gateway attaches its links to."""
 
 from typing import Final
 
@@ -7,12 +7,12 @@ STATUS: Final = "status"
 LEDGER: Final = "ledger"
 MANIFESTS: Final = "manifests"
 COMMANDS: Final = "commands"
-"""The one a gateway receives from (`bridge.downlink`)."""
+"""A gateway receives commands from it (`bridge.downlink`)."""
 DESIRED: Final = "configuration"
-"""Both ways: a gateway receives from it how it is to be configured, and says there how it is (`bridge.desired`)."""
+"""Both ways: a gateway receives its desired configuration, and sends its reports (`bridge.desired`)."""
 PROBE_SUFFIX: Final = "-doctor"
-"""Behind a gateway's name the container-id of who only looks whether the hub lets that gateway in."""
+"""Suffix of the container-id of a probe, after the gateway's name: it only tests that the hub admits the gateway."""
 INSTANCE: Final = "waypost-instance"
-"""Property of a gateway's open: a random name of this run of it. Two machines with one identity differ in it."""
+"""Property of a gateway's open: a random name of its process. Two machines with one identity differ in it."""
 IDENTITY_SHARED: Final = "waypost:identity-shared"
-"""Condition of a hub's close: two machines use the identity of this gateway, and displace each other."""
+"""Condition of a hub's close: two machines use the identity of this gateway and displace each other."""

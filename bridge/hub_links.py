@@ -1,6 +1,6 @@
-"""The links of a gateway to a hub: telemetry, the reports, and messages down to the inboxes.
+"""Links of a gateway to a hub: telemetry, reports, and messages down to the inboxes.
 
-The uplink, the reports and the inboxes live on; these links are of one connection.
+The links belong to one connection; the uplink, the reports and the inboxes outlive it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class HubLinks:
         """`target`: the peer's address for telemetry. `inboxes` receive from the hub, each from an address of
         `bridge.hub_addresses`.
 
-        A peer that refuses the links for status, ledger and manifests simply gets none; one that refuses those of the
-        inboxes has nothing for them.
+        A peer that refuses the links for status, ledger and manifests gets none of these; one that refuses the links of
+        the inboxes has no messages for them.
         """
         self._uplink = uplink
         self._reports = reports
@@ -47,7 +47,7 @@ class HubLinks:
         self._manifests: Link | None = None
         self._configuration: Link | None = None
         self._waiting: Link | None = None
-        """The telemetry link, while the hub compares lineages."""
+        """Telemetry link that waits for the hub to compare lineages."""
         self._leaving = False
 
     @property
@@ -105,7 +105,7 @@ class HubLinks:
         elif self._reports is not None and event.link in (self._ledger, self._manifests, self._configuration):
             self._reports.settled(event.link, event.items)
             if self._reports.stuck:
-                connection.cut("the store cannot begin a new epoch, which the hub asks for")
+                connection.cut("the hub requests a new epoch, and the store cannot begin one")
             else:
                 self._begin(connection)
 
@@ -113,7 +113,7 @@ class HubLinks:
         return self._receivers.received(event)
 
     def handle_timeout(self, now: float) -> None:
-        if self._leaving:  # until then nothing is due: what the hub refuses is not requested again
+        if self._leaving:  # before that nothing is due: links that the hub refused are not attached again
             self._receivers.handle_timeout(now)
 
     def flush(self) -> None:
@@ -126,7 +126,7 @@ class HubLinks:
         self._receivers.leave(left)
 
     def end(self) -> None:
-        if not self._leaving:  # else another connection may have the uplink already
+        if not self._leaving:  # otherwise another connection may have the uplink already
             self._detach()
         self._receivers.end()
 
@@ -142,7 +142,7 @@ class HubLinks:
             self._reports.announce()
             attach = connection.engine.attach_sender
             self._manifests = attach(MANIFESTS, MANIFESTS, desired_capabilities=(CLOCK_OFFSETS,))
-            if self._reports.tells_configuration:
+            if self._reports.sends_configuration:
                 self._configuration = attach(DESIRED, DESIRED)
         elif self._reports is not None:
             self._reports.release()
@@ -151,7 +151,7 @@ class HubLinks:
         self._begin(connection)
 
     def _begin(self, connection: AmqpConnection) -> None:
-        """Messages may leave, unless their names are in doubt."""
+        """Open the telemetry link for messages, unless the hub is still comparing lineages."""
         link = self._waiting
         if link is None or (self._reports is not None and self._reports.held):
             return

@@ -1,7 +1,7 @@
-"""The hub's end of the crossing: takes what gateways send, hands it to the hub's service, settles at its word.
+"""Hub's receiver: takes deliveries of gateways, hands them to the hub's service, and settles them when it says so.
 
-`accepted` means durable at the hub, so nothing is settled here before the service says so, and the credit given to a
-gateway bounds what may wait for that. Sans-I/O: obeys `driver.Owner` over a server engine. One a connection.
+`accepted` means on disk at the hub, so nothing is settled before the service reports that. The credit of a gateway
+bounds what may wait. Sans-I/O: implements `driver.ConnectionOwner` over a server engine, one per connection.
 """
 
 from __future__ import annotations
@@ -49,45 +49,45 @@ from bridge.sasl import ANONYMOUS
 log = logging.getLogger(__name__)
 
 STATUS_CREDIT: Final = 16
-"""Status documents a gateway may have on the way; they are settled already, this only paces them."""
+"""Status documents a gateway may have on the way; they are pre-settled, so this only paces them."""
 LEDGER_CREDIT: Final = 64
-"""Ledger documents of a gateway that may wait to be durable."""
+"""Ledger documents of a gateway that may wait to be on disk."""
 
 MANIFESTS_CREDIT: Final = 8
-"""Manifest documents of a gateway that may wait to be durable."""
+"""Manifest documents of a gateway that may wait to be on disk."""
 
 
 DESIRED_CREDIT: Final = 4
-"""Reports of its configuration a gateway may have on the way: it sends the next one when something has changed."""
+"""Configuration reports a gateway may have on the way; it sends one after each change."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntakeLimits:
-    """What one gateway's connection may make the hub hold."""
+    """Limits on what one gateway's connection may make the hub hold."""
 
     batches_unsettled: int = 64
-    """Batches that may wait to be durable: with the gateway's 256 KiB each, 16 MiB."""
+    """Batches that may wait to be on disk: with 256 KiB each, 16 MiB."""
     messages_unsettled: int = 4096
-    """The same for a peer that sends plain messages."""
+    """Messages that may wait to be on disk, of a peer that sends plain messages."""
     bytes_unsettled: int = 32 << 20
-    """Decoded bytes waiting to be durable above which no more credit is given, and what is there already waits as it
-    came until there is room. A delivery larger than this is decoded when nothing else is."""
+    """Decoded bytes waiting to be on disk. Above this no more credit is given, and deliveries that have arrived wait
+    undecoded. A delivery larger than this is decoded when no other one is."""
     bytes_unread: int = 32 << 20
-    """Bytes that wait as they came above which the connection is not read; credit already given may be for more."""
+    """Undecoded bytes above which the connection is not read; credit already given may be for more."""
     bytes_a_turn: int = 4 << 20
-    """Decoded bytes in one turn of the loop, or one delivery: some 10 ms of it, so that others have theirs."""
+    """Decoded bytes in one turn of the loop, or one delivery: about 10 ms, so that other connections get their turn."""
 
 
 NO_ROOM: Final = "what it has sent waits to be landed"
 HELD_BACK: Final = "what others have sent is landed first"
-"""Why a connection is not read."""
+"""Reasons to pause reading a connection."""
 
 
 class IntakeShell(Protocol):
-    """What the intake needs of its connection's driver (`bridge.transport.driver.ConnectionDriver`)."""
+    """Methods of the connection's driver that the intake uses (`bridge.transport.driver.ConnectionDriver`)."""
 
     def flush_soon(self) -> None:
-        """There is something to send."""
+        """Request a flush: there is something to send."""
         ...
 
     def soon(self, callback: Callable[[], None]) -> None:
@@ -99,40 +99,40 @@ class IntakeShell(Protocol):
     def resume_reading(self, reason: str) -> None: ...
 
     def identified(self, user: str) -> bool:
-        """The peer has said who it is; False when there is no room for another connection of it."""
+        """Record the user of the connection; return False when it has reached its connection limit."""
         ...
 
 
 @hides("content")
 class UnreadDelivery(NamedTuple):
-    """A delivery that cannot be read."""
+    """A delivery that cannot be decoded."""
 
     link: str
-    """Address of the link it came on."""
+    """Address of its link."""
     delivery: int | None
-    """Its number; None when it was sent settled."""
+    """Delivery number; None when it was sent settled."""
     content: bytes
-    """The message as it came."""
+    """The message as received."""
     why: str
 
 
 class IntakeService(Protocol):
-    """What the hub does with what arrives. No method blocks; all run on the loop's thread.
+    """Hub service that handles deliveries. No method blocks; all run on the loop's thread.
 
-    Tokens name what must be settled: through `Intake.accept` once durable, else `reject` or `release`, in any grouping,
+    A token names a delivery to settle: `Intake.accept` once it is on disk, else `reject` or `release`, in any grouping,
     at any later time. After `gateway_disconnected` the tokens of that intake are void, and settling them does nothing.
     """
 
     def gateway_connected(self, gateway: str, intake: Intake) -> None:
-        """A gateway opened its connection. May answer with `Intake.close`."""
+        """Handle a gateway that opened its connection. May answer with `Intake.close`."""
         ...
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
-        """`ends`: by log of the gateway's store, where the messages of the batch end, as far as the gateway says so."""
+        """Handle a batch. `ends`: end of its messages by log of the gateway's store, where the gateway gives it."""
         ...
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, Arrival]], gateway: str) -> None:
-        """Plain AMQP messages, (token, message); what a message says of its gateway is the peer's word, not ours."""
+        """Handle plain AMQP messages, (token, message); the gateway that a message names is not verified."""
         ...
 
     def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None: ...
@@ -142,39 +142,39 @@ class IntakeService(Protocol):
     def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None: ...
 
     def desired_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
-        """A report of how the gateway is configured (`bridge.desired.Report`)."""
+        """Handle a report of the gateway's configuration (`bridge.desired.DesiredReport`)."""
         ...
 
     def unreadable_arrived(self, intake: Intake, token: int, unread: UnreadDelivery, gateway: str) -> None:
-        """Telemetry, ledger or manifest nobody can read: it is kept as it came, and accepted once that is durable."""
+        """Handle telemetry, ledger or manifest that cannot be decoded: keep it as received, accept it once on disk."""
         ...
 
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
-        """Exactly once for each `gateway_connected`."""
+        """Handle the end of a connection: exactly once for each `gateway_connected`."""
         ...
 
     def has_room(self, intake: Intake) -> bool:
-        """More of this connection may be decoded. When it turns true again the service calls `Intake.go_on`."""
+        """Return True when more of this connection may be decoded. After a False the service calls `Intake.go_on`."""
         ...
 
     def unread_changed(self, intake: Intake, by: int) -> None:
-        """So many bytes more, or less, of this connection wait as they came."""
+        """Add this many bytes (negative: fewer) to the undecoded bytes of this connection."""
         ...
 
 
 class _IntakeDelivery(NamedTuple):
-    """A delivery that waits for the service's word."""
+    """A decoded delivery that the service has not settled."""
 
     link: Link
     delivery: int
     size: int
     lane: BatchLane | None
-    """Of a batch."""
+    """Lane of a batch; None for other deliveries."""
 
 
 @hides("message")
 class _Arrived(NamedTuple):
-    """A delivery as it came."""
+    """A received, undecoded delivery."""
 
     link: Link
     delivery: int | None
@@ -182,7 +182,7 @@ class _Arrived(NamedTuple):
 
 
 class _ReceiverState:
-    """What a link of the peer's is for: kept as the link's context."""
+    """State of one incoming link, stored as the link's context."""
 
     __slots__ = ("batching", "credit_max", "plainly", "target", "unread", "unsettled")
 
@@ -191,9 +191,9 @@ class _ReceiverState:
         self.credit_max = credit_max
         self.batching = batching
         self.plainly = target == TELEMETRY and not batching
-        """It brings telemetry, one message a delivery."""
+        """True for telemetry with one message per delivery."""
         self.unread = 0
-        """Deliveries that wait as they came."""
+        """Undecoded deliveries."""
         self.unsettled = 0
 
 
@@ -210,8 +210,8 @@ class Intake:
         limits: IntakeLimits | None = None,
         downlink: Downlink | None = None,
     ) -> None:
-        """`gateway`: its name, where it is known, and has a place, before the connection opens; None: it is who SASL
-        says, or else its container-id. `downlink`: what goes down to it; None: nothing does."""
+        """`gateway`: its name, where it is authenticated and counted before the connection opens; None: the identity
+        from SASL, else its container-id. `downlink`: links down to the gateway; None: there are none."""
         self._engine = engine
         self._service = service
         self._shell = shell
@@ -226,43 +226,43 @@ class Intake:
         self._arrived: deque[_Arrived] = deque()
         self._unread_bytes = 0
         self._busy = False
-        """What has arrived is being read, or will be in the next turn of the loop."""
+        """Deliveries are being decoded, or will be in the next turn of the loop."""
         self._tokens = count()
         self._receivers: list[Link] = []
         self._over = False
         self.instance = ""
         """Name of this run of the gateway (`bridge.hub_addresses.INSTANCE`); empty where the gateway gives none."""
         self.malformed = 0
-        """Deliveries that could not be read."""
+        """Deliveries that could not be decoded."""
 
     @property
     def gateway(self) -> str | None:
-        """Who the peer is; None while not open."""
+        """Name of the peer; None while the connection is not open."""
         return self._gateway
 
     @property
     def unsettled(self) -> tuple[int, int]:
-        """(deliveries, decoded bytes) that wait for the service's word."""
+        """(deliveries, decoded bytes) that the service has not settled."""
         return len(self._held), self._held_bytes
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of this connection that wait, as they came or for the service's word."""
+        """Bytes of this connection that wait, undecoded or unsettled."""
         return self._held_bytes + self._unread_bytes
 
     @property
     def has_backlog(self) -> bool:
-        """A batch of its backlog waits for the service's word."""
+        """True when a batch of its backlog is unsettled."""
         return self._held_of_backlog > 0
 
-    # --- Owner ------------------------------------------------------------------------------------------------
+    # --- ConnectionOwner --------------------------------------------------------------------------------------
 
     def handle(self, events: Sequence[Any]) -> None:
         for event in events:
             if isinstance(event, Closed):
                 self._on_closed()
             elif self._over:
-                continue  # what comes after a release must not be taken before what was released
+                continue  # deliveries after a release must not be taken before the released ones
             elif isinstance(event, Transfers):
                 self._on_transfers(event)
             elif isinstance(event, PeerOpened):
@@ -277,23 +277,23 @@ class Intake:
                 self._downlink.settled(self._engine, event)
 
     def writable(self) -> None:
-        """Little is sent: settlements, credit, and what `bridge.downlink` bounds."""
+        """Do nothing: little is sent (settlements, credit, and the bounded downlink)."""
 
     # --- for the service --------------------------------------------------------------------------------------
 
     def accept(self, tokens: Iterable[int]) -> None:
-        """These are durable. Tokens that are void are passed over."""
+        """Accept deliveries that are on disk. Void tokens are ignored."""
         self._settle(tokens, DeliveryState.ACCEPTED, None)
 
     def reject(self, token: int, condition: str, description: str) -> None:
-        """This can never be taken; the gateway gives it up, loudly."""
+        """Reject a delivery for good; the gateway drops it and records the loss."""
         self._settle((token,), DeliveryState.REJECTED, Condition(condition, description))
 
     def release(self, tokens: Iterable[int], reason: str = "not now") -> None:
-        """These cannot be taken now. Everything that came after them on their links goes back with them, and the
-        connection ends: the gateway sends again from there, later and in order (decision 0003).
+        """Release deliveries that cannot be taken now, with everything after them on their links, and close the
+        connection: the gateway sends again from there, later and in order (decision 0003).
 
-        A service that only needs time should rather not answer: the credit stops the gateway.
+        A service that only needs time should not settle at all: credit then stops the gateway.
         """
         links = {id(held.link): token for token in sorted(tokens, reverse=True) if (held := self._held.get(token))}
         back = [token for token, held in self._held.items() if token >= links.get(id(held.link), token + 1)]
@@ -302,7 +302,7 @@ class Intake:
             self.close("amqp:resource-limit-exceeded", reason)
 
     def close(self, condition: str, description: str) -> None:
-        """End the connection, e.g. of a gateway that is not admitted."""
+        """Close the connection, for example of a gateway that is not admitted."""
         self._over = True
         self._downlink.end()
         self._forget_unread(None)
@@ -310,24 +310,23 @@ class Intake:
         self._shell.flush_soon()
 
     def go_on(self) -> None:
-        """The service has room again: take what waits."""
+        """Decode waiting deliveries: the service has room again."""
         if self._arrived and not self._busy:
             self._take()
 
     def share(self, batches: int) -> None:
-        """The peer may have so many batches on their way, and no more than the limits say; what it has is not taken
-        back."""
+        """Set how many batches the peer may have on the way, within the limits; existing credit is not revoked."""
         more, self._batches_max = batches > self._batches_max, batches
         if more and self._receivers:
             self._replenish()
             self._shell.flush_soon()
 
     def hold_back(self, reason: str = HELD_BACK) -> None:
-        """Read nothing more of the peer until `read_on` for the same reason; idempotent, as that is."""
+        """Stop reading the peer until `read_on` with the same reason; both are idempotent."""
         self._shell.pause_reading(reason)
 
     def read_on(self, reason: str = HELD_BACK) -> None:
-        """The service takes back `hold_back`."""
+        """Read the peer again after `hold_back`."""
         self._shell.resume_reading(reason)
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -342,12 +341,12 @@ class Intake:
         self._service.gateway_connected(gateway, self)
 
     def _named(self, event: PeerOpened) -> str | None:
-        """Who a peer is that nobody knows yet; None, and the connection ends, when it cannot stay."""
+        """Return the name of a peer that was not identified before; None, and close, when it is not admitted."""
         gateway = event.container_id if event.identity in (None, ANONYMOUS) else event.identity
         if not gateway:
             self.close("amqp:invalid-field", "a gateway needs a container-id")
         elif not self._shell.identified(gateway):
-            self.close("amqp:resource-limit-exceeded", "there is no room for another connection")
+            self.close("amqp:resource-limit-exceeded", "connection limit reached")
         else:
             return gateway
         return None
@@ -358,7 +357,7 @@ class Intake:
             return
         if link.is_sender or address is None or not self._takes(address):
             name = link.source.address if link.is_sender else address
-            self._engine.refuse(link, Condition("amqp:not-found", f"nothing is here under {name!r}"))
+            self._engine.refuse(link, Condition("amqp:not-found", f"this hub has no address {name!r}"))
             return
         batching = address == TELEMETRY and CAPABILITY in link.desired_capabilities
         credit = {
@@ -376,8 +375,8 @@ class Intake:
         self._replenish()
 
     def _takes(self, address: str) -> bool:
-        """Gateways may send there. How one is configured is heard where somebody decides about it: a report that is
-        accepted confirms what it says."""
+        """Return True when gateways may send to this address. Configuration reports are taken only where a source
+        decides about configurations, as accepting a report confirms it."""
         return address in (TELEMETRY, STATUS, LEDGER, MANIFESTS) or (
             address == DESIRED and self._downlink.serves(DESIRED)
         )
@@ -391,7 +390,7 @@ class Intake:
             self._take()
 
     def _take(self) -> None:
-        """Read what has arrived, in order, as far as this turn and the room allow."""
+        """Decode received deliveries in order, as far as this turn and the room allow."""
         self._busy = True
         gateway, left = self._gateway or "", self._limits.bytes_a_turn
         plainly: list[tuple[int, Arrival]] = []
@@ -420,7 +419,7 @@ class Intake:
         self._replenish()
 
     def _has_room(self, size: int) -> bool:
-        """So much more may be held, or nothing is."""
+        """Return True when this many more bytes may be held, or none are held."""
         if not self._held_bytes:
             return self._service.has_room(self)
         return self._held_bytes + size <= self._limits.bytes_unsettled and self._service.has_room(self)
@@ -434,7 +433,7 @@ class Intake:
             self._shell.resume_reading(NO_ROOM)
 
     def _forget_unread(self, link: Link | None) -> None:
-        """What has not been read of a link, or of all, will come again."""
+        """Drop undecoded deliveries of a link, or of all (None): the peer sends them again."""
         kept = [arrived for arrived in self._arrived if link is not None and arrived.link is not link]
         self._arrived = deque(kept)
         self._count_unread(sum(len(arrived.message) for arrived in kept) - self._unread_bytes)
@@ -445,7 +444,7 @@ class Intake:
             self._engine.settle(link, (delivery,), DeliveryState.ACCEPTED)
 
     def _on_message(self, link: Link, delivery: int | None, message: bytes, gateway: str) -> None:
-        """A batch or a document. Raises `BatchError` or `MessageError` when it cannot be read."""
+        """Handle a batch or a document. Raises `BatchError` or `MessageError` when it cannot be decoded."""
         target = link.context.target
         if target == TELEMETRY:
             content, ends = plain.batch_in(message)
@@ -488,7 +487,7 @@ class Intake:
         self._receivers.remove(link)
         self._forget_unread(link)
         for token in [token for token, held in self._held.items() if held.link is link]:
-            self._let_go(token)
+            self._take_held(token)
 
     def _on_closed(self) -> None:
         self._over = True
@@ -502,7 +501,7 @@ class Intake:
             self._service.gateway_disconnected(gateway, self)
 
     def _hold(self, link: Link, delivery: int | None, size: int, lane: BatchLane | None = None) -> int:
-        """A token for a delivery; one that was sent settled has a token that settles nothing."""
+        """Return a token for a delivery; settling does nothing for one that was sent settled."""
         token = next(self._tokens)
         if delivery is not None:
             self._held[token] = _IntakeDelivery(link, delivery, size, lane)
@@ -511,8 +510,8 @@ class Intake:
             link.context.unsettled += 1
         return token
 
-    def _let_go(self, token: int) -> _IntakeDelivery | None:
-        """What the token names, if it is not void; it is from now on."""
+    def _take_held(self, token: int) -> _IntakeDelivery | None:
+        """Return the delivery of a token and make the token void; None when it already is."""
         held = self._held.pop(token, None)
         if held is not None:
             self._held_bytes -= held.size
@@ -522,7 +521,7 @@ class Intake:
     def _settle(self, tokens: Iterable[int], state: DeliveryState, condition: Condition | None) -> None:
         by_link: dict[Link, list[int]] = {}
         for token in tokens:
-            held = self._let_go(token)
+            held = self._take_held(token)
             if held is not None:
                 by_link.setdefault(held.link, []).append(held.delivery)
                 held.link.context.unsettled -= 1
@@ -534,7 +533,7 @@ class Intake:
             self._shell.flush_soon()
 
     def _replenish(self) -> None:
-        """Give back credit, a quarter at a time at least: a flow frame for each batch would be a third more frames."""
+        """Grant credit again, at least a quarter at a time: a flow frame per batch would be a third more frames."""
         if self._over:
             return
         for link in self._receivers:
@@ -549,13 +548,13 @@ class Intake:
 
 
 def _cost(receiver: _ReceiverState, message: bytes) -> int:
-    """What a delivery will take once it is decoded, by what it says of itself."""
+    """Return the memory a delivery needs once decoded, from the sizes that it declares."""
     own = len(message) + HELD_MESSAGE_BYTES
     return max(own, cost(plain.body_start(message))) if receiver.batching else own
 
 
 def _document(body: bytes, bytes_max: int) -> dict[str, Any]:
-    """A JSON object. Raises `MessageError`."""
+    """Decode a JSON object. Raises `MessageError`."""
     if len(body) > bytes_max:
         raise MessageError(f"a document of {len(body)} bytes, more than {bytes_max}")
     try:

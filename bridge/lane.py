@@ -1,4 +1,4 @@
-"""The two flows of a forwarder, each in an order of its own."""
+"""Lanes of a forwarder: live messages and backlog, each with its own order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class BatchLane(enum.IntEnum):
-    """Which of a forwarder's two flows a batch belongs to."""
+    """Flow of a forwarder that a batch belongs to."""
 
     LIVE = 0
     BACKLOG = 1

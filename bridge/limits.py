@@ -1,7 +1,7 @@
-"""What one message and one batch may expand to: the bounds gateway and hub share, each with unit and reason.
+"""Limits that gateway and hub share, each with its unit and reason: above all the sizes of messages and batches.
 
-Whoever makes a batch keeps within them, so that a hub never refuses what a gateway has acknowledged; whoever reads one
-checks them before anything is expanded.
+A writer of batches keeps within them, so that a hub never refuses what a gateway has acknowledged. A reader checks them
+before it expands anything.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ VALUES_MAX: Final = 4_096
 in memory, and decoding it and writing it as JSON takes a microsecond on a PC, four on a Pi."""
 
 HEADER_VALUES_MAX: Final = 128
-"""The same for a header, properties or message annotations, which are looked at when a message comes in: the first two
-have 5 and 13 fields, and senders write a handful of annotations."""
+"""Values within a header, properties or message annotations, which are decoded for each incoming message: the first
+two have 5 and 13 fields, and senders write a handful of annotations."""
 
 FIXED_ITEMS_A_VALUE: Final = 8
 """Items of an array of numbers that count as one value: they are decoded together, some 20 ns each."""
@@ -28,15 +28,15 @@ SECTIONS_MAX: Final = 1_024
 """Sections of one AMQP message: only data and sequence sections repeat, and few senders use more than one of them."""
 
 ANNOTATIONS_MAX: Final = 1_024
-"""Pairs of a message's annotations, or of its body, that are looked through where some of them change; peers send a
-handful. Of a message with more nothing changes."""
+"""Pairs of a message's annotations, or of its body, that are searched for entries to change; peers send a handful. A
+message with more is left unchanged."""
 
 JSON_BYTES_MAX: Final = MIB
-"""Encoded size of an AMQP list, map or array that is translated into JSON text, which may be six times as long and must
-be made in one turn of the loop; a larger one goes out as the message it is."""
+"""Encoded size of an AMQP list, map or array that is translated into JSON text, which may be six times as long and is
+written in one turn of the loop; a larger one leaves unchanged."""
 
 BATCH_MESSAGES_MAX: Final = 1 << 15
-"""Messages in one batch: eight times what an uplink puts into one; 20 ms of a loop's time to decode."""
+"""Messages in one batch: eight times as many as an uplink sends in one; decoding takes 20 ms of the loop."""
 
 BATCH_RANGES_MAX: Final = BATCH_MESSAGES_MAX
 """Ranges in one batch; at worst each message is one."""
@@ -45,119 +45,120 @@ BATCH_NAME_BYTES_MAX: Final = 256
 """UTF-8 bytes of a batch's address space, and of its epoch, which is written out with each message."""
 
 BATCH_ENDS_MAX: Final = 8_192
-"""Logs of a gateway's store of which a batch says how far they reach; an uplink's batch has 4 096 messages at most."""
+"""Logs of a gateway's store whose end a batch reports; an uplink's batch has at most 4 096 messages."""
 
 BATCH_TABLE_BYTES_MAX: Final = 16 * MIB
 """Bytes of a batch's range table before compression."""
 
 BATCH_COLUMNS_BYTES_MAX: Final = 32 * MIB
-"""Bytes of a batch's columns before compression: bounds what a compressed bomb can make a reader allocate. Twice the
-largest message a gateway takes."""
+"""Bytes of a batch's columns before compression: bounds what a decompression bomb can make a reader allocate. Twice the
+largest message that a gateway takes."""
 
 BATCH_EXPANDED_BYTES_MAX: Final = 64 * MIB
-"""Bytes of a batch's messages with each one's address, device and properties written out, as rows have them: the batch
-says them once for many. A gateway's batches expand to `UPLINK_BATCH_BYTES`, or to one large message."""
+"""Bytes of a batch's messages with the address, device and properties of each written out, as in rows; the batch has
+them once for many messages. A gateway's batches expand to `UPLINK_BATCH_BYTES`, or to one large message."""
 
 MESSAGE_OVERHEAD_BYTES: Final = 64
-"""What a message costs beside its bytes while it is held; bounds how many empty ones fit into an uplink's batch."""
+"""Bytes that a held message costs in addition to its content; bounds the empty messages in an uplink's batch."""
 
 HELD_MESSAGE_BYTES: Final = 120
-"""What a decoded message costs beside its bytes where a batch waits: its share of the columns, as Python objects."""
+"""Bytes that a message of a decoded batch costs in addition to its content: its share of the columns, as Python
+objects."""
 
 HELD_RANGE_BYTES: Final = 400
-"""The same for a range, with its address as an object of its own."""
+"""Bytes that a range of a decoded batch costs, with its address as a separate object."""
 
 UPLINK_BATCH_BYTES: Final = 256 << 10
 """An uplink cuts its batches at this expanded size; one larger message is a batch of its own."""
 
 UPLINK_WINDOW_BYTES: Final = 16 * MIB
-"""Bodies, properties, addresses and overhead an uplink takes from the router before the hub has settled them. With a
-hub that lands once a second this is also the most that crosses in a second: 100 000 messages of 100 bytes."""
+"""Bodies, properties, addresses and overhead that an uplink's backlog takes before the hub has settled them. With a
+hub that lands once a second this is also the most that is sent in a second: 100 000 messages of 100 bytes."""
 
 UPLINK_LIVE_WINDOW_BYTES: Final = 8 * MIB
-"""The same of the live lane: what a hub that lands once a second takes of 50 000 readings a second."""
+"""Window of the live lane: enough for 50 000 readings a second at a hub that lands once a second."""
 
 DIALED_UNREAD_BYTES_MAX: Final = 64 * MIB
-"""What a peer that we dialed may leave unread in our buffer: both windows of an uplink, and a message of the maximum
-that crosses the end of each. Whoever leaves more makes us answer, and reads nothing: its connection ends."""
+"""Bytes that a dialed peer may leave unread in our send buffer: both windows of an uplink, and one message of maximum
+size at the end of each. A peer that leaves more unread makes us answer without reading: its connection ends."""
 
 BACKLOG_QUEUE_S: Final = 0.1
-"""So long, beyond the way to the peer, what a backlog has put into the socket takes to leave: a live batch waits behind
-it. A batch of a backlog is no longer than that either."""
+"""Longest queueing delay that a backlog may add in the socket, in addition to the round trip: live batches wait behind
+it. One batch of a backlog takes no longer either."""
 
 BACKLOG_LOOK_S: Final = 0.02
-"""How soon a backlog looks again whether the socket has room."""
+"""Interval at which a backlog checks whether the socket has room."""
 
 BACKLOG_UNSENT_BYTES_MIN: Final = 8 << 10
-"""While less than this has not left the socket a backlog may send, however slow the link is; so it begins, too."""
+"""A backlog may always send while fewer bytes than this are unsent in the socket, also at the start of a connection."""
 
 BACKLOG_UNSENT_BYTES_MAX: Final = 4 * MIB
-"""With more than this in the socket a backlog sends nothing, however fast the link is: 0.03 s at 1 Gbit/s."""
+"""A backlog sends nothing while more bytes than this are unsent in the socket: 0.03 s at 1 Gbit/s."""
 
 LIVE_CREDIT_KEPT: Final = 8
-"""Deliveries of the peer's credit, or a quarter of it, that a backlog leaves to the live lane: two seconds of it. Of
-two or three it is one, and of one none."""
+"""Deliveries of the peer's credit (at most a quarter of it) that a backlog leaves to the live lane: two seconds of live
+batches. Of a credit of two or three it leaves one, and of one none."""
 
 LIVE_GATHER_S: Final = 0.2
-"""Between two batches of the live lane that are not full: with the way into the store and out of the socket a reading
-leaves within 250 ms, with those of other devices that came meanwhile; after a pause it leaves at once."""
+"""Shortest time between two batches of the live lane that are not full. With the time in the store and in the socket, a
+reading leaves within 250 ms, together with those of other devices; after a pause it leaves at once."""
 
 LIVE_GATHER_LAST_S: Final = 1.0
-"""The same where the peer has given credit for one batch more and owes answers: about as often as a hub lands. A hub
-with thousands of gateways gives each little credit: what a batch costs it whatever is in it is most of the cost."""
+"""The same time when only one batch of credit is left and other batches are unsettled: about as often as a hub lands. A
+hub with thousands of gateways gives each little credit, as most of its cost is per batch."""
 
 LIVE_BATCHES_UNDELAYED: Final = 32
-"""Unsettled batches of a lane beyond which only full ones leave: six seconds of the live lane."""
+"""Number of unsettled batches of a lane above which only full ones leave: six seconds of the live lane."""
 
 STATUS_BYTES_MAX: Final = 64 << 10
-"""JSON text of a status: a report is a few hundred bytes."""
+"""JSON text of a status: a report has a few hundred bytes."""
 
 LEDGER_BYTES_MAX: Final = 8 * MIB
-"""JSON text of a ledger document: 10 000 ranges are 2 MiB, the lineage of a store of 10 000 logs 6 MiB. As
+"""JSON text of a ledger document: 10 000 ranges have 2 MiB, the lineage of a store of 10 000 logs 6 MiB. As Python
 objects it is up to twenty times as large."""
 
 DESIRED_BYTES_MAX: Final = 512 << 10
-"""JSON text of a configuration from the hub: 2 000 addresses are 300 KiB. A gateway keeps two, a hub some for each."""
+"""JSON text of a configuration from the hub: 2 000 addresses have 300 KiB. A gateway keeps two, a hub some for each."""
 
 DESIRED_REPORT_BYTES_MAX: Final = 64 << 10
-"""JSON text of what a gateway says of it: some hundred bytes, and the names of resources kept there."""
+"""JSON text of a gateway's configuration report: some hundred bytes, and the names of overridden resources."""
 
 MANIFEST_BYTES_MAX: Final = MIB
-"""JSON text of a manifest document: 50 statements are some 30 KiB, with addresses of 255 characters 45 KiB."""
+"""JSON text of a manifest document: 50 statements have about 30 KiB, with addresses of 255 characters 45 KiB."""
 
 OUTBOX_WINDOW_BYTES: Final = 16 * MIB
-"""The same for the forwarders of one connector together, divided evenly between them."""
+"""Unsettled bytes of all outgoing forwarders of one connector, divided evenly between them."""
 
 OUTLET_WINDOW_BYTES_MIN: Final = 256 << 10
-"""What each of many forwarders of a connector may take all the same: a run of small messages from the store."""
+"""Smallest share of one forwarder: a run of small messages from the store."""
 
 INBOX_WINDOW: Final = 500
-"""Messages of one incoming forwarder that its peer may have sent and has no answer for: some commits' worth."""
+"""Unanswered messages that the peer of one incoming forwarder may have sent: some commits' worth."""
 
 INBOX_BYTES_MAX: Final = 8 * MIB
-"""Bytes of what one incoming forwarder holds while there is no room in the store; no credit is given beyond it. With
-the messages that are on their way then it is at most `INBOX_WINDOW` messages more."""
+"""Bytes that one incoming forwarder holds while the store is full; beyond it no credit is given. Messages that are on
+the way then add at most `INBOX_WINDOW` messages."""
 
 LEAVE_TIMEOUT_S: Final = 2.0
-"""How long a connection that ends in good order waits until what its incoming forwarders took is on disk and answered:
-a hundred commits of a good card, and one of a card that stalls. What has no answer by then comes again."""
+"""Time that a closing connection waits until the messages its incoming forwarders took are on disk and answered: a
+hundred commits of a good card, or one of a card that stalls. The peer sends the unanswered ones again."""
 
 INBOX_NAMES_MAX: Final = 40_960
-"""Names of messages an incoming forwarder remembers, on disk too: more than a killed RabbitMQ sends again, which
-writes down up to 32 768 of the answers it got with some delay. Some 200 bytes of memory each, and 16 on disk."""
+"""Message names that an incoming forwarder remembers, on disk too: more than a killed RabbitMQ sends again, as it
+persists up to 32 768 acknowledgements late. About 200 bytes of memory each, and 16 on disk."""
 
 SENDERS_UNSETTLED_MAX: Final = 2_048
-"""Messages a connector has sent to an AMQP peer that are not settled: so many at most go twice over a break."""
+"""Unsettled messages of a connector at an AMQP peer: at most this many are sent twice when the connection breaks."""
 
 SENDER_LINKS_MAX: Final = 128
-"""Addresses of a peer that a connector has a link to at a time; brokers take 255 in a session. The one unused longest
-makes room for another."""
+"""Addresses of a peer that a connector has a link to at a time; brokers take 255 in a session. The least recently used
+link makes room for another."""
 
 SENDERS_WAITING_BYTES_MAX: Final = 4 * MIB
-"""What a connector takes from its forwarders before there is credit for it: another address may have some."""
+"""Bytes that a connector takes from its forwarders before there is credit for them: another address may have credit."""
 
 COMMAND_PAYLOAD_BYTES_MAX: Final = 64 << 10
-"""Payload of one command: a device with 256 KiB of memory is to take it; firmware comes by a URL."""
+"""Payload of one command: a device with 256 KiB of memory can take it; firmware is fetched from a URL."""
 
 COMMAND_NAME_CHARACTERS_MAX: Final = 255
 """Name of a command: a level of an MQTT topic in Hono's device API, and a column of the hub's registry."""
@@ -169,15 +170,15 @@ COMMAND_TTL_S_MAX: Final = 30 * 86_400.0
 """Longest time to live of a command: AMQP counts it in milliseconds in 32 bits, which is 49 days."""
 
 PROXY_ANSWER_BYTES_MAX: Final = 16 << 10
-"""Of an HTTP proxy's answer to CONNECT: a status and some fields; whoever says more is none."""
+"""Bytes of an HTTP proxy's answer to CONNECT: a status line and some fields. With more it is not a proxy."""
 
 PREFERRED_ENDPOINT_AGAIN_S: Final = 900.0
-"""Between two attempts at a peer's first endpoint while links come from a further one: where nobody answers at the
-first, an attempt takes 10 s, so that reconnects lose 1 % of the time to it at most; and who opens a firewall sees the
-first used again at the next reconnect after a quarter of an hour."""
+"""Seconds between attempts at a peer's first endpoint while a later one works. An attempt without an answer takes 10 s,
+so reconnects lose at most 1 % of the time to it. After a firewall is opened, the first endpoint is used again at the
+next reconnect after a quarter of an hour."""
 
 INSTANCE_CHARACTERS_MAX: Final = 64
-"""Characters that a hub keeps of the name of a gateway's run; our names have 16."""
+"""Characters that a hub stores of the name of a gateway's process; our names have 16."""
 
 LOGIN_WAIT_S_MAX: Final = 30.0
 """Seconds that a login may wait for us, in addition to the time its client has: longer than a password waits to be
@@ -187,9 +188,9 @@ LINGER_SILENCE_S: Final = 5.0
 """Seconds without a byte before a lingering socket is closed: a slow link sends again within this time."""
 
 LINGER_S: Final = 30.0
-"""Seconds in all that a peer has to read our last words and close: a client that sends 12 MB before it reads an answer
-needs them at 3 Mbit/s."""
+"""Longest time in seconds for a peer to read our last bytes and close: a client that sends 12 MB before it reads an
+answer needs it at 3 Mbit/s."""
 
 LINGERING_MAX: Final = 1_024
-"""Sockets that linger at a time, each a descriptor and some bytes; beyond it the oldest of the host with most is closed
-at once. They count among the connections that may be open, and give way to those: being refused wins no places."""
+"""Sockets that linger at a time, each a descriptor and some bytes. Beyond it the oldest of the host with the most is
+closed at once. They count as open connections but give way to real ones, so a refused client gains no slot."""

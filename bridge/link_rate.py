@@ -1,7 +1,7 @@
-"""How many bytes a second a link carries, and how soon it answers, by the acknowledgements of what was sent.
+"""Estimate of a link's throughput and answer time from acknowledgements.
 
-As BBR estimates it (draft-ietf-ccwg-bbr, section 4.1): what was acknowledged between the sending and the answer of one
-delivery, over that time; of late the highest, as a link with little to carry shows less than it could.
+As in BBR (draft-ietf-ccwg-bbr, section 4.1): bytes acknowledged between sending a delivery and its answer, divided by
+that time. The maximum of recent samples counts, as a link with little traffic shows less than its capacity.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections import deque
 from typing import Final, NamedTuple
 
 REMEMBERED_S: Final = 10.0
-"""How long a rate, or an answer's time, counts: a cellular link is another one after that."""
+"""Seconds that a sample counts: after that, a cellular link may have changed."""
 
 SAMPLES_MAX: Final = 256
-"""Samples remembered; with more the oldest go."""
+"""Samples kept; the oldest are dropped."""
 
 
 class Sent(NamedTuple):
-    """What is remembered of a delivery when it is sent."""
+    """State of the estimate when a delivery was sent."""
 
     at_s: float
     acknowledged_bytes: int
@@ -25,7 +25,7 @@ class Sent(NamedTuple):
 
 
 class LinkRate:
-    """See the module's docstring; times are seconds of a monotonic clock."""
+    """Estimate for one link; times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._acknowledged_bytes = 0
@@ -34,17 +34,17 @@ class LinkRate:
         """(when, bytes a second, seconds to the answer)."""
 
     def begin(self) -> None:
-        """Another connection, and perhaps another link."""
+        """Start over: a new connection may use another link."""
         self._samples.clear()
 
     def sent(self, now: float, *, idle: bool) -> Sent:
-        """A delivery leaves; `idle`: nothing else was under way."""
+        """Record that a delivery is sent; `idle`: no other one was unsettled."""
         if idle:
             self._acknowledged_at_s = now
         return Sent(now, self._acknowledged_bytes, self._acknowledged_at_s)
 
     def acknowledged(self, sent: Sent, size: int, now: float) -> None:
-        """Its answer has come; `size` bytes were sent."""
+        """Record the answer to a delivery of `size` bytes."""
         self._acknowledged_bytes += size
         self._acknowledged_at_s = now
         seconds = now - min(sent.at_s, sent.acknowledged_at_s)
@@ -55,10 +55,10 @@ class LinkRate:
 
     @property
     def bytes_s(self) -> float:
-        """0 before anything was acknowledged."""
+        """Bytes a second; 0 before the first answer."""
         return max((rate for _, rate, _ in self._samples), default=0.0)
 
     @property
     def answer_s(self) -> float:
-        """The shortest time an answer took; 0 before anything was acknowledged."""
+        """Shortest time to an answer; 0 before the first answer."""
         return min((answer for _, _, answer in self._samples), default=0.0)

@@ -1,10 +1,10 @@
-"""A manifest's statement: what a gateway accepted of one address in one hour, and the hash that chains it to the last.
+"""Statement of a manifest: the messages a gateway accepted for one address in one hour, in a hash chain.
 
-Accepted are dense sequences, so a count and two ends say all of it. Each statement has the digest of the one before it
-of the same address and epoch: none can be left out, put in or changed without the next one showing it. Statements made
-together say how many they are, and those times are numbered: so the newest ones cannot be left out one by one either.
+Accepted sequences are dense, so a count and two ends describe them. Each statement has the digest of the previous one
+of the same address and epoch, so removing, inserting or changing one is detected. Statements made together carry their
+number, and these closings are numbered too, so the newest ones cannot be left out either.
 
-Sans-I/O and without cryptography: who has a key signs the digest.
+Sans-I/O and without cryptography: the caller with the key signs the digest.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ from typing import Final
 import msgspec
 
 FORMAT: Final = "waypost manifest 1"
-"""Begins what is hashed: the digest of one thing is not the digest of another."""
+"""First element of the hashed array (domain separation)."""
 
 GENESIS: Final = ""
-"""The digest before the first statement of an address in an epoch."""
+"""`previous` of the first statement of an address in an epoch."""
 
 HOUR_NS: Final = 3_600_000_000_000
 
 
 class ManifestStatement(msgspec.Struct, frozen=True):
-    """Times are UTC nanoseconds by the gateway's clock, whole microseconds, as the lake keeps them."""
+    """One statement. Times are UTC nanoseconds by the gateway's clock, in whole microseconds as in the lake."""
 
     epoch: str
     address: str
     hour: int
-    """Beginning of the hour in which the first of it may have been accepted."""
+    """Start of the hour in which the first message may have been accepted."""
     until: int
-    """When the statement was made: all of it had been accepted."""
+    """Time of the statement: all its messages had been accepted."""
     first_sequence: int
     last_sequence: int
-    """One less than the first when nothing was accepted, but something was given up."""
+    """One less than the first when nothing was accepted but messages were dropped."""
     count: int
     given_up: Mapping[str, int]
-    """Messages entered into the ledger meanwhile, by reason, once for each forwarder they were owed to."""
+    """Messages entered into the loss ledger in that time, by reason, once for each forwarder that had to send them."""
     clock_quality: str
-    """`good` when the clock was kept right from the hour's beginning to its end, else `unknown`."""
+    """`good` when the clock was synchronized during the whole hour, else `unknown`."""
     store_epoch: str
-    """The epoch the store was in when the statement was made: a later one than `epoch` for what was left of that."""
+    """Epoch of the store at the time of the statement: later than `epoch` for remaining messages of an earlier one."""
     closing: int
-    """Number of the statements made together, dense from 1 for each `store_epoch`."""
+    """Number of this set of statements, dense from 1 for each `store_epoch`."""
     statements: int
-    """How many were made together."""
+    """Number of statements in this set."""
     previous: str
     """Digest of the statement before this one, or `GENESIS`."""
     digest: str = ""
 
     def sealed(self, gateway: str) -> ManifestStatement:
-        """The same with its digest."""
+        """Return the statement with its digest."""
         return msgspec.structs.replace(self, digest=digest_of(gateway, self))
 
 
 def digest_of(gateway: str, statement: ManifestStatement) -> str:
-    """SHA-256, 64 hex digits, of the statement as a JSON array without spaces: what a signature is of."""
-    told: Sequence[object] = (
+    """Return the SHA-256, 64 hex digits, of the statement as a JSON array without spaces; this is what is signed."""
+    hashed: Sequence[object] = (
         FORMAT,
         gateway,
         statement.epoch,
@@ -75,4 +75,4 @@ def digest_of(gateway: str, statement: ManifestStatement) -> str:
         statement.statements,
         statement.previous,
     )
-    return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(hashed)).hexdigest()

@@ -1,9 +1,9 @@
-"""The message model both banks share: runs of messages, and the flags each run carries.
+"""Message model of gateway and hub: runs of messages, and the flags of a run.
 
-A broker written in Python is fast only when it touches each message a few times. Messages that arrive in one
-read of one socket are nearly always alike (same device, same address, same quality of service), so the unit
-that travels from the protocol machines through the router into the store and out again is the *run*: messages
-alike in everything but their body. A single message is a run of one.
+A broker written in Python is fast only when it touches each message a few times. Messages that arrive in one read of a
+socket are nearly always alike (same device, same address, same quality of service). So the unit from the protocol
+machines through the router into the store and out again is the *run*: messages that differ only in their bodies. A
+single message is a run of one.
 
 This module knows no protocol, no socket, no clock and no store.
 """
@@ -31,7 +31,7 @@ GROUPED = 0b0100_0000
 
 
 class Run(msgspec.Struct, gc=False):
-    """Messages that arrived together and differ in their body only.
+    """Messages that arrived together and differ only in their bodies.
 
     ``address``      the MQTT topic name or AMQP address, e.g. ``plant/7/temp``.
     ``device``       name of the publisher (`bridge.publisher`): its device, its client where that has another name, and
@@ -40,7 +40,7 @@ class Run(msgspec.Struct, gc=False):
     ``properties``   in the encoding the message came in: MQTT 5 publish properties (section 3.3.2.3, without
                      their length prefix, without topic alias and subscription identifiers), or the encoded
                      AMQP header section (section 3.2.1); empty when there are none.
-    ``bodies``       one byte string a message, in order: the MQTT payload, or the AMQP message without its
+    ``bodies``       one byte string per message, in order: the MQTT payload, or the AMQP message without its
                      header and delivery annotations, never re-encoded.
     ``received_at``  UTC nanoseconds since 1970, stamped by the router, 0 before.
     """
@@ -61,18 +61,18 @@ class Run(msgspec.Struct, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes of all bodies, with the address and the properties of each as they are written out with it."""
+        """Bytes of all messages, counting address and properties for each."""
         return sum(map(len, self.bodies)) + (len(self.properties) + len(self.address)) * len(self.bodies)
 
     def __repr__(self) -> str:
-        """Counts and sizes: exceptions and logs must not show what customers send."""
+        """Return counts and sizes: exceptions and logs must not show customer data."""
         return (
             f"<Run of {len(self.bodies)} to {self.address!r} from {self.device!r}, {self.size} bytes, "
             f"flags 0x{self.flags:02x}>"
         )
 
     def part(self, start: int, stop: int) -> Run:
-        """The messages ``start <= i < stop`` as a run of their own (the whole run is returned unchanged)."""
+        """Return the messages ``start <= i < stop`` as a run; the run itself when these are all."""
         if start <= 0 and stop >= len(self.bodies):
             return self
         return Run(self.address, self.device, self.flags, self.properties, self.bodies[start:stop], self.received_at)

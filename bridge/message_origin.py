@@ -29,7 +29,7 @@ class MessageOrigin(NamedTuple):
     sequence: int
     device: str | None
     client: str | None
-    """None where it has the name of the device."""
+    """None where the client has the name of the device."""
     received_at: int | None
     """UTC nanoseconds since 1970, by the clock of that gateway."""
 

@@ -1,4 +1,4 @@
-"""Load the C extension `bridge._native`. Where it is missing or older than its source, that is one clear error."""
+"""Load the C extension `bridge._native`; raise one clear error where it is missing or older than its source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parent.parent
 class ExtensionUnusable(ImportError):
     """The C extension is missing, older than its source, or cannot be loaded."""
 
-    hint = "compile it: python hatch_build.py in the checkout, or install Waypost again"
+    hint = "compile it (python hatch_build.py in the checkout), or install Waypost again"
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the C extension bridge._native {why}")

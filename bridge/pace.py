@@ -1,8 +1,8 @@
-"""What a connector may spend of its link, and when: a rate, a budget for the month, quiet hours, a start of its own.
+"""Pacing of a connector: rate limit, monthly budget, quiet hours, and a staggered start.
 
-The live lane may go into debt with the rate, a backlog spends what is there: so a backlog never makes a reading wait. A
-budget that is used up stops both until the month (UTC) is over; what a gateway says of itself and its ledger go on.
-Sans-I/O: `now` is seconds of a clock that does not go back, `utc_s` seconds since 1970.
+The live lane may overdraw the rate; a backlog spends only what is left, so it never delays a reading. A used-up budget
+stops both lanes until the end of the month (UTC); status, manifests and ledger are still sent. Sans-I/O: `now` is
+seconds of a monotonic clock, `utc_s` seconds since 1970.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from bridge.resources.fields import Bytes, Live, ResourcePart, Seconds
 HOURS: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
 DAY_S: Final = 86_400
 LOOK_S_MAX: Final = 60.0
-"""How soon it is looked again whether hours are quiet, or a month is over: a wall clock may be set."""
+"""Longest interval between checks of quiet hours and month: the wall clock may be set."""
 BURST_S: Final = 1.0
-"""What was not spent of the rate counts for so long."""
+"""Seconds of unused rate that may be spent at once (token bucket)."""
 
 
 class PaceSettings(ResourcePart, frozen=True, kw_only=True):
-    """What a connector may send, and when. Without any of it: as the link allows."""
+    """Limits on what a connector sends, and when. Unset fields do not limit."""
 
     rate: Live[Bytes | None] = None
     """Bytes a second."""
     monthly_budget: Live[Bytes | None] = None
-    """Bytes both ways in a month, UTC, without what TLS, TCP and IP add."""
+    """Bytes in both directions in a month, UTC, without the overhead of TLS, TCP and IP."""
     quiet_hours: Live[Annotated[str, msgspec.Meta(pattern=HOURS)] | None] = None
-    """``22:00-06:00``, UTC: no backlog is sent then."""
+    """Hours without backlog traffic, UTC: ``22:00-06:00``."""
     quiet_live: Live[bool] = msgspec.field(default=False, name="quietForLive")
-    """What comes waits for the end of the quiet hours as well."""
+    """Live messages wait for the end of the quiet hours, too."""
     start_jitter_s: Live[Seconds] = msgspec.field(default=0.0, name="startJitter")
-    """A backlog begins so long after link-up at most; how long, the gateway's name says: so a fleet does not storm."""
+    """Longest delay of a backlog after link-up. The delay follows from the gateway's name, which spreads a fleet."""
 
 
 class Spent(msgspec.Struct):
-    """What has been spent of the budget of a month; kept over restarts."""
+    """Used part of the budget of a month; kept over restarts."""
 
     month: str = ""
-    """``2026-11``."""
+    """Month as ``2026-11``."""
     bytes: int = 0
 
 
 def month_of(utc_s: float) -> str:
-    """As `Spent.month`."""
+    """Return the month of a time, in the form of `Spent.month`."""
     return datetime.datetime.fromtimestamp(utc_s, datetime.UTC).strftime("%Y-%m")
 
 
 class Pacer:
-    """A `PaceSettings` as it is kept to."""
+    """Applies `PaceSettings` to the traffic of a connector."""
 
     def __init__(
         self, pace: PaceSettings, gateway: str, *, utc_s: Callable[[], float], spent: Spent | None = None
     ) -> None:
-        """`spent` is what a former process kept."""
+        """`spent`: saved by the previous process."""
         self.pace: Final = pace
         self.spent: Final = spent or Spent()
         self._utc_s = utc_s
@@ -71,21 +71,21 @@ class Pacer:
         self._follow_month(clock_good=False)
 
     def begin(self, now: float) -> None:
-        """The link is up."""
+        """Record that the link is up."""
         self._starts_at, self._level_at = now + self._jitter_s, now
 
     def carried(self, size: int) -> None:
-        """So many bytes crossed the link, one way or the other."""
+        """Count bytes that crossed the link in either direction."""
         self.spent.bytes += size
 
     def sent(self, size: int, now: float) -> None:
-        """A batch left."""
+        """Count a batch that was sent."""
         if self.pace.rate:
             self._fill(now)
             self._level -= size
 
     def waits_until(self, lane: BatchLane, size: int, now: float) -> float | None:
-        """When to ask again whether this lane may send a batch of about `size` bytes; None: now."""
+        """Return None when this lane may send a batch of about `size` bytes now, else the time to ask again."""
         if self.is_used_up or self.is_quiet(lane):
             return now + LOOK_S_MAX
         if lane is BatchLane.BACKLOG and now < self._starts_at:
@@ -98,7 +98,7 @@ class Pacer:
         return None if self._level >= wanted else now + (wanted - self._level) / rate
 
     def is_quiet(self, lane: BatchLane) -> bool:
-        """The hours are, and this lane keeps to them."""
+        """Return True in quiet hours that apply to this lane."""
         if self._quiet is None or (lane is BatchLane.LIVE and not self.pace.quiet_live):
             return False
         first, last = self._quiet
@@ -107,22 +107,22 @@ class Pacer:
 
     @property
     def used(self) -> float:
-        """Share of the month's budget that is spent; 0 without one."""
+        """Used share of the month's budget; 0 without a budget."""
         return self.spent.bytes / self.pace.monthly_budget if self.pace.monthly_budget else 0.0
 
     @property
     def is_used_up(self) -> bool:
-        """Nothing more is sent this month."""
+        """True when the budget is used up: nothing more is sent this month."""
         return self.used >= 1.0
 
     def look(self, *, clock_good: bool) -> None:
-        """Called every few seconds: a month may be over."""
+        """Check whether the month is over. Call it every few seconds."""
         self._follow_month(clock_good=clock_good)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _follow_month(self, *, clock_good: bool) -> None:
-        """A month that is over counts no more. A clock that may be wrong does not take one back that has begun."""
+        """Reset the counter when the month changes. A clock that may be wrong cannot go back to an earlier month."""
         month = month_of(self._utc_s())
         if month > self.spent.month or (clock_good and month != self.spent.month):
             self.spent.month, self.spent.bytes = month, 0
@@ -134,7 +134,7 @@ class Pacer:
 
 
 def _minutes(hours: str | None) -> tuple[int, int] | None:
-    """The minutes of the day at which quiet hours begin and end."""
+    """Return the minutes of the day at which quiet hours begin and end."""
     if hours is None:
         return None
     first, last = ((int(part[:2]) * 60 + int(part[3:])) for part in hours.split("-"))

@@ -1,6 +1,6 @@
-"""The links to an AMQP 1.0 peer other than a hub: the two halves of its connector, and what lets them attach.
+"""Links to an AMQP 1.0 peer other than a hub: senders, receivers, and the claims that authorize them.
 
-Addresses the peer does not know are the halves' concern: one that is missing does not hold up the others.
+Senders and receivers handle addresses that the peer does not know: a missing one does not block the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PeerLinks:
     """`bridge.amqp_connection.ConnectionLinks` of one connection."""
 
     def __init__(self, senders: Senders, receivers: Receivers, claims: Claims | None = None) -> None:
-        """`claims`: the same as of the two halves."""
+        """`claims`: the object that senders and receivers use."""
         self._senders = senders
         self._receivers = receivers
         self._claims = claims or NoClaims()
@@ -31,10 +31,10 @@ class PeerLinks:
         return min((each for each in every if each is not None), default=None)
 
     def driven_by(self, driver: UplinkShell) -> None:
-        """The halves wake the connection."""
+        """Do nothing: senders and receivers wake the connection themselves."""
 
     def carried(self, size: int) -> None:
-        """Nothing counts these bytes."""
+        """Do nothing: these bytes are not counted."""
 
     def opened(self, connection: AmqpConnection, now: float) -> None:
         engine, wake, cut = connection.engine, connection.wake, connection.cut
@@ -56,7 +56,7 @@ class PeerLinks:
 
     def received(self, event: Transfers, now: float) -> bool:
         if self._claims.received(event, now):
-            self._receivers.attach()  # there may be a right to another address
+            self._receivers.attach()  # another address may be authorized now
             return True
         return self._receivers.received(event)
 

@@ -1,8 +1,8 @@
-"""One AMQP message a delivery: what crosses to and from a peer that does not know batches (AMQP 1.0 section 3.2).
+"""Plain AMQP messages, one per delivery, for peers without batches (AMQP 1.0 section 3.2).
 
-What a batch says once for many messages, each message says here for itself, in message annotations
-``x-opt-waypost-…``. A message that came in as AMQP leaves with its bare message untouched (section 3.2 forbids more);
-one that came in as MQTT becomes properties, application properties and a data section. Sans-I/O, and no link either.
+Each message carries its own name in message annotations ``x-opt-waypost-…``; a batch has it once for many. A message
+that arrived over AMQP leaves with its bare message unchanged (section 3.2 forbids changes). One that arrived over MQTT
+becomes properties, application properties and a data section. Sans-I/O; knows no links.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ ENDS: Final = Symbol(PREFIX + "ends")
 """Annotation of a message with a batch: a list of log, end, log, end, ..."""
 
 MESSAGE_ID_LENGTH_MAX: Final = 128
-"""Azure Service Bus, which finds duplicates by message-id, takes no longer ones."""
+"""Limit of Azure Service Bus, which detects duplicates by message-id."""
 HOPS_MAX: Final = 32
-"""Gateways and hubs one message may have passed; more is a loop."""
+"""Gateways and hubs that one message may have passed; more is a loop."""
 PARTITION_KEY: Final = Symbol("x-opt-partition-key")
-"""Azure Service Bus and Event Hubs keep messages with the same one in order."""
+"""Annotation of Azure Service Bus and Event Hubs: messages with the same key keep their order."""
 PARTITION_KEY_LENGTH_MAX: Final = 128
-"""What Azure takes of it."""
+"""Limit of Azure."""
 HOPS_PROPERTY: Final = "x-opt-waypost-hops"
-"""User property of a message in MQTT encoding that has them, joined by spaces."""
+"""User property with the hops of a message in MQTT encoding, separated by spaces."""
 ORIGIN_NAMES: Final = frozenset((GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, CLIENT, RECEIVED_AT))
 """Annotations, or user properties, that name the origin of a message."""
 _NAMES: Final = ORIGIN_NAMES | {HOPS_PROPERTY}
-"""User properties that name a message and its way."""
+"""User properties that name a message and its hops."""
 
 _MAP8, _MAP32, _BINARY8 = 0xC1, 0xD1, 0xA0
 _ANNOTATIONS_BEGIN: Final = b"\x00\x53\x72"
 _MAP32_CODE: Final = bytes((_MAP32,))
 _PROPERTIES_BEGIN: Final = b"\x00\x53\x73\xd0"
-"""With the code of a list whose size and count have four bytes."""
+"""Start of a properties section with a list32: size and count have four bytes."""
 _ULONG: Final = b"\x80"
-"""Of eight bytes, however small: all sequences of a run are as long."""
+"""Code of a ulong with eight bytes, also for small values: all sequences of a run have the same length."""
 _ULONG_VALUE: Final = re.compile(rb"\x80(.{8})|\x53(.)|\x44", re.DOTALL)
 _USUAL_ENDS: Final = re.compile(
     rb"\x00\x53\x72\xc1(.)\x02" + re.escape(encode(ENDS)) + rb"\xc0(.)(.)((?:\x80.{8}|\x53.|\x44)+)", re.DOTALL
 )
-"""Message annotations with a map of our one key, and of small sizes."""
+"""Message annotations with only our key `ENDS` and one-byte sizes."""
 _UINT_MAX: Final = 0xFFFF_FFFF
 _DESCRIPTIVE: Final = frozenset((s.HEADER, s.DELIVERY_ANNOTATIONS, s.MESSAGE_ANNOTATIONS, s.PROPERTIES))
-"""Sections that say what a message is, and whose."""
+"""Sections before the application's own: they describe a message and its origin."""
 
 
 class MessageError(Exception):
-    """What arrived is not an AMQP message."""
+    """The bytes are not an AMQP message."""
 
     condition = "amqp:decode-error"
 
 
 class Hop(NamedTuple):
-    """Whose message this is: the parts of its name that all messages of one gateway share."""
+    """The parts of a message's name that all messages of one gateway share."""
 
     gateway: str
     epoch: str
 
 
 class Arrival(NamedTuple):
-    """A plain message as it arrived; `gateway`, `epoch` and `sequence` are None when it carries no name of Waypost's.
+    """A plain message as received; `gateway`, `epoch` and `sequence` are None when it has no Waypost name.
 
-    `run` is one message in AMQP encoding: ``properties`` the header section, ``bodies[0]`` the rest without delivery
-    annotations. Its address is the annotation's, else the ``to`` property, else empty.
+    `run` is one message in AMQP encoding: ``properties`` is the header section, ``bodies[0]`` the rest without delivery
+    annotations. Its address is that of the annotation, else the ``to`` property, else empty.
     """
 
     gateway: str | None
@@ -85,26 +85,26 @@ class Arrival(NamedTuple):
     sequence: int | None
     hops: tuple[str, ...]
     run: Run
-    said: tuple[str, ...] = ()
-    """What it says it is for: the annotation, `to`, and `subject`, as far as it has them."""
+    destinations: tuple[str, ...] = ()
+    """Addresses that it names: the annotation, `to`, and `subject`, where it has them."""
     name: bytes = b""
-    """What is the same when it is sent again: Waypost's name, or the message-id with a digest of the bare message, as
-    some senders give one id to many; empty when it has neither."""
+    """Identity that a repeated message shares: the Waypost name, or the message-id with a digest of the bare message,
+    as some senders use one id for many messages; empty when it has neither."""
 
 
 class Heading(NamedTuple):
-    """What a forwarder says of its messages in place of themselves; None: as they say."""
+    """A forwarder's overrides of message headers; None: the message's own value."""
 
     to: str | None = None
     priority: int | None = None
     ttl_ms: int | None = None
-    """From now on; a message's own ttl counts where it is sooner."""
+    """Time to live from now on; the message's own ttl counts where it is shorter."""
     elapsed_ms: int = 0
-    """Since they came: gone of their own ttl."""
+    """Time since the messages arrived, which is subtracted from their own ttl."""
     durable: bool = False
-    """The peer has to keep them over its restart, whatever they say (section 3.2.1)."""
+    """The peer has to keep the messages over its restart, whatever they say (section 3.2.1)."""
     partition_key: str | None = None
-    """What the peer keeps in order; a long one goes as its digest."""
+    """Key of messages whose order the peer keeps; a long key is sent as its digest."""
 
 
 AS_THEY_SAY: Final = Heading()
@@ -112,12 +112,12 @@ KEPT: Final = Heading(durable=True)
 
 
 def data_section(body: bytes) -> bytes:
-    """A message of a single data section (section 3.2.6)."""
+    """Return a message of a single data section (section 3.2.6)."""
     return b"\x00\x53\x75" + encode(body)
 
 
 def batch_message(batch: bytes, ends: Mapping[int, int]) -> bytes:
-    """A message with a batch. `ends`: by log of the gateway's store, where the messages in it end; a hub that does not
+    """Return a message with a batch. `ends`: end of its messages, by log of the gateway's store; a hub that does not
     know this annotation takes the batch without it."""
     if not ends:
         return data_section(batch)
@@ -126,28 +126,28 @@ def batch_message(batch: bytes, ends: Mapping[int, int]) -> bytes:
 
 
 def batch_in(message: bytes) -> tuple[bytes, dict[int, int]]:
-    """The batch of a message, and its `ends`. Raises `MessageError` when there is none."""
+    """Return the batch in a message, and its `ends`. Raises `MessageError` when it has no batch."""
     found = _usual_batch(message)
     return found if found is not None else (body_of(message), ends_of(message))
 
 
 def _usual_batch(message: bytes) -> tuple[bytes, dict[int, int]] | None:
-    """The same, of a message as `batch_message` makes it with few ends; None of any other."""
+    """Fast path of `batch_in` for messages that `batch_message` writes with few ends; None for all others."""
     annotated = _USUAL_ENDS.match(message)
     if annotated is None:
         batch = s.plain_data(message)
         return None if batch is None else (batch, {})
     map_size, list_size, count, encoded = annotated.groups()
     numbers = [int.from_bytes(wide or small) for wide, small in _ULONG_VALUE.findall(encoded)]
-    said = (map_size[0], list_size[0], count[0])
+    sizes = (map_size[0], list_size[0], count[0])
     batch = s.plain_data(message[annotated.end() :])
-    if batch is None or len(numbers) % 2 or said != (annotated.end() - 5, len(encoded) + 1, len(numbers)):
+    if batch is None or len(numbers) % 2 or sizes != (annotated.end() - 5, len(encoded) + 1, len(numbers)):
         return None
     return batch, dict(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def ends_of(message: bytes) -> dict[int, int]:
-    """The `ends` of a message with a batch; none when it says nothing of them. Raises `MessageError`."""
+    """Return the `ends` of a message with a batch; empty when it has none. Raises `MessageError`."""
     wanted = (s.MESSAGE_ANNOTATIONS,)
     try:
         found = [content for _, content in contents(message, wanted, Allowance(2 * BATCH_ENDS_MAX + 2))]
@@ -163,7 +163,7 @@ def ends_of(message: bytes) -> dict[int, int]:
 
 
 def messages(hop: Hop, sequence: int, run: Run, heading: Heading = AS_THEY_SAY) -> list[bytes]:
-    """The messages of a run, named by `hop` and their sequences."""
+    """Encode the messages of a run, named by `hop` and their sequences."""
     ours = _Annotations(hop, run, heading.partition_key)
     if run.flags & AMQP:
         header = run.properties if heading == AS_THEY_SAY else _header_of(run.properties, heading)
@@ -190,7 +190,7 @@ def messages(hop: Hop, sequence: int, run: Run, heading: Heading = AS_THEY_SAY) 
 
 
 def hops_of(run: Run) -> Sequence[str]:
-    """The gateways the messages of a run have passed before: of one in AMQP encoding, its first message has."""
+    """Return the gateways that the messages of a run have passed; in AMQP encoding those of its first message."""
     if not run.flags & AMQP:
         return _mqtt_hops(read(run.properties)) if run.properties else ()
     body = run.bodies[0]
@@ -203,7 +203,7 @@ def hops_of(run: Run) -> Sequence[str]:
 
 
 class _Annotations:
-    """Our entries in the message annotations of a run: what its messages say alike is encoded once."""
+    """Encoder of our message annotations for a run: values that its messages share are encoded once."""
 
     def __init__(self, hop: Hop, run: Run, partition_key: str | None) -> None:
         partition = () if partition_key is None else (PARTITION_KEY, _partition_key(partition_key))
@@ -212,20 +212,20 @@ class _Annotations:
         named = (DEVICE, device) if client == device else (DEVICE, device, CLIENT, client)
         after = (*named, RECEIVED_AT, run.received_at, HOPS)
         self.values = len(before) + 1 + len(after) + 1
-        """How many keys and values."""
+        """Number of keys and values."""
         self.replaced = partition[:1]
-        """Annotations of the message's own that ours take the place of, beside Waypost's."""
+        """The message's own annotations that ours replace, in addition to earlier Waypost ones."""
         self._before = b"".join(map(encode, before)) + _ULONG
         self._after = b"".join(map(encode, after))
         self._gateway = hop.gateway
         self._first_hop = encode([hop.gateway])
 
     def hops(self, before: Sequence[str]) -> bytes:
-        """The gateways a message has passed, ours the last, encoded."""
+        """Encode the gateways that a message has passed, this one last."""
         return encode([*before, self._gateway]) if before else self._first_hop
 
     def named(self, sequence: int, hops: bytes) -> bytes:
-        """All of them, encoded, for one message."""
+        """Encode all our annotations for one message."""
         return b"".join((self._before, sequence.to_bytes(8), self._after, hops))
 
 
@@ -234,7 +234,7 @@ def _partition_key(key: str) -> str:
 
 
 def message_id(hop: Hop, sequence: int, address: str) -> str:
-    """The message's name as one string; a long address is there by its digest."""
+    """Return the message's name as one string; a long address is replaced by its digest."""
     name = f"{hop.epoch}/{sequence}/{address}"
     if len(name) <= MESSAGE_ID_LENGTH_MAX:
         return name
@@ -242,14 +242,14 @@ def message_id(hop: Hop, sequence: int, address: str) -> str:
 
 
 def _header_of(header: bytes, heading: Heading) -> bytes:
-    """The header section with what a forwarder says of durability, priority and time to live."""
+    """Return the header section with a forwarder's durability, priority and time to live."""
     fields: list[Any] = []
     if header:
         try:
             value, _ = decode(header, s.section_at(header, 0).value, Allowance(HEADER_VALUES_MAX))
             fields = value if isinstance(value, list) else []
         except DecodeError:
-            return header  # it is passed on as it came
+            return header  # a header that cannot be decoded is passed on unchanged
     durable, priority, ttl_ms = [*fields, None, None, None][:3]
     durable = heading.durable or durable is True
     priority = heading.priority if heading.priority is not None else priority
@@ -263,17 +263,17 @@ def _header_of(header: bytes, heading: Heading) -> bytes:
 
 
 def _annotated(ours: _Annotations, sequence: int, header: bytes, body: bytes) -> bytes:
-    """An AMQP message with our annotations among its own; every other byte stays as it is."""
+    """Return an AMQP message with our annotations added to its own; every other byte is unchanged."""
     try:
         others, hops, rest = _their_annotations(body, ours.replaced)
     except DecodeError:
-        others, hops, rest = [], [], 0  # it is passed on as it came; the peer may make more of it
+        others, hops, rest = [], [], 0  # passed on unchanged; the peer may understand more of it
     content = b"".join((*others, ours.named(sequence, ours.hops(hops))))
     return header + _map_section(content, 2 * len(others) + ours.values) + body[rest:]
 
 
 def _their_annotations(body: bytes, replaced: Container[Symbol] = ()) -> tuple[list[bytes], list[str], int]:
-    """The entries of a message's own annotations as encoded, its hops so far, and where its next section begins."""
+    """Return the message's own annotations, encoded; its hops so far; and the start of its next section."""
     first = s.section_at(body, 0) if body else None
     if first is None or first.code != s.MESSAGE_ANNOTATIONS:
         return [], [], 0
@@ -285,7 +285,7 @@ def _their_annotations(body: bytes, replaced: Container[Symbol] = ()) -> tuple[l
     start = first.value + (3 if code == _MAP8 else 9)
     while start < first.end:
         if len(others) >= ANNOTATIONS_MAX:
-            raise DecodeError("more message annotations than are looked through")
+            raise DecodeError("more message annotations than are decoded")
         key, at = decode(body, start)
         value, end = decode(body, at)
         if key == HOPS and isinstance(value, list):
@@ -297,17 +297,17 @@ def _their_annotations(body: bytes, replaced: Container[Symbol] = ()) -> tuple[l
 
 
 def section(code: int, value: Any) -> bytes:
-    """One section of a message."""
+    """Encode one section of a message."""
     return b"\x00\x53" + bytes((code,)) + encode(value)
 
 
 def _map_section(content: bytes, count: int) -> bytes:
-    """Message annotations of `count` keys and values, given encoded."""
+    """Return message annotations from `count` encoded keys and values."""
     return _ANNOTATIONS_BEGIN + _MAP32_CODE + (len(content) + 4).to_bytes(4) + count.to_bytes(4) + content
 
 
 def _list_section(content: bytes, count: int) -> bytes:
-    """Properties of `count` fields, given encoded."""
+    """Return a properties section from `count` encoded fields."""
     return _PROPERTIES_BEGIN + (len(content) + 4).to_bytes(4) + count.to_bytes(4) + content
 
 
@@ -315,7 +315,8 @@ def _list_section(content: bytes, count: int) -> bytes:
 
 
 def _translated(run: Run, mqtt: PublishProperties, heading: Heading) -> tuple[bytes, list[Any], bytes]:
-    """Header section, properties after message-id, application properties section, of a run in MQTT encoding."""
+    """Translate a run in MQTT encoding: return header section, properties after message-id, and application properties
+    section."""
     own = [bool(run.flags & DURABLE) or run.qos > 0]
     ttl = [None, Uint(min(mqtt.expiry_s * 1000, _UINT_MAX))] if mqtt.expiry_s is not None else []
     header = _header_of(section(s.HEADER, [*own, *ttl]), heading)
@@ -336,7 +337,7 @@ def _translated(run: Run, mqtt: PublishProperties, heading: Heading) -> tuple[by
 
 
 def without_names(users: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return user properties without hops and names of a gateway before: ours take their place."""
+    """Return user properties without the hops and names of an earlier gateway: ours replace them."""
     return [pair for pair in users if pair[0] not in _NAMES]
 
 
@@ -345,8 +346,8 @@ def _users_of(mqtt: PublishProperties) -> list[tuple[str, str]]:
 
 
 def _mqtt_hops(mqtt: PublishProperties) -> list[str]:
-    said = [value for name, value in mqtt.users if name == HOPS_PROPERTY]
-    return said[-1].split(" ")[-HOPS_MAX:] if said and said[-1] else []
+    found = [value for name, value in mqtt.users if name == HOPS_PROPERTY]
+    return found[-1].split(" ")[-HOPS_MAX:] if found and found[-1] else []
 
 
 # --- in -----------------------------------------------------------------------------------------------------------
@@ -355,9 +356,9 @@ def _mqtt_hops(mqtt: PublishProperties) -> list[str]:
 def contents(
     message: bytes, wanted: Container[int], allowance: Allowance | None = None
 ) -> Iterator[tuple[s.MessageSection, Any]]:
-    """The sections of an encoded message with these codes, with their values, in order; the others are not looked into.
+    """Yield the sections of an encoded message with these codes, and their values, in order; others are not decoded.
 
-    `allowance`: of values in all of them. Raises `DecodeError` where it stops being a message.
+    `allowance`: for the values of all sections together. Raises `DecodeError` at the first byte that is not valid.
     """
     allowance = allowance or Allowance()
     for section in s.sections(message):
@@ -370,7 +371,7 @@ def contents(
 
 
 def parse(message: bytes) -> Arrival:
-    """A message as it arrived; its body is not looked into. Raises `MessageError` when it is none."""
+    """Decode a received message without its body. Raises `MessageError` when it is not one."""
     if not message:
         raise MessageError("an empty message")
     try:
@@ -384,7 +385,7 @@ def parse(message: bytes) -> Arrival:
     annotations, properties = values.get(s.MESSAGE_ANNOTATIONS), values.get(s.PROPERTIES)
     annotations = annotations if isinstance(annotations, dict) else {}
     to = _field(properties, 2)
-    said = (_text(annotations.get(ADDRESS)), _text(to), _text(_field(properties, 3)))
+    destinations = (_text(annotations.get(ADDRESS)), _text(to), _text(_field(properties, 3)))
     durable = isinstance(values.get(s.HEADER), list) and values[s.HEADER][:1] == [True]
     received_at = annotations.get(RECEIVED_AT)
     run = Run(
@@ -402,7 +403,7 @@ def parse(message: bytes) -> Arrival:
         sequence if isinstance(sequence, int) and sequence >= 0 else None,
         tuple(str(hop) for hop in hops[:HOPS_MAX]) if isinstance(hops, list) else (),
         run,
-        tuple(address for address in said if address),
+        tuple(address for address in destinations if address),
         _name(
             annotations, _field(properties, 0), message[found[s.PROPERTIES].start :] if s.PROPERTIES in found else b""
         ),
@@ -425,7 +426,7 @@ def _field(fields: Any, place: int) -> Any:
 
 
 def body_of(message: bytes) -> bytes:
-    """The bytes of a message's data sections together. Raises `MessageError` when it has none."""
+    """Return the bytes of a message's data sections, joined. Raises `MessageError` when it has none."""
     try:
         parts = [content for _, content in contents(message, (s.DATA,))]
     except DecodeError as error:
@@ -436,7 +437,7 @@ def body_of(message: bytes) -> bytes:
 
 
 def body_start(message: bytes, length: int = 64) -> bytes:
-    """The first bytes of a message's first data section; none where it has none or cannot be read."""
+    """Return the first bytes of a message's first data section; empty when it has none or cannot be decoded."""
     try:
         for section in s.sections(message):
             if section.code == s.DATA:

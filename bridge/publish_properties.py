@@ -1,6 +1,6 @@
-"""The properties of an MQTT 5 PUBLISH (section 3.3.2.3) as values, for messages that leave in another protocol.
+"""Properties of an MQTT 5 PUBLISH (section 3.3.2.3) as values, for messages that leave in another protocol.
 
-The gateway's own listener has checked them when they came in.
+The gateway's listener has validated them on arrival.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from bridge.hidden import hides
 
 USERS_ANNOTATION: Final = "x-opt-mqtt-user-properties"
-"""Annotation of an AMQP message: names and values of user properties in turn. It is there where a name repeats, as
+"""Annotation of an AMQP message: names and values of user properties, alternating. It is set where a name repeats, as
 application properties are a map."""
 
 _PAYLOAD_FORMAT, _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA, _USER_PROPERTY = 1, 2, 3, 8, 9, 38
@@ -19,7 +19,7 @@ _PAYLOAD_FORMAT, _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA, _US
 
 @hides("correlation_data", "users")
 class PublishProperties(NamedTuple):
-    """What other protocols have a place for."""
+    """The properties that other protocols can represent."""
 
     expiry_s: int | None = None
     content_type: str | None = None
@@ -34,9 +34,9 @@ _STRING_BYTES_MAX: Final = 65_535
 
 
 def read(data: bytes) -> PublishProperties:
-    """The properties in `bridge.message.Run.properties` of a run in MQTT encoding.
+    """Decode the properties in `bridge.message.Run.properties` of a run in MQTT encoding.
 
-    What cannot be read ends the list: a message is not held back for a property that says nothing to the peer.
+    Decoding stops at a property it does not know: a message is sent in any case.
     """
     if not data:
         return _NONE
@@ -72,7 +72,7 @@ def read(data: bytes) -> PublishProperties:
 
 
 def write(properties: PublishProperties) -> bytes:
-    """The same the other way round, in the order of their identifiers. Raises `ValueError` when one is too long."""
+    """Encode properties, in the order of their identifiers. Raises `ValueError` when one is too long."""
     texts = (
         (_CONTENT_TYPE, properties.content_type),
         (_RESPONSE_TOPIC, properties.response_topic),

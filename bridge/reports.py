@@ -1,8 +1,8 @@
-"""What a gateway tells its hub about itself: status (the latest counts, at most once), how it is configured (the latest
-counts, until the hub has it), ledger, manifests and how far its clock was off (each one counts, and is kept).
+"""Reports of a gateway to its hub: status, configuration, loss ledger, manifests and clock offsets.
 
-All are JSON documents, one a message, on links of their own, so that a report never waits behind telemetry. Sans-I/O:
-`bridge.hub_links` binds it to an engine.
+Of status and configuration only the latest counts: status is sent at most once, configuration until the hub has it.
+Each ledger entry, manifest and clock offset is kept until the hub has it. All are JSON documents, one per message, on
+their own links, so that a report never waits behind telemetry. Sans-I/O: `bridge.hub_links` connects it to an engine.
 """
 
 from __future__ import annotations
@@ -22,102 +22,102 @@ from bridge.engine import Condition, DeliveryState, Detail, Engine, Link
 log = logging.getLogger(__name__)
 
 OLDER_COPY: Final = "waypost:older-copy"
-"""Condition a hub rejects a lineage with: it knows of a later life of the store. The description is the id of the
-last one both know, or empty."""
+"""Condition with which a hub rejects a lineage: it knows a later opening of the store. The description is the id of the
+last opening that both know, or empty."""
 
 LEDGER_MAX: Final = 1024
-"""Ledger documents held here until the hub has them; the rest waits in the store."""
+"""Ledger documents in memory until the hub has them; the rest waits in the store."""
 
 CONFIGURATIONS_MAX: Final = 4
-"""Reports of the configuration held here: the one that waits is replaced by the next, others are on the way."""
+"""Configuration reports in memory: a waiting one is replaced by the next; the others are on the way."""
 
 MANIFESTS_MAX: Final = 8
-"""Manifest documents held here until the hub has them; the rest waits in the store."""
+"""Manifest documents in memory until the hub has them; the rest waits in the store."""
 
 CLOCK_OFFSETS_MAX: Final = 1
-"""Documents of how far the clock was off held here until the hub has them; the rest waits in the store."""
+"""Clock documents in memory until the hub has them; the rest waits in the store."""
 
 
 def _idle() -> None:
-    """What `wake` does while there is no connection."""
+    """Do nothing: `wake` without a connection."""
 
 
 class Reports:
-    """Status, ledger and manifests of one gateway towards one hub. One object for the life of the connector."""
+    """Reports of one gateway to one hub; lives as long as the connector."""
 
     def __init__(
         self,
         lineage: Callable[[], Mapping[str, Any]] | None = None,
         fork: Callable[[str], bool] = lambda _shared: False,
     ) -> None:
-        """`lineage` names the store and its known openings; it leaves before everything else. `fork` is called when the
-        store is an older copy of one the hub knows, with the last opening both know; True: the store has a new lineage,
-        which leaves next."""
+        """`lineage` returns the store's name and known openings; it is sent before everything else. `fork` is called
+        with the last opening that both know when the store is an older copy of one that the hub knows; it returns True
+        when the store has a new lineage, which is sent next."""
         self.wake: Callable[[], None] = _idle
         self._lineage, self._fork = lineage, fork
         self.stuck = False
-        """The hub does not take the lineage, and there is no other: the connection is of no use."""
+        """The hub rejected the lineage and there is no other one: the connection cannot be used."""
         self._held = False
         self._due = False
-        """The lineage is to be told."""
+        """The lineage is to be sent."""
         self._announcement: int | None = None
         self._status: bytes | None = None
         self._tags = count()
         self._ledger = Documents("ledger document", LEDGER_MAX, self._tags)
         self.manifests = Documents("manifest", MANIFESTS_MAX, self._tags)
         self.clock_offsets = Documents("report of the clock", CLOCK_OFFSETS_MAX, self._tags)
-        """Sent over the link for manifests, to a peer that understands them."""
+        """Documents for the link for manifests, to a peer that understands them."""
         self._configuration = Documents("report of the configuration", CONFIGURATIONS_MAX, self._tags)
-        self.tells_configuration = False
-        """There are such reports: the hub decides about the configuration, too."""
+        self.sends_configuration = False
+        """True when the hub decides about the configuration, so there are configuration reports."""
         self._engine: Engine | None = None
         self._status_link: Link | None = None
 
-    def begin_configuration(self, tell: Callable[[], None]) -> None:
-        """Ask the peer for a link for reports of the configuration; `tell` is called each time it takes the link."""
-        self.tells_configuration = True
-        self._configuration.call_when_taken(tell)
+    def begin_configuration(self, report: Callable[[], None]) -> None:
+        """Attach a link for configuration reports; `report` is called each time the peer accepts it."""
+        self.sends_configuration = True
+        self._configuration.call_when_taken(report)
 
     def woken_by(self, wake: Callable[[], None]) -> None:
-        """A new connection: `wake` is called when there is something to send."""
+        """Set the connection: `wake` is called when there is something to send."""
         self.wake = wake
 
     def status(self, document: Mapping[str, Any]) -> None:
-        """Send this status as soon as the link takes it; one that has not left yet is replaced by the next."""
+        """Send this status as soon as there is credit; a waiting status is replaced by the next."""
         self._status = plain.data_section(msgspec.json.encode(document))
         self.wake()
 
     @property
     def ledger_credit(self) -> int:
-        """Ledger documents it still takes."""
+        """Number of ledger documents that `ledger` still takes."""
         return self._ledger.credit
 
     def ledger(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
-        """Send a ledger document until the hub has it durable: ``done(True)``, or called it malformed: ``done(False)``.
+        """Send a ledger document until the hub has it on disk (``done(True)``) or rejects it (``done(False)``).
 
-        Not more than `ledger_credit` of them.
+        At most `ledger_credit` of them.
         """
         self._ledger.put(document, done)
         self.wake()
 
     def manifest(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
-        """The same for a manifest; not more than `manifests.credit` of them."""
+        """Send a manifest, as `ledger`; at most `manifests.credit` of them."""
         self.manifests.put(document, done)
         self.wake()
 
-    def tell_clock_offsets(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
-        """The same for how far the clock was off (`bridge.clock_offset`); not more than `clock_offsets.credit`."""
+    def send_clock_offsets(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
+        """Send a `bridge.clock_offset.ClockDocument`, as `ledger`; at most `clock_offsets.credit` of them."""
         self.clock_offsets.put(document, done)
         self.wake()
 
-    def tell_configuration(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
-        """Tell the hub how the gateway is configured; ``done(True)`` once that is durable there."""
+    def send_configuration(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
+        """Send a configuration report, which replaces a waiting one; ``done(True)`` once the hub has it on disk."""
         self._configuration.clear()
         self._configuration.put(document, done)
         self.wake()
 
     def clear(self) -> None:
-        """Forget the documents that have not left: they will be made anew."""
+        """Drop unsent documents: the caller creates them again."""
         self._ledger.clear()
         self.manifests.clear()
         self.clock_offsets.clear()
@@ -133,7 +133,7 @@ class Reports:
         manifests: Link | None = None,
         configuration: Link | None = None,
     ) -> None:
-        """The peer took a link."""
+        """Use a link that the peer accepted."""
         self._engine = engine
         self._status_link = status or self._status_link
         if ledger is not None:
@@ -147,19 +147,19 @@ class Reports:
 
     @property
     def held(self) -> bool:
-        """The ledger, and whatever else names messages, waits for the hub's word on the lineage."""
+        """True while documents that name messages wait for the hub's answer to the lineage."""
         return self._held
 
     def hold(self) -> None:
-        """A connection begins: nothing that names messages leaves before `announce` or `release`."""
+        """Hold everything that names messages until `announce` is answered or `release`. Called for each connection."""
         self._held, self.stuck, self._due, self._announcement = self._lineage is not None, False, False, None
 
     def release(self) -> None:
-        """The peer is no hub that compares lineages."""
+        """Send held documents: the peer does not compare lineages, or has accepted ours."""
         self._held = False
 
     def announce(self) -> None:
-        """Tell the hub the lineage; `held` until it has answered."""
+        """Send the lineage to the hub; `held` until it has answered."""
         if self._lineage is None or self._engine is None or self._ledger.link is None:
             self.release()
             return
@@ -167,7 +167,7 @@ class Reports:
         self.wake()
 
     def detached(self) -> None:
-        """The links are over; what is unsettled goes back to the front."""
+        """Handle the end of the links: unsettled documents return to the front of their queues."""
         self._engine = self._status_link = None
         self._ledger.detached()
         self.manifests.detached()
@@ -175,7 +175,7 @@ class Reports:
         self._configuration.detached()
 
     def flush(self) -> None:
-        """Send what the links take. Called before telemetry: a loss is known at the hub before the gap is seen."""
+        """Send as much as the links take. Called before telemetry: the hub knows a loss before it sees the gap."""
         engine, status, ledger = self._engine, self._status_link, self._ledger.link
         if engine is None:
             return
@@ -194,7 +194,7 @@ class Reports:
             self._status = None
 
     def settled(self, link: Link, items: Iterable[tuple[int, DeliveryState, bool, Detail]]) -> None:
-        """The peer's dispositions of documents. What it gave back is sent again over the next connection."""
+        """Handle the peer's dispositions of documents. Released ones are sent again over the next connection."""
         for tag, state, remotely_settled, condition in items:
             if not remotely_settled and self._engine is not None:
                 self._engine.settle_sent(link, tag)
@@ -211,7 +211,7 @@ class Reports:
                 self._ledger.settled(tag, state, condition)
 
     def _answered(self, state: DeliveryState, condition: Detail) -> None:
-        """The hub has compared the lineage with what it knows."""
+        """Handle the hub's answer to the lineage."""
         self._announcement = None
         if state is DeliveryState.REJECTED and isinstance(condition, Condition) and condition.name == OLDER_COPY:
             if self._fork(condition.description or ""):
@@ -220,5 +220,5 @@ class Reports:
                 self.stuck = True
             return
         if state is DeliveryState.REJECTED:
-            log.info("the hub compares no lineages: %s", condition)
+            log.info("the hub does not compare lineages: %s", condition)
         self.release()

@@ -1,7 +1,7 @@
-"""The sections of an encoded AMQP message (part 3, section 3.2), found without decoding what is in them.
+"""Scanner for the sections of an encoded AMQP message (part 3, section 3.2), which does not decode their content.
 
-The broker looks at the header of every message and at little else; the bare message passes through untouched. So the
-scanner walks over values by their size alone. Every step is bounds-checked: the only error is `DecodeError`.
+The broker reads the header of every message and little else; the bare message passes through unchanged. So the scanner
+skips values by their size. Every step is bounds-checked: the only error is `DecodeError`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _SMALL_ULONG, _ULONG = 0x53, 0x80
 _LISTS = frozenset((0x45, 0xC0, 0xD0))
 _MAPS = frozenset((0xC1, 0xD1))
 EXPIRY_FIELD = 8
-"""Place of absolute-expiry-time among the properties (section 3.2.4); those of the group come behind it."""
+"""Index of absolute-expiry-time among the properties (section 3.2.4); the group fields follow it."""
 _DESCRIPTIONS_MAX = DEPTH_MAX
-"""Descriptors in a row before one value; a peer must not make us count zeros for ever."""
+"""Most consecutive descriptors before one value, so that a peer cannot make us skip zeros for ever."""
 
 
 class MessageSection(NamedTuple):
-    """One section: its code, where it starts, where its value starts, and the offset behind it."""
+    """One section: its code, its start, the start of its value, and its end."""
 
     code: int
     start: int
@@ -52,7 +52,7 @@ class MessageSection(NamedTuple):
 
 
 def section_at(message: bytes, start: int) -> MessageSection:
-    """The section that starts at `start`. Raises `DecodeError` when none does or it is cut short."""
+    """Return the section that starts at `start`. Raises `DecodeError` when none does or it is cut short."""
     try:
         if message[start] != 0:
             raise DecodeError(f"no section at byte {start}")
@@ -61,7 +61,7 @@ def section_at(message: bytes, start: int) -> MessageSection:
         else:
             code, value = _descriptor(message, start + 1)
         if not HEADER <= code <= FOOTER:
-            raise DecodeError(f"0x{code:x} at byte {start} is no section")
+            raise DecodeError(f"0x{code:x} at byte {start} is not a section")
         end = _skip(message, value)
     except IndexError:
         raise DecodeError(f"section at byte {start} is cut short") from None
@@ -69,8 +69,8 @@ def section_at(message: bytes, start: int) -> MessageSection:
 
 
 def sections(message: bytes) -> Iterator[MessageSection]:
-    """Every section in turn. Raises `DecodeError` at the first byte that is not of one, `TooLarge` where there are
-    more of them than any sender writes."""
+    """Yield every section. Raises `DecodeError` at the first byte that is not part of one, `TooLarge` for more than
+    `SECTIONS_MAX`."""
     offset = count = 0
     while offset < len(message):
         count += 1
@@ -82,7 +82,7 @@ def sections(message: bytes) -> Iterator[MessageSection]:
 
 
 def bare_message(message: bytes) -> tuple[int, int]:
-    """(end of the header section, start of the bare message): what stands between are delivery annotations.
+    """Return (end of the header section, start of the bare message); delivery annotations are between them.
 
     The first is 0 without a header. Raises `DecodeError` for an empty message or one that does not start with sections.
     """
@@ -102,7 +102,7 @@ def bare_message(message: bytes) -> tuple[int, int]:
 
 
 def plain_data(bare_message: bytes) -> bytes | None:
-    """The payload of a bare message that is one data section and nothing else, as most are; None for any other."""
+    """Return the payload of a bare message that is a single data section, as most are; None for all others."""
     size = len(bare_message)
     if size < 5 or bare_message[:3] != b"\x00\x53\x75":
         return None
@@ -114,7 +114,7 @@ def plain_data(bare_message: bytes) -> bytes | None:
 
 
 def skip(data: bytes, offset: int) -> int:
-    """The offset behind the value at `offset`. Raises `DecodeError` when it is cut short."""
+    """Return the offset after the value at `offset`. Raises `DecodeError` when it is cut short."""
     try:
         return _skip(data, offset)
     except IndexError:
@@ -124,7 +124,7 @@ def skip(data: bytes, offset: int) -> int:
 def _skip(data: bytes, offset: int) -> int:
     code = data[offset]
     described = 0
-    while code == 0:  # the descriptor, then the value it describes
+    while code == 0:  # a descriptor, then its value
         described += 1
         if described > _DESCRIPTIONS_MAX:
             raise DecodeError("described too often")
@@ -148,7 +148,7 @@ def _skip(data: bytes, offset: int) -> int:
 
 
 def _descriptor(message: bytes, offset: int) -> tuple[int, int]:
-    """Section code and offset behind a descriptor that is not in the usual short form."""
+    """Return the section code of a descriptor that is not in the usual short form, and the offset after it."""
     descriptor, end = decode(message, offset, Allowance(HEADER_VALUES_MAX))
     if isinstance(descriptor, str):
         return _SYMBOLIC.get(descriptor, 0), end

@@ -1,4 +1,4 @@
-"""An attempt of a dialer at a socket, with a protocol machine of ours behind it."""
+"""Connection attempt of a dialer over a socket, with an `AmqpConnection`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SocketAttempt(Attempt):
-    """One connection over a socket; the owner of its driver."""
+    """One connection over a socket; the owner of its driver's events."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class SocketAttempt(Attempt):
         timeout_s: float = 10.0,
         write_bytes_max: int = 1 << 20,
     ) -> None:
-        """`tls` makes the context for an endpoint with TLS, and may raise OSError. `interface`: name of the network
-        interface to leave by; `proxy`: the proxy on the way to the endpoint.
+        """`tls` creates the context for an endpoint with TLS, and may raise OSError. `interface`: name of the network
+        interface to use; `proxy`: the proxy on the way to the endpoint.
 
         `timeout_s`: from the attempt to the socket, and again from the socket to `LinkUp`.
         """
@@ -81,9 +81,9 @@ class SocketAttempt(Attempt):
     def end(self, reason: str) -> None:
         self._ended = reason
         if self._driver is not None and self._opened:
-            self._say_good_bye(self._driver, reason)
+            self._close_protocol(self._driver, reason)
         elif not self._gone.done():
-            self._gone.set_result(None)  # there is nobody to say good-bye to yet
+            self._gone.set_result(None)  # not connected yet, so there is nothing to close
 
     def abort(self) -> None:
         if self._timer is not None:
@@ -102,13 +102,13 @@ class SocketAttempt(Attempt):
                 self._dialer.down(self._aborted or event.reason, event.wait_s)
 
     def writable(self) -> None:
-        """The window of what is under way bounds what is written; there is nothing to take up again."""
+        """Do nothing: the windows of the links bound what is written, so nothing waits for this."""
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     @property
     def _aborted(self) -> str:
-        """Why we have dropped the connection; empty: we have not."""
+        """Reason why this end dropped the connection; empty when it did not."""
         lost = self._driver.lost if self._driver is not None else None
         return str(lost) if isinstance(lost, ConnectionAbortedError) else ""
 
@@ -116,7 +116,7 @@ class SocketAttempt(Attempt):
         endpoint = self._endpoint
         tls = self._tls() if self._tls is not None else None
         if tls is not None and self._frames is not None:
-            tls.set_alpn_protocols([ALPN])  # a hub speaks AMQP without frames too, on the same port
+            tls.set_alpn_protocols([ALPN])  # a hub also speaks AMQP without WebSocket on this port
         await connect(
             self._make_driver, endpoint.host, endpoint.port, tls=tls, interface=self._interface, proxy=self._proxy
         )
@@ -137,17 +137,17 @@ class SocketAttempt(Attempt):
     def _own(self, driver: ConnectionDriver) -> SocketAttempt:
         self._opened = True
         if self._ended is not None:
-            self._say_good_bye(driver, self._ended)
+            self._close_protocol(driver, self._ended)
         self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._check_up)
         return self
 
     def _check_up(self) -> None:
         if not self.up and self._driver is not None:
-            self._say_good_bye(self._driver, f"no link in {self._timeout_s:g} s")
+            self._close_protocol(self._driver, f"no link in {self._timeout_s:g} s")
 
-    def _say_good_bye(self, driver: ConnectionDriver, reason: str) -> None:
+    def _close_protocol(self, driver: ConnectionDriver, reason: str) -> None:
         if self._frames is not None and not self._frames.opened:
-            self._frames.give_up(reason)  # nothing of what the machine inside says would leave
+            self._frames.give_up(reason)  # the inner machine cannot send its close before the handshake
         else:
             self._connection.close(reason)
         driver.flush_soon()
@@ -158,8 +158,8 @@ class SocketAttempt(Attempt):
 
 
 def framed(connection: ConnectionMachine, endpoint: PeerEndpoint) -> WebSocketClient:
-    """A machine that speaks AMQP, in frames as the endpoint wants them (AMQP's WebSocket binding). The library is
-    loaded with the first: it takes 1 MiB."""
+    """Wrap a machine that speaks AMQP in WebSocket frames for this endpoint (AMQP's WebSocket binding). The library is
+    loaded on first use: it takes 1 MiB."""
     from bridge.transport.websocket import AMQP, WebSocketClient  # noqa: PLC0415 - see above
 
     return WebSocketClient(connection, AMQP[0], host=endpoint.authority, path=endpoint.path or "/")

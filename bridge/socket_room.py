@@ -1,7 +1,7 @@
-"""How much may wait in a socket: as much as leaves it in a moment, found by how long what was handed over has taken.
+"""Limit of unsent bytes in a socket: as many as leave it within `BACKLOG_QUEUE_S`, adapted to the link.
 
-What waits there a live batch waits behind. How fast a link is nobody knows beforehand, so the room doubles while what
-was handed over leaves soon, and shrinks by as much as it takes too long (LEDBAT, RFC 6817, has the idea).
+A live batch waits behind the bytes in the socket. The speed of a link is not known beforehand, so the limit doubles
+while bytes leave quickly, and shrinks in proportion when they take too long (as LEDBAT, RFC 6817).
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from bridge.transport.tcp_path import TcpPath
 
 
 class SocketRoom:
-    """Of one connection; times are seconds of a monotonic clock."""
+    """Limit for one connection; times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self.bytes = BACKLOG_UNSENT_BYTES_MIN
-        """What may wait."""
+        """Most bytes that may be unsent."""
         self._handed = 0
         self._waiting = 0
-        """Bytes of what was handed over that are still there, as far as is known."""
+        """Unsent bytes, as of the last look."""
         self._marked: tuple[int, float] | None = None
-        """(bytes handed over by then, when); None: nothing is timed."""
+        """(bytes handed over by then, time) of the measurement in progress; None: no measurement."""
 
     def handed(self, size: int, now: float) -> None:
-        """So many bytes more are to be sent."""
+        """Count bytes that were given to the socket."""
         self._handed += size
         self._waiting += size
         if self._marked is None:
             self._marked = (self._handed, now)
 
     def look(self, path: TcpPath, now: float) -> None:
-        """The kernel says what has not left."""
+        """Update the limit from the kernel's count of unsent bytes."""
         self._waiting = path.unsent_bytes
         if self._marked is None or self._handed - path.unsent_bytes < self._marked[0]:
             return
@@ -43,5 +43,5 @@ class SocketRoom:
 
     @property
     def is_full(self) -> bool:
-        """Nothing more is to be handed over before something has left."""
+        """True when nothing more may be given to the socket before some bytes have left."""
         return self._waiting >= self.bytes

@@ -1,8 +1,8 @@
-"""Why there is no TLS with a peer, and what to do: its alert (RFC 8446 section 6.2), or what is wrong with its
-certificate, in words for a person.
+"""Explain a TLS failure to an operator: the peer's alert (RFC 8446 section 6.2) or the fault of its certificate, with
+the next step.
 
-In TLS 1.3 the client's handshake is over before the peer has looked at its certificate: the alert comes on the
-connection that seemed to stand.
+In TLS 1.3 the client's handshake ends before the peer has verified its certificate, so the alert arrives on a
+connection that seemed to be up.
 """
 
 from __future__ import annotations
@@ -10,51 +10,51 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-_ENROL: Final = "enrol anew (waypost edge enrol), or put a certificate there that the peer takes"
+_ENROL: Final = "enrol again (waypost edge enrol), or install a certificate that the peer accepts"
 _WORDS: Final = {
     "CERTIFICATE_REVOKED": f"our certificate was revoked; {_ENROL}",
     "CERTIFICATE_EXPIRED": f"our certificate has expired by the peer's clock; compare the clocks, or {_ENROL}",
-    "UNKNOWN_CA": f"it does not know the authority of our certificate; is it the right peer? If so {_ENROL}",
-    "CERTIFICATE_REQUIRED": "it wants a certificate and we have shown none; enrol (waypost edge enrol), or name one in "
+    "UNKNOWN_CA": f"it does not know the authority of our certificate; check that it is the right peer, then {_ENROL}",
+    "CERTIFICATE_REQUIRED": "it requires a client certificate; enrol (waypost edge enrol), or set "
     "`tls: {clientCert, clientKey}`",
-    "BAD_CERTIFICATE": f"our certificate is damaged, or says nothing the peer can use; {_ENROL}",
+    "BAD_CERTIFICATE": f"our certificate is damaged, or has no name the peer can use; {_ENROL}",
     "CERTIFICATE_UNKNOWN": f"it does not accept our certificate; see its log, or {_ENROL}",
-    "UNSUPPORTED_CERTIFICATE": f"our certificate is of a kind it does not take; {_ENROL}",
-    "ACCESS_DENIED": "our certificate is good, and it does not let us in; see its rights",
-    "DECRYPT_ERROR": "our key and certificate do not belong together, as the peer sees it; see `tls`",
-    "HANDSHAKE_FAILURE": "we have no version, cipher or certificate it takes; it may want a certificate "
-    "(`tls: {clientCert, clientKey}`), or see the peer's settings of TLS",
-    "PROTOCOL_VERSION": "it speaks no version of TLS that we do (1.2 or newer); see the peer's settings",
-    "UNRECOGNIZED_NAME": "it has no certificate for this host name; see the endpoint's name",
-    "NO_APPLICATION_PROTOCOL": "it does not offer this protocol on this port; see the endpoint's port",
+    "UNSUPPORTED_CERTIFICATE": f"it does not support the type of our certificate; {_ENROL}",
+    "ACCESS_DENIED": "our certificate is valid but has no access; check the peer's access rules",
+    "DECRYPT_ERROR": "our key and certificate do not match, according to the peer; check `tls`",
+    "HANDSHAKE_FAILURE": "there is no common version or cipher, or it requires a client certificate "
+    "(`tls: {clientCert, clientKey}`); check the peer's TLS settings",
+    "PROTOCOL_VERSION": "it has no TLS version in common with us (1.2 or newer); check the peer's settings",
+    "UNRECOGNIZED_NAME": "it has no certificate for this host name; check the host name of the endpoint",
+    "NO_APPLICATION_PROTOCOL": "it does not offer this protocol on this port; check the port of the endpoint",
 }
 _VERIFIED: Final = {
-    3: "fetch the list of what its authority has revoked, or leave `tls: {crl}` out",
-    10: "if this machine's clock is right, whoever runs the peer has to renew it",
-    12: "the list of revoked certificates is too old: is this machine's clock right? A gateway that has enrolled "
-    "fetches the next one as soon as its hub answers, else put a new one there (`tls: {crl}`)",
-    23: "nothing is sent to whoever that is; ask who runs the peer why it shows a certificate that counts no more",
-    62: "see the endpoint's name, and the names the peer was given (hub run --name)",
+    3: "fetch the revocation list of its authority, or remove `tls: {crl}`",
+    10: "check this machine's clock; if it is right, the operator of the peer has to renew its certificate",
+    12: "the revocation list is too old: check this machine's clock. An enrolled gateway fetches the next list as soon "
+    "as its hub answers; otherwise install a new one (`tls: {crl}`)",
+    23: "nothing is sent to this peer; ask its operator why it uses a revoked certificate",
+    62: "check the host name of the endpoint, and the names of the peer (hub run --name)",
 }
-"""What to do, by OpenSSL's code of what is wrong with the peer's certificate."""
+"""Next step, by OpenSSL's verification error of the peer's certificate."""
 _ALERT: Final = "_ALERT_"
-"""OpenSSL's reasons for these errors: a version, this, and the alert's name."""
+"""Separator in OpenSSL's reasons for alerts: version, this, name of the alert."""
 
 
 def refusal(error: BaseException | None) -> str | None:
-    """What the peer's alert says of us, or what is wrong with its certificate; None where the error is neither."""
+    """Return the meaning of the peer's alert or the fault of its certificate; None for other errors."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        step = _VERIFIED.get(error.verify_code, "is it the right peer, and is `tls: {caCert}` of its authority?")
+        step = _VERIFIED.get(error.verify_code, "check that it is the right peer, and that `tls: {caCert}` fits it")
         return f"certificate verify failed: {error.verify_message}; {step}"
     if not isinstance(error, ssl.SSLError):
         return None
     _, found, alert = reason_of(error).partition(_ALERT)
     if not found:
         return None
-    said = alert.lower().replace("_", " ")
-    return f"the peer refuses TLS with us ({said}): {_WORDS.get(alert, 'see its log')}"
+    name = alert.lower().replace("_", " ")
+    return f"the peer refuses TLS with us ({name}): {_WORDS.get(alert, 'see its log')}"
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """OpenSSL's reason; empty where the error was not made by it, and then has no such attribute."""
+    """Return OpenSSL's reason; empty for an error that Python raised, which has no such attribute."""
     return getattr(error, "reason", None) or ""

@@ -1,16 +1,16 @@
-"""The forwarder's machine: takes deliveries of the gateway's router, sends them on, settles what the hub accepted.
+"""Uplink: sends the messages of a gateway's router to a hub, and settles what the hub has accepted.
 
-The router sees two consumers, one a lane (`bridge.flow`). Nothing is settled but by the far side's word, so nothing
-leaves the gateway's store before it is durable somewhere else. What is under way when a connection breaks is kept here
-and sent again, in the order of its lane, before anything new; the hub knows by sequence what it has already. Sans-I/O:
-`bridge.hub_links` binds it to an engine.
+The router sees two consumers, one per lane (`bridge.flow`). Only the hub's answer settles a message, so nothing leaves
+the gateway's store before it is on disk elsewhere. Unsettled messages of a broken connection are sent again, in the
+order of their lane, before anything new; the hub knows by sequence which ones it has. Sans-I/O: `bridge.hub_links`
+connects it to an engine.
 
-The live lane goes first. Of the backlog no more is handed to the socket than leaves it in a moment
-(`bridge.socket_room`): a live batch waits behind one of the backlog, not behind a window of them. And of the peer's
-credit some is always left to the live lane.
+The live lane goes first. The backlog puts no more into the socket than leaves it in a moment (`bridge.socket_room`), so
+a live batch waits behind one batch of the backlog, not behind a window of them. The backlog always leaves part of the
+peer's credit to the live lane.
 
-Each lane is accepted in its order. So a peer that releases anything makes this side cut the connection and begin again
-from there (decision 0003).
+Each lane is accepted in order. So when a peer releases anything, this end cuts the connection and sends again from
+there (decision 0003).
 """
 
 from __future__ import annotations
@@ -48,61 +48,62 @@ log = logging.getLogger(__name__)
 
 
 class EpochNames(Protocol):
-    """Which epoch of the gateway's store a message belongs to (`edge.broker.store.epochs.Epochs`)."""
+    """Lookup of the store epoch of a message (`edge.broker.store.epochs.Epochs`)."""
 
     @property
     def single(self) -> bool:
-        """There never was another one than the hop's."""
+        """True when the store has only ever had the hop's epoch."""
         ...
 
     def of(self, address: str, sequence: int) -> str:
-        """The epoch of one message; runs lie in one."""
+        """Return the epoch of one message; a run is of one epoch."""
         ...
 
     def start(self, address: str) -> int:
-        """The first sequence of an address in the current epoch."""
+        """Return the first sequence of an address in the current epoch."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UplinkLimits:
-    """What one uplink may hold and how it cuts batches."""
+    """Windows of an uplink, and when it cuts batches."""
 
     window_bytes: int = UPLINK_WINDOW_BYTES
-    """Of the backlog: taken from the router and not yet settled. Exceeded by at most the router's last delivery."""
+    """Window of the backlog: bytes taken from the router and not settled. Exceeded by at most the router's last
+    delivery."""
     live_window_bytes: int = UPLINK_LIVE_WINDOW_BYTES
-    """The same of the live lane."""
+    """Window of the live lane."""
     batch_bytes: int = UPLINK_BATCH_BYTES
-    """A batch is cut at this size: of what it expands to, with the address and properties of each message."""
+    """Expanded size at which a batch is cut, with the address and properties of each message."""
     batches_undelayed: int = 8
-    """While fewer batches of a lane than this are unsettled whatever is there may go; after that only full ones."""
+    """Unsettled batches of a lane from which on only full ones are sent."""
     gather_s: float = 0.0
-    """Between two batches of the live lane that are not full: a reading waits that long for company at most."""
+    """Shortest time between two batches of the live lane that are not full."""
     gather_last_s: float = 0.0
-    """The same where this is the last batch that the peer has given credit for, and it owes answers."""
+    """The same time for the last batch that the peer has given credit for, while others are unsettled."""
 
 
 class UplinkFigures(msgspec.Struct):
-    """What an uplink has done since it was made; bytes are as sent, times seconds of the monotonic clock."""
+    """Counters of an uplink since its creation; bytes are as sent, times are seconds of the monotonic clock."""
 
     batches_sent: int = 0
     """Deliveries; to a peer without batches each is one message."""
     messages_sent: int = 0
     bytes_sent: int = 0
     wire_bytes: int = 0
-    """Both ways, with what the protocol adds."""
+    """Bytes in both directions, with the overhead of AMQP."""
     batches_accepted: int = 0
     messages_accepted: int = 0
     bytes_accepted: int = 0
     expanded_bytes_accepted: int = 0
-    """Of the same messages: with their addresses and properties, as `UplinkLimits.batch_bytes` counts."""
+    """Expanded bytes of the same messages, as `UplinkLimits.batch_bytes` counts them."""
     messages_rejected: int = 0
     messages_resent: int = 0
     last_accepted_at: float | None = None
 
 
 class _SentDelivery(NamedTuple):
-    """One unsettled delivery: what it carries, and its bytes on the wire."""
+    """One unsettled delivery: its messages, and its bytes on the wire."""
 
     flow: SendFlow
     pieces: Sequence[Piece]
@@ -116,15 +117,15 @@ def _no_lanes() -> None:
 
 
 class UplinkShell(Protocol):
-    """What the uplink needs of its connection's driver (`bridge.transport.driver.ConnectionDriver`)."""
+    """Methods of the connection's driver that the uplink uses (`bridge.transport.driver.ConnectionDriver`)."""
 
     @property
     def path(self) -> TcpPath:
-        """What has not arrived at the peer's kernel, and what is known of the way there."""
+        """Bytes that have not reached the peer's kernel, and the round trip to it."""
         ...
 
     def flush_soon(self) -> None:
-        """There may be something to send."""
+        """Request a flush: there may be something to send."""
         ...
 
 
@@ -148,17 +149,17 @@ class Uplink:
         pacer: Pacer | None = None,
         begin: Callable[[], None] = _no_lanes,
     ) -> None:
-        """`bases`: first sequence owed for an address, 0 where it names none; read at each batch, so it may grow.
-        `epochs`: of the store; without them everything is of the hop's. `log_of`: the log of the store that the
-        positions of a subscription are in. `reached`: how far the store has come besides, told as the end of a log.
-        `clock`: seconds that do not go back. `pacer`: what it may send, and when; None: as the link allows. `begin` is
-        called when a link is up, before anything is taken from the router.
+        """`bases`: first sequence to send for an address, 0 where it is missing; read at each batch, so it may grow.
+        `epochs`: epochs of the store; None: everything is of the hop's epoch. `log_of`: the log of the store that the
+        positions of a subscription are in. `reached`: ends of other logs of the store, reported with each batch.
+        `clock`: seconds, monotonic. `pacer`: limits on sending; None: none. `begin` is called when a link is up, before
+        anything is taken from the router.
         """
         self.name = name
         self.figures = UplinkFigures()
         self.limits = limits or UplinkLimits()
         self.unnamed = 0
-        """Messages without a sequence, which no batch can carry: settled already, so at most once, and not sent."""
+        """Messages without a sequence: they were pre-settled (at most once), cannot be in a batch, and are not sent."""
         self._path = SendPath()
         live_bytes, backlog_bytes = self.limits.live_window_bytes, self.limits.window_bytes
         self.live = SendFlow(name, self._path, window_bytes=lambda: live_bytes, choose=self._choose)
@@ -166,9 +167,9 @@ class Uplink:
         self.rate = LinkRate()
         self.pacer = pacer
         self._live_share = 1.0
-        """Of the link, where both lanes have more than it carries; 1: the live lane goes first always."""
+        """The live lane's share of a link that both lanes could fill; 1: the live lane always goes first."""
         self._shared = 0.0
-        """By so many bytes the live lane has had more than its share; less than 0: the backlog has."""
+        """Bytes that the live lane has sent beyond its share; negative: the backlog has."""
         self._begin = begin
         self._shell: UplinkShell | None = None
         self._room = SocketRoom()
@@ -189,12 +190,12 @@ class Uplink:
         """When the last batch of the live lane left."""
         self._due_at: float | None = None
         self._handed = False
-        """Something was given to the engine in this flush."""
+        """The engine was given a delivery in this flush."""
         self._looked = False
-        """The kernel was asked in this flush."""
+        """The kernel's count of unsent bytes was read in this flush."""
 
     def remove(self, subscription: Pump) -> None:
-        """A forwarder ends: nothing more of it is sent or settled, in either lane."""
+        """Remove a forwarder: nothing more of it is sent or settled, in either lane."""
         self.live.remove(subscription)
         self.backlog.remove(subscription)
 
@@ -206,7 +207,7 @@ class Uplink:
 
     @property
     def batching(self) -> bool:
-        """The peer takes batches."""
+        """True when the peer takes batches."""
         return self._link is not None and CAPABILITY in self._link.offered_capabilities
 
     @property
@@ -221,27 +222,26 @@ class Uplink:
 
     @property
     def due_at(self) -> float | None:
-        """When `flush` has something to send that it has not now; None: when somebody says so."""
+        """Time of the next `flush` that is due by the clock; None: the next one follows from an event."""
         return self._due_at if self._link is not None else None
 
     def set_live_share(self, share: float) -> None:
-        """Give the live lane this share of the link while both lanes have more than it carries; 1: it always goes
-        first."""
+        """Set the live lane's share of a link that both lanes could fill; 1: the live lane always goes first."""
         self._live_share = share
 
     def carried_by(self, shell: UplinkShell) -> None:
-        """A new connection is driven by `shell`."""
+        """Set the driver of a new connection."""
         self._path.woken_by(shell.flush_soon)
         self._shell = shell
 
     def carried(self, size: int) -> None:
-        """So many bytes crossed the connection, one way or the other."""
+        """Count bytes that crossed the connection in either direction."""
         self.figures.wire_bytes += size
         if self.pacer is not None:
             self.pacer.carried(size)
 
     def attached(self, engine: Engine, link: Link, cut: Callable[[str], None]) -> None:
-        """The peer took the link. `cut` is called with a reason when the connection must end and be made anew."""
+        """Use a link that the peer accepted. `cut` is called with a reason when the connection must be replaced."""
         self._engine, self._link = engine, link
         self._live_at = float("-inf")
         self.rate.begin()
@@ -253,7 +253,7 @@ class Uplink:
         self._pump()
 
     def detached(self) -> None:
-        """The link is over. Everything unsettled goes back before what waits, in the order it was sent."""
+        """Handle the end of the link: unsettled messages return to the front of their lanes, in the order sent."""
         self._engine = self._link = None
         self._path.closed()
         for delivery in reversed(self._unsettled.values()):
@@ -263,7 +263,7 @@ class Uplink:
         self._unsettled_of = {BatchLane.LIVE: 0, BatchLane.BACKLOG: 0}
 
     def flush(self) -> None:
-        """Send what is due. Called before the engine is asked for its bytes."""
+        """Send what is due. Called before the engine's bytes are taken."""
         engine, link = self._engine, self._link
         if engine is None or link is None:
             return
@@ -278,7 +278,7 @@ class Uplink:
             engine.drained(link)
 
     def settled(self, items: Iterable[tuple[int, DeliveryState, bool, Detail]], now: float) -> None:
-        """The peer's dispositions, as the engine tells them."""
+        """Handle the peer's dispositions, in the form of the engine's event."""
         finished: list[tuple[_SentDelivery, Any]] = []
         refused: str | None = None
         for tag, state, remotely_settled, condition in items:
@@ -325,7 +325,7 @@ class Uplink:
         return delivery
 
     def _next(self, link: Link, now: float) -> SendFlow | None:
-        """The lane that sends next; None when nothing is due, and then `due_at` says when it will be."""
+        """Return the lane that sends next; None when nothing is due before `due_at`."""
         live = bool(self.live.pending) and self._live_due(link, now)
         if not (live and self._live_share < 1.0):
             if live:
@@ -346,7 +346,7 @@ class Uplink:
         return self._come(self._live_at + (self.limits.gather_last_s if is_last else self.limits.gather_s), now)
 
     def _backlog_due(self, link: Link, now: float) -> bool:
-        """There is credit that the live lane does not need, little waits in the socket, and a batch is full."""
+        """Return True when there is spare credit, few bytes wait in the socket, and a batch is full enough."""
         window = link.credit + len(self._unsettled)
         if link.credit <= min(LIVE_CREDIT_KEPT, max(window // 4, min(window - 1, 1))):
             return False
@@ -357,7 +357,7 @@ class Uplink:
         return self.backlog.pending_bytes >= self._batch_bytes(self.backlog)
 
     def _socket_takes(self, now: float) -> bool:
-        """Little enough waits in it that a live batch would not wait long behind it."""
+        """Return True when so few bytes are unsent that a live batch would not wait long behind them."""
         if not self._looked and self._shell is not None:
             self._looked = True
             self._room.look(self._shell.path, now)
@@ -369,19 +369,19 @@ class Uplink:
         return self._come(now + BACKLOG_LOOK_S, now)
 
     def _paced(self, lane: BatchLane, now: float) -> bool:
-        """The connector may send something of this lane now."""
+        """Return True when the pacer allows this lane to send now."""
         until = None if self.pacer is None else self.pacer.waits_until(lane, self._room.bytes, now)
         return until is None or self._come(until, now)
 
     def _come(self, at: float, now: float) -> bool:
-        """The time has come; else it is when to look again."""
+        """Return True when the time has come; otherwise note it in `due_at`."""
         if at <= now:
             return True
         self._due_at = at if self._due_at is None else min(self._due_at, at)
         return False
 
     def _batch_bytes(self, flow: SendFlow) -> int:
-        """Bytes before compression of one batch: of the backlog no more than the link carries in a moment."""
+        """Return the size of a batch before compression; for the backlog no more than the link carries in a moment."""
         most, figures = self.limits.batch_bytes, self.figures
         if flow is self.live or not figures.bytes_accepted:
             return most
@@ -404,11 +404,11 @@ class Uplink:
             if len(pieces) == len(pieces[0].stored.run) == 1:
                 self._give_up(flow, pieces, str(error))
                 return
-            for half in halves(pieces):  # one message too large must not take the others with it
+            for half in halves(pieces):  # isolate the message that is too large, so that the others are sent
                 self._send_batch(engine, link, flow, half)
 
     def _ends(self, pieces: Iterable[Piece]) -> dict[int, int]:
-        """By log of the store, where these messages end: so far the hub may know the store to reach."""
+        """Return the end of these messages by log of the store: the hub then knows that the store reaches this far."""
         ends = dict(self._reached())
         for subscription, (position, _, run), _ in pieces:
             log = self._log_of(subscription)
@@ -418,17 +418,17 @@ class Uplink:
 
     @property
     def _epoch_of(self) -> Callable[[Piece], str] | None:
-        """None while there never was another epoch."""
+        """Epoch lookup for `SendFlow.gather`; None while the store has had only one epoch."""
         return None if self._epochs is None or self._epochs.single else self._epoch
 
     def _epoch(self, piece: Piece) -> str:
-        """The epoch a piece belongs to."""
+        """Return the epoch of a piece."""
         if self._epochs is None or self._epochs.single:
             return self._hop.epoch
         return self._epochs.of(piece.stored.run.address, piece.stored.sequence)
 
     def _send_plain(self, engine: Engine, link: Link, flow: SendFlow) -> None:
-        """The first run that waits, as far as credit goes, each message a delivery of its own."""
+        """Send the first waiting run as far as credit goes, each message as a delivery."""
         piece = flow.take(link.credit, sys.maxsize)
         if piece is None:
             return
@@ -442,7 +442,7 @@ class Uplink:
                 self._give_up(flow, pieces, str(error))
 
     def _send(self, engine: Engine, link: Link, flow: SendFlow, pieces: Sequence[Piece], message: bytes) -> None:
-        """Raises `ValueError` when the peer does not take a message of this size."""
+        """Send one delivery. Raises `ValueError` when the peer does not take a message of this size."""
         if 0 < link.max_message_size < len(message):
             raise ValueError(f"{len(message)} bytes, and the peer takes {link.max_message_size}")
         tag, now = next(self._tags), self._clock()
@@ -464,7 +464,7 @@ class Uplink:
         engine.send(link, tag, message)
 
     def _give_up(self, flow: SendFlow, pieces: Sequence[Piece], why: str) -> None:
-        """These can never be sent: a message that blocks all others for ever is worse than one in the dead letters."""
+        """Reject messages that can never be sent: a dead letter is better than a message that blocks all others."""
         messages = sum(len(piece.stored.run) for piece in pieces)
         log.error("%s: cannot send %d messages of %s: %s", self.name, messages, pieces[0].stored.run.address, why)
         self.figures.messages_rejected += messages

@@ -162,7 +162,9 @@ class Receivers:
                     condition = Condition(MessageError.condition, str(error))
                     self._engine.settle(event.link, (token,), DeliveryState.REJECTED, condition)
                 continue
-            arrived.append(Incoming(token, said.said, said.name, said.hops, said.run, said.sequence is not None))
+            arrived.append(
+                Incoming(token, said.destinations, said.name, said.hops, said.run, said.sequence is not None)
+            )
         if arrived:
             receiver.inbox.receive(arrived)
         self._top_up(receiver)

@@ -158,7 +158,7 @@ class Trials:
             log.warning("the hub is not told of the configuration: %s", error)
             return
         document: dict[str, Any] = msgspec.to_builtins(report)
-        self._uplink.reports.tell_configuration(document, partial(self._heard, report.trying))
+        self._uplink.reports.send_configuration(document, partial(self._heard, report.trying))
 
     # --- events -----------------------------------------------------------------------------------------------
 

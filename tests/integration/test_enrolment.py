@@ -442,7 +442,7 @@ def test_whoever_has_a_stolen_key_of_the_hub_gets_nothing(tmp_path: Path) -> Non
         fetch(data, HubEnrolmentClient(ListenEndpoint("localhost", port)))
         assert running.stop() == 0
     with Impostor(port, stolen) as impostor, Waypost(log, "edge", "run", "--data", str(data)) as gateway:
-        reason = "certificate verify failed: certificate revoked; nothing is sent to whoever that is"
+        reason = "certificate verify failed: certificate revoked; nothing is sent to this peer"
         wait_until(lambda: reason in (uplink(data, gateway)["last_error"] or ""), timeout_s=WAIT_S, what="the reason")
     assert impostor.handshakes
     assert not any(impostor.heard)

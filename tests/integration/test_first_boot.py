@@ -136,7 +136,7 @@ def test_through_a_proxy_at_the_url_that_is_let_out(fleet: EnrolledFleet) -> Non
         machine.write(**urls, proxy=own, token=made)
         machine.run(*machine.settings())
         machine.make()
-        assert "it asks for a name and a password" in machine.run(*machine.enrol("--once"), code=1)
+        assert "set its user name and password" in machine.run(*machine.enrol("--once"), code=1)
         machine.write(**urls, proxy={**own, "username": "plant", "password": "hidden"}, token=made)
         machine.run(*machine.settings())
         said = machine.run(*machine.enrol("--once"))

@@ -37,7 +37,7 @@ def test_enrolled_and_sent_over_https_alone(tmp_path: Path) -> None:
         init = ("edge", "init", "--data", str(data), *urls, *told, *here)
         done = forked.waypost(*init, "--proxy", f"http://127.0.0.1:{proxy.port}")
         assert done.returncode == 3
-        assert "it asks for a name and a password" in done.stderr
+        assert "set its user name and password" in done.stderr
         assert proxy.refused[-1] == 407
         done = forked.waypost(*init, "--proxy", f"http://plant:s3cret%25@127.0.0.1:{proxy.port}")
         assert done.returncode == 0, done.stderr

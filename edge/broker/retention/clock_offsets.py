@@ -416,7 +416,7 @@ class ClockOffsetReports:
     def _send_document(self, spans: Sequence[ClockSpan], confirmed: Callable[[], None]) -> None:
         self._in_flight = True
         document = ClockDocument(self._clock.reading().wall_ns, spans)
-        self._reports.tell_clock_offsets(
+        self._reports.send_clock_offsets(
             msgspec.to_builtins(document), partial(self._confirmed, self._round, confirmed)
         )
 

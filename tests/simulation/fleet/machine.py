@@ -284,7 +284,7 @@ class _Reports:
         """The hub takes reports of the configuration."""
         self._tell()
 
-    def tell_configuration(self, document: dict[str, Any], done: Callable[[bool], None]) -> None:
+    def send_configuration(self, document: dict[str, Any], done: Callable[[bool], None]) -> None:
         self._number += 1
         self._done = done
         self._machine.report(self._number, msgspec.convert(document, DesiredReport))

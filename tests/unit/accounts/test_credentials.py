@@ -89,7 +89,7 @@ class TestCommands:
         [
             (["add", "x", "--allow", "send"], None, "no filter after the colon"),
             (["add", "x", "--allow", "fly:a/#"], None, "'fly' is not one of send, recv, view, manage"),
-            (["add", "x", "--allow", "send:a/#/b"], None, "# stands alone in the last level"),
+            (["add", "x", "--allow", "send:a/#/b"], None, "# must be alone in the last level"),
             (["add", "x", "--password-stdin", "--generate"], "y\n", "exclude each other"),
             (["add", "x", "--password-stdin"], "", "no password on standard input"),
             (["add", "x", "--password-stdin"], "\x07\n", "this password cannot be used"),

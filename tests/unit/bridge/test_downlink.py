@@ -207,7 +207,7 @@ def test_anybody_else_s_links_are_still_refused() -> None:
     pair.client.attach_receiver("other", source("plant/1"))
     pair.settle()
     detached = [event for event in pair.events if isinstance(event, Detached)]
-    assert detached[-1].condition == Condition("amqp:not-found", "nothing is here under 'plant/1'")
+    assert detached[-1].condition == Condition("amqp:not-found", "this hub has no address 'plant/1'")
 
 
 COMMAND = HubCommand(

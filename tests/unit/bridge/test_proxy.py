@@ -31,11 +31,11 @@ def test_the_answer_byte_by_byte() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (b"", "closes the connection without an answer"),
-        (ANSWER + b"SSH-2.0", "says more than its answer"),
-        (b"SSH-2.0-OpenSSH_9\r\n\r\n", "is no HTTP proxy"),
-        (b"x" * (PROXY_ANSWER_BYTES_MAX + 1), "is no HTTP proxy"),
-        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "it takes another name or password"),
+        (b"", "closed the connection without an answer"),
+        (ANSWER + b"SSH-2.0", "bytes after its answer"),
+        (b"SSH-2.0-OpenSSH_9\r\n\r\n", "is not an HTTP proxy"),
+        (b"x" * (PROXY_ANSWER_BYTES_MAX + 1), "is not an HTTP proxy"),
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "correct its user name or password"),
         (b"HTTP/1.0 503 \x1b[31mno\r\n\r\n", r"does not connect to hub.example:443: 503 \?\[31mno"),
     ],
 )
@@ -46,7 +46,7 @@ def test_who_is_not_let_through(answer: bytes, why: str) -> None:
 
 
 def test_who_has_said_nothing_is_asked() -> None:
-    with pytest.raises(ProxyError, match="it asks for a name and a password"):
+    with pytest.raises(ProxyError, match="set its user name and password"):
         Tunnel(Proxy(host="proxy"), "hub", 1).receive(b"HTTP/1.1 407 x\r\n\r\n")
 
 

@@ -59,7 +59,7 @@ class Gateway(Site):
     def arrive(self, sent: bytes) -> None:
         said = parse(sent)
         self.tokens += 1
-        self.inbox.receive([Incoming(self.tokens, said.said, said.name, said.hops, said.run)])
+        self.inbox.receive([Incoming(self.tokens, said.destinations, said.name, said.hops, said.run)])
         self.settle_down()
 
     @property

@@ -145,9 +145,9 @@ def test_good_wholes(text: str) -> None:
             'a connector called "hub" already exists',
         ),
         (space("{connectors: [{name: c, endpointHosts: [{host: 'a b'}]}]}"), 'endpointHosts[0].host: "a b" is no host'),
-        (address("address: 'a/#/b', type: topic"), '"a/#/b": # stands alone in the last level'),
-        (address("address: 'a#', type: topic"), "# stands alone"),
-        (address("address: 'a+/b', type: topic"), "+ stands alone in its level"),
+        (address("address: 'a/#/b', type: topic"), '"a/#/b": # must be alone in the last level'),
+        (address("address: 'a#', type: topic"), "# must be alone"),
+        (address("address: 'a+/b', type: topic"), "+ must be alone in its level"),
         (address("address: $SYS/x, type: topic"), "names that begin with $ belong to the broker"),
         (
             address("address: x, type: queue") + address("address: x, type: topic", "b"),

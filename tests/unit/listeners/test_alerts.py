@@ -104,7 +104,7 @@ def test_what_is_wrong_with_our_certificate(pki: Pki, run: Run, why: str, versio
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_the_peer_wants_a_certificate(pki: Pki, run: Run) -> None:
     words = run(refused(pki, None, ssl.TLSVersion.TLSv1_3)) or ""
-    assert words.startswith("the peer refuses TLS with us (certificate required): it wants a certificate")
+    assert words.startswith("the peer refuses TLS with us (certificate required): it requires a client certificate")
 
 
 def test_what_is_no_alert() -> None:
