@@ -1,19 +1,26 @@
-"""Every command that a page of the documentation shows is run, and prints what the page says.
+"""Every command that the README or a page of the documentation shows is run, and prints what the page says.
 
 See `tests.support.walkthrough` for what of a page is run.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
+import ssl
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.walkthrough import LAUNCHER, Reader, commands, steps
+from tests.support.walkthrough import LAUNCHER, Directive, Reader, commands, steps
 
-PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if commands(path))
+PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if commands(path))]
+TLS = ROOT / "docs/tutorials/first-gateway.md"
+FIRST_READING_S_MAX = 60.0
+"""Most time until the readings of a gateway with TLS are in the lake; some 15 s on an idle machine."""
 SILENT = ("mosquitto_pub",)
 """Programs that print nothing when they succeed."""
 
@@ -35,12 +42,30 @@ def test_commands_print_what_the_page_says(page: Path, folder: Path) -> None:
     for program in {command.program for command in commands(page)} - {"./waypost"}:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
-    reader = Reader(folder)
+    reader, begun = Reader(folder), time.monotonic()
     try:
         for step in steps(page):
             reader.take(step)
+            if page == TLS and isinstance(step, Directive):
+                assert time.monotonic() - begun < FIRST_READING_S_MAX
+        if page == TLS:
+            assert_consoles_open(reader, folder / "data/fleet/authority/ca.pem")
     finally:
         reader.close()
+
+
+def assert_consoles_open(reader: Reader, authority: Path) -> None:
+    """Both consoles are where the page says, for the users it adds, and for no one else."""
+    text = TLS.read_text()
+    users = re.findall(r"^# (\S+): added\n# password: (\S+)", text, re.MULTILINE)[-2:]
+    consoles = re.findall(r"Open <(http\S+)>", text)
+    context = ssl.create_default_context(cafile=authority)
+    assert len(consoles) == len(users) == 2
+    for place, (user, password) in zip(consoles, users, strict=True):
+        url = reader.translate(place)
+        assert httpx.get(url, verify=context).status_code == 401
+        page = httpx.get(url, verify=context, auth=(user, reader.passwords[password]))
+        assert (page.status_code, "<title>Waypost" in page.text) == (200, True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

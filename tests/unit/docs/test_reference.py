@@ -28,6 +28,7 @@ from docs.generate import (
 from edge.appliance.commands import COMMANDS
 from edge.appliance.loading import load
 from edge.configuration.kinds import KINDS
+from launcher.__main__ import IN_CHECKOUT
 
 DOCS = source.ROOT / "docs"
 
@@ -58,8 +59,7 @@ class TestCommands:
                     assert parameter.help, f"waypost {' '.join(words)}: {parameter.opts} has no help"
 
     def test_the_launcher_has_its_own(self) -> None:
-        launcher = (source.ROOT / "waypost").read_text()
-        for name in re.findall(r"^    (\w+)\)\n        shift", launcher, re.MULTILINE):
+        for name in IN_CHECKOUT:
             assert f"`./waypost {name}" in self.page, name
 
 
