@@ -25,7 +25,7 @@ from edge.broker.store.records import LedgerEntry, Loss, Summary
 from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.segment import split
 from edge.broker.store.tables import StoreTables
-from edge.broker.store.thinning import INTERVALS_S, THINNED, rest_of, summed_up
+from edge.broker.store.thinning import INTERVALS_S, THINNED, rest_of, summarise
 
 
 class MemoryRows:
@@ -231,7 +231,7 @@ class MemoryMedium:
             if done.freed >= job.bytes or self._summary is None:
                 break
             before = sum(len(body) for stored in open_ for body in stored.run.bodies)
-            kept, gone = summed_up(open_, interval_s, self._summary)
+            kept, gone = summarise(open_, interval_s, self._summary)
             freed = before - sum(len(body) for stored in kept for body in stored.run.bodies)
             if job.at_most is not None and done.freed + freed > job.at_most:
                 break

@@ -73,7 +73,7 @@ class _Neighbour(NamedTuple):
     first: int
     end: int
     """End according to the segment itself."""
-    sound: bool
+    valid: bool
     names: Sequence[segment.SegmentRunName]
     """Names of its runs. Those of a damaged neighbour can confirm a continuation, but prove no gap."""
     sparse: bool
@@ -103,7 +103,7 @@ class _Around:
         if not self._after:
             return self._end - 1
         after = self._after[0]
-        if not after.sound and after.first != first + segment.extent(self._row):
+        if not after.valid and after.first != first + segment.extent(self._row):
             raise StoreDamaged(f"the segments at positions {first} and {after.first} are damaged: {ADVICE}")
         return after.first - 1
 
@@ -118,7 +118,7 @@ class _Around:
 
         More may be missing where messages were not written (``durability: memory``, thinning).
         """
-        ends, begins = self._ends(sound=False), self._begins({stored.run.address for stored in runs}, sound=False)
+        ends, begins = self._ends(valid=False), self._begins({stored.run.address for stored in runs}, valid=False)
         reached: dict[str, int] = {}
         for _, sequence, run in runs:
             known = reached.get(run.address, ends.get(run.address))
@@ -130,8 +130,8 @@ class _Around:
 
     def gaps(self) -> list[tuple[str, int, int]]:
         """Return (address, first, last) of sequences that are certainly missing."""
-        ends = self._ends(sound=True)
-        begins = self._begins(ends, sound=True)
+        ends = self._ends(valid=True)
+        begins = self._begins(ends, valid=True)
         found = ((address, end, begins.get(address, end) - 1) for address, end in ends.items())
         return [(address, first, last) for address, first, last in found if first <= last]
 
@@ -143,26 +143,26 @@ class _Around:
         (end,) = self._connection.execute("SELECT next FROM log WHERE log = ?", (self._log,)).fetchone()
         return bool(end >= self._end)
 
-    def _ends(self, *, sound: bool) -> dict[str, int]:
+    def _ends(self, *, valid: bool) -> dict[str, int]:
         ends: dict[str, int] = {}
-        for head in _names(self._before, sound=sound):
+        for head in _names(self._before, valid=valid):
             ends[head.address] = max(ends.get(head.address, 0), head.sequence + head.messages)
         return ends
 
-    def _begins(self, addresses: Iterable[str], *, sound: bool) -> dict[str, int]:
+    def _begins(self, addresses: Iterable[str], *, valid: bool) -> dict[str, int]:
         """Return the first sequence of each address after the segment.
 
         At the end of the log the counters have it, if they include this segment.
         """
         begins = self.counters(addresses) if self.at_end and self._is_counted() else {}
         following: dict[str, int] = {}
-        for head in _names(self._after, sound=sound):
+        for head in _names(self._after, valid=valid):
             following[head.address] = min(following.get(head.address, head.sequence), head.sequence)
         return {**begins, **following}
 
 
-def _names(neighbours: Iterable[_Neighbour], *, sound: bool) -> Iterator[segment.SegmentRunName]:
-    return chain.from_iterable(neighbour.names for neighbour in neighbours if neighbour.sound or not sound)
+def _names(neighbours: Iterable[_Neighbour], *, valid: bool) -> Iterator[segment.SegmentRunName]:
+    return chain.from_iterable(neighbour.names for neighbour in neighbours if neighbour.valid or not valid)
 
 
 def _neighbours(rows: Iterable[tuple[object, ...]]) -> tuple[list[_Neighbour], bool]:
@@ -176,7 +176,7 @@ def _neighbours(rows: Iterable[tuple[object, ...]]) -> tuple[list[_Neighbour], b
         first = row.key & POSITION_MAX
         end = first + segment.extent(row)
         try:
-            found.append(_Neighbour(first, end, True, segment.heads(row), segment.is_sparse(row)))
+            found.append(_Neighbour(first, end, True, segment.run_names(row), segment.is_sparse(row)))
         except SegmentDamaged:
             found.append(_Neighbour(first, end, False, _claimed_names(row), False))
     return found, len(found) < NEIGHBOURS

@@ -53,8 +53,8 @@ class StoreFiles:
             elif found != known:
                 what = "is gone" if found is None else "is another file"
                 return StoreError(
-                    f"{name} {what}: it was deleted, moved or replaced while the gateway runs, so that nothing can be "
-                    "stored; put it back by moving it, or start the gateway again, with what is there now"
+                    f"{name} {what}: it was deleted, moved or replaced while the gateway is running, so nothing can be "
+                    "stored; move it back, or restart the gateway to use what is there now"
                 )
         return None
 

@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from edge.broker.store.consistency import check_cursor, check_logs, check_tables
 from edge.broker.store.cursors import cursor_states
 from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
@@ -17,8 +18,7 @@ from edge.broker.store.logs import FREE, LogState
 from edge.broker.store.queries import SideQueries
 from edge.broker.store.reader import SCAN
 from edge.broker.store.reservation import SPILLS, unpack_count
-from edge.broker.store.segment import SegmentDamaged, SegmentRow, SegmentRunName, heads
-from edge.broker.store.soundness import check_cursor, check_logs, check_tables
+from edge.broker.store.segment import SegmentDamaged, SegmentRow, SegmentRunName, run_names
 from edge.broker.store.tables import StoreTables
 from edge.broker.store.writer import BootRow
 
@@ -102,7 +102,7 @@ def _recount(tables: StoreTables, side: sqlite3.Connection, state: LogState) -> 
 
 def _run_names(log: str, row: SegmentRow) -> list[SegmentRunName]:
     try:
-        return heads(row)
+        return run_names(row)
     except SegmentDamaged as error:
         position = row.key & POSITION_MAX
         raise StoreDamaged(

@@ -1,4 +1,4 @@
-"""The logs of a store, as publishers and readers use them."""
+"""Logs of a store: the interface for publishers and readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edge.broker.store.ticket import Ticket
 
 
 class StoreLogs:
-    """See `contract.MessageLogs` for what each method promises."""
+    """Implements `contract.MessageLogs`."""
 
     def __init__(
         self, gatherer: Gatherer, logs: LogTable, cursors: CursorTable, rings: MemoryRings, reads: LogReads
@@ -30,7 +30,7 @@ class StoreLogs:
         self._reads = reads
         self._closed = False
 
-    # --- which there are --------------------------------------------------------------------------------------
+    # --- logs -------------------------------------------------------------------------------------------------
 
     def open(self, name: str) -> int:
         state = self._logs.find(name)
@@ -60,7 +60,7 @@ class StoreLogs:
         gatherer.open.urgent = True
         return True
 
-    # --- how they are kept ------------------------------------------------------------------------------------
+    # --- durability -------------------------------------------------------------------------------------------
 
     def delay(self, log: int, delay_s: float) -> None:
         self._gatherer.delay(log, delay_s)
@@ -107,6 +107,6 @@ class StoreLogs:
         self._reads.read(log, position, bytes_max, done)
 
     def close(self) -> None:
-        """Take nothing more, and read nothing again."""
+        """Refuse further appends, and stop retries of reads."""
         self._closed = True
         self._reads.close()

@@ -1,4 +1,4 @@
-"""The segments of a group: what it appends, packed into rows of table ``segment``."""
+"""Packs the messages of a group into rows of table ``segment``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge.broker.store.segment import SegmentRow, encode, split
 
 
 def pack(group: CommitGroup, boot: int, bytes_max: int) -> Iterator[SegmentRow]:
-    """One a log, more when there is more than a segment may hold.
+    """Iterate over the segments of a group: one for each log, or more if it exceeds the size of a segment.
 
     Raises struct.error, OverflowError or UnicodeError when a message cannot be written.
     """
@@ -26,7 +26,7 @@ def pack(group: CommitGroup, boot: int, bytes_max: int) -> Iterator[SegmentRow]:
 
 
 def _by_log(group: CommitGroup) -> dict[int, list[Stored]]:
-    """What a group appends; nearly always all of it to one log."""
+    """Return the appended runs by log. Usually there is only one log."""
     if len(group.ends) == 1:
         (log,) = group.ends
         return {log: [stored for _, stored in group.appended if stored.run.bodies]}
@@ -38,7 +38,7 @@ def _by_log(group: CommitGroup) -> dict[int, list[Stored]]:
 
 
 def _chunks(runs: Sequence[Stored], bytes_max: int) -> Iterator[list[Stored]]:
-    """The runs in pieces of at most `bytes_max` of bodies; a larger message is a piece of its own."""
+    """Split runs into pieces of at most `bytes_max` of bodies. A larger message is a piece of its own."""
     piece: list[Stored] = []
     size = 0
     for run in runs:

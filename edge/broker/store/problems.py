@@ -1,32 +1,32 @@
-"""What keeps a store from doing its work, in words: for `/healthz`, the status page and the log."""
+"""Current problems of a store as texts, for `/healthz`, the status page and the log."""
 
 from __future__ import annotations
 
 from typing import Final
 
 COMMITS: Final = "commits"
-"""What commits are in trouble about; a log that cannot be read is known by its name, with `READING` before it."""
+"""Subject of failing commits. The subject of a log that cannot be read is `READING` and its name."""
 CHECKPOINTS: Final = "checkpoints"
-"""The subject of a problem with moving the write-ahead log."""
+"""Subject of a problem with moving the write-ahead log."""
 READING: Final = "reading "
 
 
 class Problems:
-    """One text for each thing in trouble. Called on any thread: each method is one operation of a dict."""
+    """One text for each subject. Called on any thread: each method is a single dict operation."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
     def report(self, about: str, text: str) -> bool:
-        """`about` is in trouble; True when that is news."""
+        """Set the problem of a subject. Return True when it is new."""
         before = self._texts.get(about)
         self._texts[about] = text
         return before != text
 
     def solved(self, about: str) -> bool:
-        """`about` does its work; True when that is news."""
+        """Clear the problem of a subject. Return True when it had one."""
         return bool(self._texts) and self._texts.pop(about, None) is not None
 
     def texts(self) -> list[str]:
-        """All of them, in the order in which they began."""
+        """Return all problems, oldest first."""
         return list(self._texts.values())

@@ -1,4 +1,4 @@
-"""Point reads and start-up: what the loop's thread asks the file itself, over a connection of its own."""
+"""Point reads and start-up queries on the loop's thread, over a connection of its own."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ _SEQUENCES: Final = "SELECT name, next FROM address WHERE name IN (SELECT value 
 
 
 class SideQueries:
-    """Each raises StoreError when the medium cannot be read."""
+    """Short queries. Each raises StoreError when the medium cannot be read."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """`connection` is for reading only, and the loop's thread's own."""
+        """`connection` is read-only, and used only on the loop's thread."""
         self._connection = connection
-        self._cursor = connection.cursor()  # of all questions: see `StoreWriter`
+        self._cursor = connection.cursor()  # shared by all queries: see `StoreWriter`
 
     def rows(self, text: str, parameters: Sequence[str | int] = ()) -> list[Any]:
         try:
             return self._cursor.execute(text, parameters).fetchall()
         except UnicodeEncodeError:
-            return []  # no row has a name that cannot be written
+            return []  # no row has a name that cannot be encoded
         except sqlite3.Error as error:
             raise meaning(error, "reading the store") from error
 
     def cursors(self) -> Iterator[CursorRow]:
-        """To be taken at once: a checkpoint cannot end before."""
+        """Iterate over every cursor. Consume it at once: a checkpoint cannot complete before."""
         try:
             yield from map(CursorRow._make, self._connection.execute(f"{_CURSOR} ORDER BY cursor"))
         except sqlite3.Error as error:
@@ -115,12 +115,12 @@ class SideQueries:
         return [LedgerEntry._make(row) for row in rows]
 
     def newest_ledger(self, entries_max: int) -> list[LedgerEntry]:
-        """The newest entries, oldest first."""
+        """Return the newest ledger entries, oldest first."""
         rows = self.rows(f"{_LEDGER} ORDER BY entry DESC LIMIT ?", (entries_max,))
         return [LedgerEntry._make(row) for row in reversed(rows)]
 
     def lost(self, subscriptions: str) -> dict[str, dict[str, int]]:
-        """Messages in the ledger of subscriptions that begin so, by address and reason."""
+        """Return the lost messages of subscriptions with a prefix, by address and reason."""
         found: dict[str, dict[str, int]] = {}
         for address, reason, messages in self.rows(_LOST, (subscriptions, subscriptions)):
             found.setdefault(address, {})[reason] = messages
@@ -130,7 +130,7 @@ class SideQueries:
         return int(self.rows("SELECT count(*) FROM ledger")[0][0])
 
     def pages(self) -> tuple[int, int]:
-        """(free pages of the file, all pages)."""
+        """Return (free pages of the file, all pages)."""
         free, pages = self.rows("SELECT * FROM pragma_freelist_count, pragma_page_count")[0]
         return int(free), int(pages)
 

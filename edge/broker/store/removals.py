@@ -1,4 +1,4 @@
-"""What a store removes from its logs: chosen for a group when it is sealed, taken note of at its end."""
+"""Removal of messages: selected when a group is sealed, and recorded when its commit ends."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed
 
 
 class Removals:
-    """Bounded work for each commit; what is left goes on in the next."""
+    """Selects a bounded amount of removals for each commit. The rest follows in later commits."""
 
     def __init__(self, limits: StoreLimits, logs: LogTable, cursors: CursorTable) -> None:
         self._limits = limits
         self._logs = logs
         self._cursors = cursors
         self._unfinished: set[int] = set()
-        """Logs of which the last commit could not delete all it might."""
+        """Logs of which the last commit could not delete everything allowed."""
 
     @property
     def unfinished(self) -> bool:
         return bool(self._unfinished)
 
     def choose(self, group: CommitGroup) -> None:
-        """What the group removes; it counts already when it has to give way (see README.md)."""
+        """Select the removals of a group. A group with evictions writes all counters (see `decisions/0006`)."""
         if group.evicting or group.thinning:
             now_ns = time.time_ns()
             self._choose_evictions(group, now_ns)
@@ -53,7 +53,7 @@ class Removals:
                 state.medium_end,
                 size,
                 self._limits.thin_bytes_max,
-                self._cursors.claims(state, group, all_=True),  # what any of them has passed stays as it is
+                self._cursors.claims(state, group, all_=True),  # messages that any cursor has passed are not thinned
                 now_ns,
                 group.at_most[log],
                 self._limits.thin_messages_max,
@@ -61,7 +61,7 @@ class Removals:
             group.thinnings.append(thinning)
 
     def _choose_reclaims(self, group: CommitGroup) -> None:
-        """Never what is not counted, and on a busy store only when counting the log anyway."""
+        """Select segments to delete: only counted ones, and on a busy store only when the log is counted anyway."""
         waiting = self._logs.to_reclaim
         group.reclaim_bytes_max = max(self._limits.reclaim_bytes_max, 2 * group.size)
         for log in list(waiting):
@@ -78,7 +78,7 @@ class Removals:
             elif limit > state.first and (counts or not group.runs or log in self._unfinished):
                 del waiting[log]
                 if limit < lowest:
-                    waiting[log] = None  # the rest has its turn once it is counted
+                    waiting[log] = None  # the rest follows once it is counted
                 state.deleting_to = limit
                 group.reclaims.append(Reclaim(log, state.first, limit))
 
@@ -109,7 +109,7 @@ class Removals:
         state = self._logs[log]
         self._logs.move(state, first=first, size=-size)
         if state.ring is not None:
-            self._logs.passed.add(log)  # it may begin in memory now
+            self._logs.passed.add(log)  # its first message may be in memory now
         if finished:
             self._unfinished.discard(log)
         else:
@@ -117,7 +117,7 @@ class Removals:
             self._logs.to_reclaim[log] = None
 
     def failed(self, group: CommitGroup) -> None:
-        """A cursor made meanwhile stands behind what was to go with the group, and what was never there."""
+        """Retry deletions later, and move back cursors that were created beyond the committed messages."""
         for reclaim in group.reclaims:
             state = self._logs[reclaim.log]
             state.deleting_to = 0

@@ -1,9 +1,8 @@
-"""Numbers reserved ahead of what is given out, so that no crash makes a store give one twice.
+"""Numbers reserved ahead of their use, so that no number is used twice after a crash.
 
-Messages of a log that is kept in memory are never written, and their positions and sequences are given to no others.
-What the medium says of a counter is therefore ahead of it: numbers below a reservation's `end` may be given out, and
-are never given out again, whatever becomes of the process. Small state of kind `MEMORY` says from where on numbers are
-only reserved.
+Messages of a log that is kept in memory are never written, but their positions and sequences must not be used again.
+So the counter on the medium is ahead: numbers below the `end` of a reservation may be used, and after a crash the store
+continues at `end`. Small state of kind `MEMORY` records where the reserved numbers start.
 """
 
 from __future__ import annotations
@@ -15,26 +14,25 @@ from typing import Final, NamedTuple
 from edge.broker.store.limits import MEMORY_RESERVE_LEFT, StoreLimits
 
 MEMORY: Final = "memory"
-"""Kind of the small state that says what is reserved and, as reason in the ledger, what was lost of it."""
+"""Kind of the small state with the reservations, and reason in the ledger for messages lost from memory."""
 
 SPILLS: Final = "spills"
-"""Kind of the small state that counts the commits which reserved numbers or gave some back, in one row. The name is
-from the time when such logs spilled over to the medium."""
+"""Kind of the small state with the number of commits that reserved or released numbers, in one row. The name is from
+the time when such logs spilled over to the medium."""
 SPILLS_KEY: Final = "count"
 SPILLS_LOG: Final = 0
-"""Stands for that count where ends of logs are told: numbers beyond what a copy of the store has reserved are given
-only after another such commit, so it tells a copy from the store where the end of a log is reserved ahead. No log has
-this number."""
+"""Log number that stands for this count among the ends of logs. No log has it. Numbers beyond those reserved in a copy
+of the store are used only after another such commit. So the count detects a copy although ends are reserved ahead."""
 
 _SPAN: Final = struct.Struct("<QQ")
 _COUNT: Final = struct.Struct("<Q")
 
 
 class ReservedRange(NamedTuple):
-    """Numbers ``base <= n < end`` may have been given to messages that were in memory only.
+    """Numbers ``base <= n < end``, which may have been used for messages that were only in memory.
 
-    They are positions of a log, or sequences of one address in it. What is below `base` is on the medium, or is
-    pending for no consumer group.
+    They are positions of a log, or sequences of one address in it. Messages below `base` are on the medium, or no
+    consumer group needs them any more.
     """
 
     log: int
@@ -45,17 +43,17 @@ class ReservedRange(NamedTuple):
 
 
 def range_key(log: int, address: str | None) -> str:
-    """Key of the row of small state for a `ReservedRange`."""
+    """Return the key of the small state for a `ReservedRange`."""
     return str(log) if address is None else f"{log} {address}"
 
 
 def pack_range(base: int, end: int) -> bytes:
-    """Value of that row."""
+    """Return the value for a `ReservedRange`."""
     return _SPAN.pack(base, end)
 
 
 def unpack_range(key: str, value: bytes) -> ReservedRange:
-    """Raises ValueError for what `range_key` and `pack_range` did not make."""
+    """Return the range of a key and value from `range_key` and `pack_range`. Raises ValueError for others."""
     log, space, address = key.partition(" ")
     try:
         base, end = _SPAN.unpack(value)
@@ -65,12 +63,12 @@ def unpack_range(key: str, value: bytes) -> ReservedRange:
 
 
 def pack_count(count: int) -> bytes:
-    """Value of the row of kind `SPILLS`."""
+    """Return the value of the row of kind `SPILLS`."""
     return _COUNT.pack(count)
 
 
 def unpack_count(value: bytes) -> int:
-    """0 for a rotten one: a hub that knows of more takes the store for a copy, and it goes on under a new epoch."""
+    """Return the count, or 0 for a damaged value: a hub that knows a higher count then requests a new epoch."""
     return int(_COUNT.unpack(value)[0]) if len(value) == _COUNT.size else 0
 
 
@@ -79,19 +77,19 @@ class Reservation:
     """Reserved positions of one log, or reserved sequences of one address."""
 
     end: int = 0
-    """Numbers below it may be given out."""
+    """Numbers below it may be used."""
     start: int = 0
-    """The next number when they were reserved."""
+    """Next number at the time of the reservation."""
     low: int = 0
-    """From here on it is time to reserve more."""
+    """Number from which on more should be reserved."""
     at_s: float = 0.0
-    """When they were reserved."""
+    """Time of the reservation."""
     logs: tuple[int, ...] = ()
-    """Logs in memory that may use them; nearly always one."""
+    """Logs in memory that may use them; usually one."""
     held: int = 0
-    """Runs in rings that have some of these numbers."""
+    """Number of runs in rings with some of these numbers."""
     seen: int = -1
-    """The next number at the last look for idle addresses."""
+    """Next number at the last search for idle addresses."""
 
     def cut(self, following: int) -> None:
         """End the reservation at the next number."""

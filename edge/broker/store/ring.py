@@ -1,4 +1,4 @@
-"""A bounded ring of messages in memory: the newest end of a log with ``durability: memory``."""
+"""Bounded ring of messages in memory: the newest messages of a log with ``durability: memory``."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from edge.broker.store.ticket import Ticket
 
 
 class RingRun(NamedTuple):
-    """A run in the ring."""
+    """Run in the ring."""
 
     stored: Stored
     size: int
     """Bytes of bodies."""
     reservation: Reservation
-    """The sequences of its address."""
+    """Reservation of the sequences of its address."""
 
     @property
     def end(self) -> int:
-        """The position after its last message."""
+        """Position after its last message."""
         return self.stored.position + len(self.stored.run.bodies)
 
     @property
     def cost(self) -> int:
-        """Bytes of memory, about."""
+        """Approximate bytes of memory."""
         return cost_of(self.size, len(self.stored.run.bodies))
 
 
 @dataclass(slots=True, eq=False)
 class WaitingRuns:
-    """Runs that wait for numbers. They are named together, or refused together."""
+    """Runs that wait for numbers. All of them get numbers together, or are refused together."""
 
     ticket: Ticket = field(default_factory=Ticket)
     runs: list[tuple[Run, int]] = field(default_factory=list)
     """(run, bytes of bodies)."""
     sealed: bool = False
-    """A sealed group reserves numbers for them. Later runs wait for the next group."""
+    """True when a sealed group reserves their numbers. Later runs wait for the next group."""
 
     @property
     def messages(self) -> dict[str, int]:
@@ -54,11 +54,11 @@ class WaitingRuns:
 
 @dataclass(slots=True, eq=False)
 class MessageRing:
-    """The messages of one log. Positions below `start` are on the medium. Positions from there on are here, or were."""
+    """Ring of one log. Positions below `start` are on the medium, all later ones are or were in the ring."""
 
     log: int
     start: int | None = None
-    """None while messages that were appended earlier are on their way to the medium."""
+    """First position in memory; None while messages appended earlier are still being committed."""
     positions: Reservation = field(default_factory=Reservation)
     addresses: set[str] = field(default_factory=set)
     """Addresses that have sequences reserved for this log."""
@@ -67,19 +67,19 @@ class MessageRing:
     size: int = 0
     """Bytes of bodies."""
     cost: int = 0
-    """Bytes of memory, about."""
+    """Approximate bytes of memory."""
     leaving: bool = False
-    """The ring is closed. The next group writes that the log is kept on the medium."""
+    """True when the ring is closed. The next group records that the log is kept on the medium."""
     returns: bool = False
-    """A new ring begins after that commit."""
+    """True when a new ring starts after that commit."""
 
     @property
     def reserved_end(self) -> int:
-        """The end of the log in table ``log``."""
+        """End of the log in table ``log``."""
         return max(self.start or 0, self.positions.end)
 
     def add(self, stored: Stored, size: int, reservation: Reservation) -> None:
-        """Keep a run. Its positions follow on from those of the ring."""
+        """Add a run. Its positions must follow those of the ring."""
         run = RingRun(stored, size, reservation)
         self.runs.append(run)
         reservation.held += 1
@@ -95,7 +95,7 @@ class MessageRing:
         return run
 
     def cut(self, room: int) -> bool:
-        """Split the oldest run: its first part has at most `room` bytes. False when its first message is larger."""
+        """Split the oldest run so that its first part has at most `room` bytes. Return False when no message fits."""
         (position, sequence, run), size, reservation = self.runs[0]
         count, first = 0, 0
         while first + len(run.bodies[count]) <= room:
@@ -135,5 +135,5 @@ class MessageRing:
 
 
 def cost_of(size: int, messages: int) -> int:
-    """Return about how many bytes of memory a run takes."""
+    """Return the approximate bytes of memory of a run."""
     return size + MEMORY_MESSAGE_BYTES * messages

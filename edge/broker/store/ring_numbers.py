@@ -1,4 +1,4 @@
-"""Positions and sequences that are reserved ahead for logs kept in memory: given out, extended, given back."""
+"""Positions and sequences reserved ahead for logs kept in memory: used, extended and released."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from edge.broker.store.tables import StoreTables
 
 
 class RunNumbers(NamedTuple):
-    """The numbers of the first message of a run."""
+    """Numbers of the first message of a run."""
 
     position: int
     sequence: int
     reservation: Reservation
-    """The sequences of its address."""
+    """Reservation of the sequences of its address."""
 
 
 class RingNumbers:
-    """The numbers of all rings of a store."""
+    """Reserved numbers of all rings of a store."""
 
     def __init__(
         self,
@@ -41,22 +41,22 @@ class RingNumbers:
         self.reservations: dict[str, Reservation] = {}
         """Reserved sequences of each address."""
         self._low: set[str] = set()
-        """Addresses that have few numbers left."""
+        """Addresses with few numbers left."""
         self._low_logs: set[int] = set()
         self._idle: set[str] = set()
-        """Addresses that give their reservation back."""
+        """Addresses that release their reservation."""
         self._numbered = 0
-        """Newest `RingPart.number`. A failed commit may be found on the medium all the same, so its number counts."""
+        """Newest `RingPart.number`, including failed commits, as they may be on the medium after all."""
 
-    # --- giving numbers out -----------------------------------------------------------------------------------
+    # --- use --------------------------------------------------------------------------------------------------
 
     def take(self, ring: MessageRing, address: str, count: int) -> RunNumbers | None:
-        """Give numbers to `count` messages of an address. None when too few are reserved."""
+        """Take numbers for `count` messages of an address. Return None when too few are reserved."""
         reservation, sealed = self.reservations.get(address), self._gatherer.sealed
         if ring.start is None or reservation is None or ring.log not in reservation.logs:
             return None
         if sealed is not None and address in sealed.sequences:
-            return None  # messages of another log get the next numbers
+            return None  # the next numbers belong to messages of another log
         position, sequence = self._logs[ring.log].next, self._counters.sequences[address]
         end, following = position + count, sequence + count
         if end > ring.positions.end or following > reservation.end:
@@ -69,7 +69,7 @@ class RingNumbers:
         return RunNumbers(position, sequence, reservation)
 
     def are_enough(self, ring: MessageRing, messages: dict[str, int]) -> bool:
-        """True when `take` has numbers for all these messages, by address."""
+        """Return True when `take` has numbers for all these messages, given by address."""
         if ring.start is None or ring.leaving:
             return False
         for address, needed in messages.items():
@@ -80,19 +80,19 @@ class RingNumbers:
                 return False
         return self._logs[ring.log].next + sum(messages.values()) <= ring.positions.end
 
-    # --- when something is due --------------------------------------------------------------------------------
+    # --- when a commit is due ---------------------------------------------------------------------------------
 
     @property
     def are_due(self) -> bool:
-        """Some are to be reserved or given back, whatever else a commit has."""
+        """True when numbers should be reserved or released, even without other changes to commit."""
         return bool(self._low or self._low_logs or self._idle)
 
-    def give_back(self, addresses: Set[str]) -> None:
-        """Have the next group give back what these addresses have reserved."""
+    def release(self, addresses: Set[str]) -> None:
+        """Release the reservations of these addresses with the next group."""
         self._idle |= addresses
 
     def look_for_idle(self) -> None:
-        """Find addresses that used no number since the last look."""
+        """Find addresses that used no number since the last call."""
         for address, reservation in self.reservations.items():
             following = self._counters.sequences[address]
             if reservation.seen == following and not reservation.held:
@@ -102,7 +102,7 @@ class RingNumbers:
     # --- for a group ------------------------------------------------------------------------------------------
 
     def choose(self, group: CommitGroup, now: float, leaving: set[int], needed: dict[int, dict[str, int]]) -> RingPart:
-        """Choose what a sealed group reserves and gives back. `needed`: messages that wait, by log and address."""
+        """Select what a sealed group reserves and releases. `needed`: waiting messages by log and address."""
         part = RingPart()
         self._leave(group, part, leaving)
         for address in self._idle & self.reservations.keys():
@@ -116,7 +116,7 @@ class RingNumbers:
         return part
 
     def _leave(self, group: CommitGroup, part: RingPart, leaving: set[int]) -> None:
-        """Give everything back that is reserved for leaving logs. Their cursors have passed the ring."""
+        """Release all numbers of leaving logs. Their cursors have passed the ring."""
         for log in leaving:
             ring, state = self._rings[log], self._logs[log]
             start, end = ring.start or 0, state.next
@@ -125,7 +125,7 @@ class RingNumbers:
             if state.first >= start:
                 part.firsts[log] = end
             elif start < end:
-                group.filled.append((log, start, end))  # segments follow on from one another
+                group.filled.append((log, start, end))  # segments must be adjacent
             group.moved |= {cursor.cursor for cursor in self._cursors.in_use(state)}
             group.state[MEMORY, range_key(log, None)] = pack_range(part.ends[log], part.ends[log])
             for address in ring.addresses:
@@ -134,7 +134,7 @@ class RingNumbers:
                     self._release(group, part, address)
 
     def _release(self, group: CommitGroup, part: RingPart, address: str) -> None:
-        """Give the reservation of an address back. Its next message needs a new one."""
+        """Release the reservation of an address. Its next message needs a new one."""
         reservation, following = self.reservations[address], self._next_sequence(group, address)
         reservation.cut(following)
         if reservation.held:
@@ -151,7 +151,7 @@ class RingNumbers:
     def _grant(
         self, group: CommitGroup, part: RingPart, leaving: set[int], needed: dict[int, dict[str, int]], now: float
     ) -> None:
-        """Reserve sequences for waiting messages, and for addresses that have few left."""
+        """Reserve sequences for waiting messages, and for addresses with few left."""
         wanted: dict[str, dict[int, int]] = {address: {} for address in self._low & self.reservations.keys()}
         for log, counts in needed.items():
             for address, count in counts.items():
@@ -166,7 +166,7 @@ class RingNumbers:
             logs = tuple(sorted({*by_log, *(() if known is None else known.logs)} - leaving))
             following, count = self._next_sequence(group, address), sum(by_log.values())
             if not logs or (known is not None and following + count < known.low and by_log.keys() <= {*known.logs}):
-                continue  # it leaves with its log; or enough is left, and it waits behind another address
+                continue  # its log leaves, or it has enough numbers and waits only for another address
             if known is None and room <= 0:
                 victim = next(victims, None)
                 if victim is None:
@@ -185,7 +185,7 @@ class RingNumbers:
                 group.state[MEMORY, range_key(log, address)] = pack_range(bases[log].get(address, following), end)
 
     def _extend(self, group: CommitGroup, part: RingPart, needed: dict[int, dict[str, int]], now: float) -> None:
-        """Reserve positions of logs with waiting messages, and of those that have few left."""
+        """Reserve positions for logs with waiting messages, and for those with few left."""
         for log in (self._low_logs & self._rings.keys()) | needed.keys():
             ring, following = self._rings[log], self._logs[log].next
             count = sum(needed.get(log, {}).values())
@@ -198,7 +198,7 @@ class RingNumbers:
         return group.sequences.get(address, self._counters.sequences[address])
 
     def reserve(self, group: CommitGroup) -> None:
-        """Write the ends of reservations in place of the counters of their addresses."""
+        """Write the ends of reservations instead of the counters of their addresses."""
         counters, reservations, part = group.counters, self.reservations, group.ring
         for address, following in counters.items():
             if address in reservations:
@@ -211,7 +211,7 @@ class RingNumbers:
     # --- the end of a commit ----------------------------------------------------------------------------------
 
     def committed(self, part: RingPart, now: float) -> None:
-        """Use what a group has reserved, as it is on disk."""
+        """Use the reservations of a committed group."""
         for log, following in part.followings.items():
             self._rings[log].positions.extend(following, part.ends[log], now)
         for address, (logs, following, end) in part.grants.items():
@@ -224,15 +224,15 @@ class RingNumbers:
             for log in self.reservations.pop(address).logs:
                 self._rings[log].addresses.discard(address)
         for log in part.left:
-            for address in self._rings[log].addresses:  # another log has them, too
+            for address in self._rings[log].addresses:  # also reserved for another log
                 reservation = self.reservations[address]
                 reservation.logs = tuple(other for other in reservation.logs if other != log)
 
     def failed(self, group: CommitGroup) -> None:
-        """What the group was to write is due again.
+        """Schedule the changes of a failed group again.
 
-        A commit with a failed sync may be found on the medium all the same after a power cut. Its numbers are given to
-        no message in memory until another commit has succeeded.
+        A commit with a failed sync may be on the medium after a power cut. So its numbers are used for no message in
+        memory until another commit has succeeded.
         """
         for address in group.sequences.keys() & self.reservations.keys():
             self.reservations[address].cut(self._counters.sequences[address])

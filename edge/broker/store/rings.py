@@ -1,11 +1,12 @@
 """Logs kept in memory (``durability: memory``): each is a bounded ring that is lost with the process.
 
-A message is named, kept and acknowledged at once, and never written. It leaves the ring when every cursor has passed
-it. When the ring is full, the oldest messages are dropped. The rest is dropped when the store is closed, or when the
-log is kept on the medium again. The loss ledger gets an entry for each consumer group that was owed them.
+A message gets its numbers, is stored and acknowledged at once, and is never written. It leaves the ring when every
+cursor has passed it. When the ring is full, the oldest messages are dropped. The rest is dropped when the store is
+closed, or when the log is kept on the medium again. The loss ledger gets an entry for each consumer group that wanted
+dropped messages.
 
 Only numbers are written. Positions and sequences are reserved ahead (`reservation`), in a few commits a minute. So none
-is given twice after a crash, and the ledger then gets the reserved range (`crash_losses`). A message without a reserved
+is used twice after a crash, and then the ledger gets the reserved range (`crash_losses`). A message without a reserved
 number waits for the commit that reserves one.
 """
 
@@ -31,7 +32,7 @@ from edge.broker.store.ticket import Ticket
 
 
 class MemoryRings:
-    """All logs of a store that are kept in memory."""
+    """Rings of all logs that are kept in memory."""
 
     def __init__(
         self,
@@ -51,10 +52,10 @@ class MemoryRings:
         self.waiting_bytes = 0
         """Bytes of bodies that wait for numbers to be reserved."""
         self._entering: set[int] = set()
-        """Logs that have no `MessageRing.start` yet."""
+        """Logs without `MessageRing.start` so far."""
         self._leaving: set[int] = set()
         self._waiting: set[int] = set()
-        """Logs that have `MessageRing.waiting`."""
+        """Logs with `MessageRing.waiting`."""
         self._losses: dict[tuple[str, str, str], Loss] = {}
         """Ranges for the ledger that may still grow, by subscription, address and reason."""
         self._ended: list[Loss] = []
@@ -67,28 +68,30 @@ class MemoryRings:
         """Bytes of bodies in all rings."""
         return sum(ring.size for ring in self.rings.values())
 
-    # --- which logs -------------------------------------------------------------------------------------------
+    # --- logs -------------------------------------------------------------------------------------------------
 
     def enter(self, state: LogState) -> None:
         """Keep further messages of this log in memory."""
         ring = self.rings.get(state.log)
         if ring is None:
-            self._cursors.of(state)  # none of them rests: a ring asks each what it has passed
+            self._cursors.of(state)  # load idle cursors: a ring needs the progress of each
             state.ring = self.rings[state.log] = MessageRing(state.log)
             self._entering.add(state.log)
         elif ring.leaving:
             ring.returns = True
-        else:  # addresses may have moved to other logs, and take their numbers there
-            self.numbers.give_back(ring.addresses)
+        else:  # addresses may have moved to other logs, which need their numbers
+            self.numbers.release(ring.addresses)
 
     def leave(self, ring: MessageRing, group: CommitGroup | None = None) -> None:
-        """Keep further messages of this log on the medium. Enter the messages in the ring into the ledger, except those
-        that `group` enters anyway."""
+        """Keep further messages of this log on the medium.
+
+        The messages in the ring are entered into the ledger, except those that `group` enters anyway.
+        """
         ring.returns = False
         if not ring.leaving:
             ring.leaving = True
             self._leaving.add(ring.log)
-            self._refuse(ring, StoreError("it is not known on what medium the address is to be kept: send it again"))
+            self._refuse(ring, StoreError("the durability of the address is changing: send the message again"))
             self.settle()
             self._drop(ring, MEMORY, cost=0, group=group)
             if ring.start is None:
@@ -103,10 +106,10 @@ class MemoryRings:
         if ring.returns:
             self.enter(state)
 
-    # --- taking -----------------------------------------------------------------------------------------------
+    # --- append -----------------------------------------------------------------------------------------------
 
     def append(self, ring: MessageRing, run: Run, size: int) -> Stored | Ticket:
-        """Name a run and keep it. Returns a ticket when numbers have to be reserved first."""
+        """Number a run and store it. Return a ticket when numbers have to be reserved first."""
         stored = None if ring.waiting else self._take(ring, run, size)
         if stored is not None:
             return stored
@@ -134,7 +137,7 @@ class MemoryRings:
         return stored
 
     def _take_waiting(self, ring: MessageRing) -> list[tuple[int, Stored]]:
-        """Take waiting runs, as long as there are numbers for all runs of a ticket."""
+        """Take waiting runs while there are numbers for all runs of a ticket."""
         taken: list[tuple[int, Stored]] = []
         while ring.waiting and self.numbers.are_enough(ring, ring.waiting[0].messages):
             waiting = ring.waiting.popleft()
@@ -142,7 +145,7 @@ class MemoryRings:
                 self.waiting_bytes -= size
                 stored = self._take(ring, run, size)
                 if stored is None:
-                    raise RuntimeError("numbers were reserved, and are gone")
+                    raise RuntimeError("reserved numbers are missing")
                 taken.append((ring.log, stored))
             waiting.ticket.decide(None)
         return taken
@@ -154,7 +157,7 @@ class MemoryRings:
         ring.waiting.clear()
         self._waiting.discard(ring.log)
 
-    # --- letting go -------------------------------------------------------------------------------------------
+    # --- removal ----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Remove messages that every cursor has passed."""
@@ -172,7 +175,7 @@ class MemoryRings:
         self._drop(ring, EVICTED, size=size, at_most=at_most)
 
     def _make_room(self, ring: MessageRing, cost: int) -> None:
-        """Drop the oldest messages until there is room for `cost`. A message over the bounds is kept alone."""
+        """Drop the oldest messages until there is room for `cost`. A message above the limits is kept alone."""
         limits = self._limits
         if ring.cost + cost > limits.memory_bytes_max:
             self.settle()
@@ -196,7 +199,7 @@ class MemoryRings:
         at_most: int | None = None,
         group: CommitGroup | None = None,
     ) -> None:
-        """Drop the oldest messages until `size` bytes of bodies are gone and the ring costs at most `cost`."""
+        """Drop the oldest messages until `size` bytes of bodies are removed and the ring costs at most `cost`."""
         if not ring.runs:
             return
         state, first, end = self._logs[ring.log], ring.runs[0].stored.position, 0
@@ -218,7 +221,7 @@ class MemoryRings:
             self._shrank(ring, cost_before, size_before)
 
     def _shrank(self, ring: MessageRing, cost: int, size: int) -> None:
-        """Count that messages left a ring. `cost` and `size` are its figures from before."""
+        """Update the totals after messages left a ring. `cost` and `size` are its previous values."""
         self.cost -= cost - ring.cost
         state = self._logs[ring.log]
         first = None
@@ -227,7 +230,7 @@ class MemoryRings:
         self._logs.move(state, first=first, size=ring.size - size)
 
     def _note(self, loss: Loss) -> None:
-        """Remember a loss for the ledger. Adjacent ranges become one entry, as a ring may overflow for months."""
+        """Collect a loss for the ledger. Adjacent ranges are merged, because a ring may overflow for months."""
         kind = (loss.subscription, loss.address, loss.reason)
         before = self._losses.get(kind)
         if before is not None and before.last + 1 == loss.first:
@@ -240,7 +243,7 @@ class MemoryRings:
         if self._losses_since_s is None:
             self._losses_since_s = self._clock()
 
-    # --- when something is due --------------------------------------------------------------------------------
+    # --- when a commit is due ---------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
         """Remove messages that every cursor has passed, and find idle addresses."""
@@ -250,7 +253,7 @@ class MemoryRings:
             self.numbers.look_for_idle()
 
     def is_due(self, now: float) -> bool:
-        """A commit is due for the rings alone."""
+        """Return True when the rings alone require a commit."""
         if self.numbers.are_due or self._leaving:
             return True
         since = self._losses_since_s
@@ -260,7 +263,7 @@ class MemoryRings:
     # --- for a group ------------------------------------------------------------------------------------------
 
     def choose(self, group: CommitGroup, now: float, *, accounted: bool) -> None:
-        """Choose what a sealed group writes. `accounted`: `CrashLosses.account` has nothing left to do."""
+        """Select what a sealed group writes. `accounted`: `CrashLosses.account` has nothing left to do."""
         self.settle()
         for ring in [*self.rings.values()] if group.last else ():
             self.leave(ring, group)
@@ -270,7 +273,7 @@ class MemoryRings:
         part = self.numbers.choose(group, now, self._leaving, self._needed())
         for log in part.refused:
             most = self._limits.memory_addresses_max
-            error = StoreFull(f"messages of {most} addresses wait in memory: there is no room for another address")
+            error = StoreFull(f"{most} addresses have messages in memory: no other address is accepted")
             self._refuse(self.rings[log], error)
         group.losses += [*self._ended, *self._losses.values()]
         self._ended, self._losses, self._losses_since_s = [], {}, None
@@ -280,7 +283,7 @@ class MemoryRings:
             self._gatherer.open.urgent = True
 
     def _needed(self) -> dict[int, dict[str, int]]:
-        """Count the messages that wait for numbers, by log and address. They share the group that is being sealed."""
+        """Return the number of waiting messages by log and address, and assign them to the group being sealed."""
         needed: dict[int, dict[str, int]] = {}
         for log in self._waiting - self._entering:
             counts = needed[log] = {}
@@ -293,14 +296,14 @@ class MemoryRings:
     # --- the end of a commit ----------------------------------------------------------------------------------
 
     def committed(self, part: RingPart) -> None:
-        """Use what a group has reserved, as it is on disk."""
+        """Use the reservations of a committed group."""
         self.numbers.committed(part, self._clock())
         for log in part.left:
             self._logs.to_reclaim[log] = None
             self._forget(self.rings[log])
 
     def take_waiting(self) -> list[tuple[int, Stored]]:
-        """Take waiting runs that have numbers now. `Committed` reports them."""
+        """Store waiting runs that have numbers now, and return them for `Committed`."""
         taken: list[tuple[int, Stored]] = []
         for log in sorted(self._waiting - self._entering):
             ring = self.rings[log]
@@ -312,7 +315,7 @@ class MemoryRings:
         return taken
 
     def failed(self, group: CommitGroup, error: StoreError) -> None:
-        """Refuse waiting runs. What the group was to write is due again."""
+        """Refuse waiting runs, and schedule the changes of a failed group again."""
         for log in list(self._waiting):
             self._refuse(self.rings[log], error)
         self.numbers.failed(group)

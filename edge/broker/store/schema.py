@@ -1,4 +1,4 @@
-"""The store's schema: its versions, how one becomes the next, and the views people read it through."""
+"""Schema of the store: its versions, the migrations between them, and views for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge.broker.store.errors import StoreDamaged, StoreTooNew
 from edge.broker.store.limits import KIB, LOG_TIMES_MAX, POSITION_BITS, POSITION_MAX, StoreLimits
 
 NOT_A_STORE: Final = "the file is a database, but not a store: move it away, or give another data directory"
-APPLICATION_ID: Final = 0x57_41_59_50  # "WAYP": what `file` shows, and how a store is told from any other database
+APPLICATION_ID: Final = 0x57_41_59_50  # "WAYP": shown by `file`, and distinguishes a store from other databases
 
 _TABLES: Final = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -71,7 +71,7 @@ CREATE TABLE wear (
     device_bytes INTEGER NOT NULL
 ) STRICT;
 """
-"""Totals since the store was made, by hours of running. Segments may be compressed from this version on."""
+"""Totals since the store was created, by hours of running. Segments may be compressed from this version on."""
 
 _EPOCHS: Final = """
 CREATE TABLE opening (
@@ -86,32 +86,33 @@ CREATE TABLE epoch_start (
 """
 
 MIGRATIONS: Final[Sequence[str]] = (_TABLES, _LEDGER, _THINNED, _WEAR, _EPOCHS)
-"""``MIGRATIONS[n]`` takes version n to n + 1; version 0 is an empty file. Never edited, only added to."""
+"""``MIGRATIONS[n]`` migrates version n to n + 1; version 0 is an empty file. Only append, never edit."""
 
 COMPATIBLE_FROM: Final = 4
-"""The oldest program version that can work with what the newest migration leaves: a gateway that went back to its
-previous image opens the store its successor migrated. Kept in ``meta`` as ``<version>:<compatible from>``, so that it
-counts for the version it was written with and no other."""
+"""Oldest schema version of a program that can use a store after the newest migration. So a gateway that returned to its
+previous image can open a migrated store. Stored in ``meta`` as ``<version>:<compatible from>``, so that it applies only
+to the version it was written with."""
 
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
 _SCHEMA_COOKIE: Final = slice(40, 44)
 _APPLICATION_ID: Final = slice(68, 72)
-"""Where the header of a database file has them (sqlite.org/fileformat2.html, section 1.3)."""
+"""Offsets in the header of a database file (sqlite.org/fileformat2.html, section 1.3)."""
 
 
 def check_ours(path: Path) -> None:
-    """Look into a file before SQLite does, whose settings would be written into another program's database.
+    """Check the header of a file before SQLite opens it and changes settings of another program's database.
 
-    Raises StoreDamaged."""
+    Raises StoreDamaged.
+    """
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
     except OSError:
-        return  # new, or SQLite says what is wrong
+        return  # new, or SQLite reports the error
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
-        return  # empty, or SQLite says what it is
+        return  # empty, or SQLite reports what it is
     if any(header[_SCHEMA_COOKIE]) and int.from_bytes(header[_APPLICATION_ID], "big") != APPLICATION_ID:
         raise StoreDamaged(NOT_A_STORE)
 
@@ -119,9 +120,9 @@ def check_ours(path: Path) -> None:
 def prepare(
     connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS, compatible_from: int = COMPATIBLE_FROM
 ) -> str:
-    """Make or migrate the schema in one transaction; returns the store's epoch.
+    """Create or migrate the schema in one transaction, and return the epoch of the store.
 
-    Raises StoreTooNew, StoreDamaged, or sqlite3.Error; the file is then as it was.
+    Raises StoreTooNew, StoreDamaged, or sqlite3.Error, without changing the file.
     """
     version = _number(connection, "user_version")
     application = _number(connection, "application_id")
@@ -139,14 +140,14 @@ def prepare(
 
 
 def configure(connection: sqlite3.Connection, limits: StoreLimits) -> None:
-    """Settings of the writing connection (each is explained in README.md); raises sqlite3.Error."""
+    """Set the pragmas of the writing connection (`decisions/0006` explains each). Raises sqlite3.Error."""
     for pragma in (
-        f"page_size = {limits.page_bytes}",  # of a new file only
+        f"page_size = {limits.page_bytes}",  # applies to a new file only
         "journal_mode = WAL",
         "synchronous = FULL",
-        "wal_autocheckpoint = 0",  # `checkpointer` does it, never within a commit
-        f"journal_size_limit = {LOG_TIMES_MAX * limits.checkpoint_bytes}",  # of a log that is reset
-        "secure_delete = OFF",  # Debian's default of ON writes every deleted page once more
+        "wal_autocheckpoint = 0",  # `checkpointer` runs checkpoints, never within a commit
+        f"journal_size_limit = {LOG_TIMES_MAX * limits.checkpoint_bytes}",  # applies when the log is reset
+        "secure_delete = OFF",  # Debian's default of ON writes every deleted page again
         "temp_store = MEMORY",
         f"cache_size = -{limits.cache_bytes // KIB}",
         f"cache_spill = {limits.commit_cache_bytes // limits.page_bytes}",
@@ -157,7 +158,7 @@ def configure(connection: sqlite3.Connection, limits: StoreLimits) -> None:
 
 
 def page_bytes(connection: sqlite3.Connection) -> int:
-    """Page size of the file. Raises sqlite3.Error."""
+    """Return the page size of the file. Raises sqlite3.Error."""
     return _number(connection, "page_size")
 
 
@@ -166,7 +167,7 @@ def _check_compatible(connection: sqlite3.Connection, version: int, ours: int) -
     written_with, _, compatible_from = str(row[0] if row is not None else "").partition(":")
     if written_with != str(version) or not compatible_from.isdecimal() or int(compatible_from) > ours:
         raise StoreTooNew(
-            f"the store has schema {version}, this program knows {ours}: "
+            f"the store has schema {version}, this program supports up to {ours}: "
             "start the newer program again, or export the store with it"
         )
 

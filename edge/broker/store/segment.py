@@ -1,24 +1,24 @@
-"""The codec of a segment: messages of one log, committed together, packed into one row.
+"""Codec of a segment: messages of one log that were committed together, packed into one row.
 
 Layout, little-endian, lengths in bytes::
 
     version u8 | width u8 | runs u32
     runs x (address length u16 | device length u16 | properties length u32 | flags u16 | messages u32
             | received at i64 | first sequence u64)
-    runs x (address | device | properties)      UTF-8, UTF-8, as they came
+    runs x (address | device | properties)      UTF-8, UTF-8, as received
     messages x body length                       unsigned, `width` bytes each (1, 2 or 4)
     bodies
 
-Version 2, of thinned messages, has positions missing: its runs have ``| offset u32`` more, the place of the run's first
-message after the position in the key, and `SegmentRow.messages` is the span of positions, which no other segment uses.
+Version 2 is sparse, for thinned messages. Its runs have an additional field ``| offset u32``, the distance of their
+first message from the position in the key. `SegmentRow.messages` is the span of positions of the segment.
 
-Version 3 is one of the others under zstd: ``3 u8 | zstd frame``, which says how long it was. Messages that may wait for
-company come that way (``durability: batch``): where a hundred devices sent a message each, the heads of the runs are a
-third of the segment and say much the same.
+Version 3 is one of the others compressed with zstd: ``3 u8 | zstd frame``. The frame has the original length. It is
+used for delayed commits (``durability: batch``). With one message each from a hundred devices, the run headers are a
+third of the segment and very similar.
 
-Lengths stand together so that packing and unpacking a thousand bodies is one call each: nothing here loops over
-messages in Python except the slicing. A CRC-32 over the row's other columns and the data shows every torn or rotten
-segment; it is a column of its own, so that it needs no copy of the data.
+The lengths are stored together, so that packing or unpacking a thousand bodies is one call. In Python only the slicing
+is done for each message. A CRC-32 over the other columns and the data detects torn or damaged segments. It is a
+separate column, so that it needs no copy of the data.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _COLUMNS: Final = struct.Struct("<qqqqq")
 
 
 class SegmentDamaged(ValueError):
-    """A segment's bytes are not what was written."""
+    """The bytes of a segment are not those that were written."""
 
 
 @hides("data")
 class SegmentRow(NamedTuple):
-    """A segment as a row of table ``segment``, columns in order."""
+    """Row of table ``segment``, columns in order."""
 
     key: int
     """``log << POSITION_BITS | first position``"""
     messages: int
-    """How many positions it covers, from the one in `key` on."""
+    """Number of positions covered, from the one in `key` on."""
     body_bytes: int
     boot: int
     """Row of table ``boot``."""
@@ -62,15 +62,15 @@ class SegmentRow(NamedTuple):
 
 
 SELECT: Final = f"SELECT {', '.join(SegmentRow._fields)} FROM segment"  # noqa: S608 - names of our own
-"""Rows of table ``segment``."""
+"""Selects rows of table ``segment``."""
 
 _MARKS: Final = ", ".join("?" * len(SegmentRow._fields))
 INSERT: Final = f"INSERT INTO segment ({', '.join(SegmentRow._fields)}) VALUES ({_MARKS})"  # noqa: S608
-"""One row of it."""
+"""Inserts one row."""
 
 
 class SegmentRunName(NamedTuple):
-    """What a run is called, without its bodies."""
+    """Address, first sequence and number of messages of a run, without its bodies."""
 
     address: str
     sequence: int
@@ -80,11 +80,10 @@ class SegmentRunName(NamedTuple):
 def encode(
     key: int, boot: int, monotonic_ns: int, runs: Sequence[Stored], *, span: int | None = None, packed: bool = False
 ) -> SegmentRow:
-    """Pack runs whose positions follow on from the one in `key`; with a `span` they are any of that many positions.
-    `packed`: compress what that makes smaller.
+    """Pack runs into a row. Their positions are dense from the one in `key`; with a `span` some of them may be missing.
 
-    Raises struct.error, OverflowError or UnicodeEncodeError for what `Run` does not allow (lengths of names are checked
-    at append).
+    `packed`: compress the data if that makes it smaller. Raises struct.error, OverflowError or UnicodeEncodeError for
+    values that `Run` does not allow. The lengths of names are checked at append.
     """
     data, messages, size = pack(list(runs), -1 if span is None else key & POSITION_MAX)
     if packed and len(data) >= PACKED_BYTES_MIN:
@@ -96,52 +95,52 @@ def encode(
 
 
 def is_packed(row: SegmentRow) -> bool:
-    """True when the row's data is compressed."""
+    """Return True when the data is compressed."""
     return row.data[:1] == bytes((PACKED,))
 
 
 def is_sparse(row: SegmentRow) -> bool:
-    """True when positions may be missing in a verified row. Raises SegmentDamaged."""
+    """Return True when positions may be missing in a verified row. Raises SegmentDamaged."""
     return _plain(row)[0] == SPARSE
 
 
 def verify(row: SegmentRow) -> None:
-    """Raises SegmentDamaged when the row is not as it was written."""
+    """Check that the row is as it was written. Raises SegmentDamaged."""
     try:
-        sound = _checksum(row) == row.crc
-    except (struct.error, TypeError) as error:  # a rotten page can give a column another type
+        valid = _checksum(row) == row.crc
+    except (struct.error, TypeError) as error:  # a damaged page can change the type of a column
         raise SegmentDamaged(f"columns cannot be read: {error}") from error
-    if not sound:
+    if not valid:
         raise SegmentDamaged("checksum does not match")
 
 
 def extent(row: SegmentRow) -> int:
-    """How many positions a row takes, as far as a damaged one says: at least one."""
+    """Return the number of positions of a row, which may be damaged: at least one."""
     return max(row.messages, 1) if isinstance(row.messages, int) else 1
 
 
-def heads(row: SegmentRow) -> list[SegmentRunName]:
-    """Address, first sequence and count of every run. Raises SegmentDamaged."""
+def run_names(row: SegmentRow) -> list[SegmentRunName]:
+    """Return address, first sequence and messages of every run. Raises SegmentDamaged."""
     verify(row)
     return [SegmentRunName(run.address, sequence, count) for sequence, count, run, _ in _runs(_plain(row))[1]]
 
 
 def decode(row: SegmentRow, position: int) -> list[Stored]:
-    """The runs of a verified row, the first of which is at `position`. Raises SegmentDamaged."""
+    """Verify a row and return its runs. The first is at `position`. Raises SegmentDamaged."""
     verify(row)
     return _unpacked(row, position)
 
 
 def remains(row: SegmentRow, position: int) -> list[Stored]:
-    """What a row that fails its checksum still says, when its lengths add up. Raises SegmentDamaged.
+    """Return the runs of a row with a wrong checksum, if its lengths add up. Raises SegmentDamaged.
 
-    A compressed one says nothing: a flipped bit there changes whatever comes after it.
+    This is impossible for a compressed row, where a flipped bit changes everything after it.
     """
     try:
         if is_packed(row):
             raise SegmentDamaged("compressed")
         runs = _unpacked(row, position)
-    except TypeError as error:  # a rotten page can give a column another type
+    except TypeError as error:  # a damaged page can change the type of a column
         raise SegmentDamaged(str(error)) from error
     if sum(len(body) for stored in runs for body in stored.run.bodies) != row.body_bytes:
         raise SegmentDamaged("sizes do not add up")
@@ -162,15 +161,15 @@ def _unpacked(row: SegmentRow, position: int) -> list[Stored]:
     bodies = [data[start:stop] for start, stop in pairwise(ends)]
     stored: list[Stored] = []
     taken = 0
-    for sequence, count, run, place in runs:
+    for sequence, count, run, distance in runs:
         run.bodies = bodies[taken : taken + count]
-        stored.append(Stored(position + (place if sparse else taken), sequence, run))
+        stored.append(Stored(position + (distance if sparse else taken), sequence, run))
         taken += count
     return stored
 
 
 def split(stored: Stored, bytes_max: int) -> Iterator[Stored]:
-    """Parts of a run with at most `bytes_max` of bodies each, and at least one message."""
+    """Split a run into parts with at most `bytes_max` of bodies each, and at least one message."""
     run = stored.run
     start = size = 0
     for index, body in enumerate(run.bodies):
@@ -182,7 +181,7 @@ def split(stored: Stored, bytes_max: int) -> Iterator[Stored]:
 
 
 def _plain(row: SegmentRow) -> bytes:
-    """The data of a verified row as it was before compression. Raises SegmentDamaged."""
+    """Return the uncompressed data of a verified row. Raises SegmentDamaged."""
     if not is_packed(row):
         return row.data
     from edge.broker.store.compression import decompress  # noqa: PLC0415 - as above
@@ -199,17 +198,18 @@ def _checksum(row: SegmentRow) -> int:
 
 
 def _in_order(runs: Sequence[tuple[int, int, Run, int]], span: int) -> bool:
-    """True when the runs of a sparse segment lie behind one another, within its span."""
+    """Return True when the runs of a sparse segment are in order and within its span."""
     end = 0
-    for _, count, _, place in runs:
-        if place < end:
+    for _, count, _, distance in runs:
+        if distance < end:
             return False
-        end = place + count
+        end = distance + count
     return end <= span
 
 
 def _runs(data: bytes) -> tuple[int, list[tuple[int, int, Run, int]]]:
-    """(offset of the body lengths, [(first sequence, messages, run without bodies, offset of its position or 0)])."""
+    """Return (offset of the body lengths, [(first sequence, messages, run without bodies, its position offset or
+    0)])."""
     try:
         version, width, count = PREAMBLE.unpack_from(data)
         if version not in (VERSION, SPARSE) or width not in WIDTHS:
@@ -220,7 +220,7 @@ def _runs(data: bytes) -> tuple[int, list[tuple[int, int, Run, int]]]:
         if len(fields) != count:
             raise SegmentDamaged("truncated")
         runs: list[tuple[int, int, Run, int]] = []
-        for address_size, device_size, properties_size, flags, messages, received_at, sequence, *place in fields:
+        for address_size, device_size, properties_size, flags, messages, received_at, sequence, *distance in fields:
             device_at = offset + address_size
             properties_at = device_at + device_size
             end = properties_at + properties_size
@@ -228,7 +228,7 @@ def _runs(data: bytes) -> tuple[int, list[tuple[int, int, Run, int]]]:
                 raise SegmentDamaged("truncated")
             address, device = data[offset:device_at].decode(), data[device_at:properties_at].decode()
             run = Run(address, device, flags, data[properties_at:end], [], received_at)
-            runs.append((sequence, messages, run, place[0] if place else 0))
+            runs.append((sequence, messages, run, distance[0] if distance else 0))
             offset = end
     except (struct.error, UnicodeDecodeError) as error:
         raise SegmentDamaged(str(error)) from error

@@ -1,4 +1,4 @@
-"""Small durable state: what the medium has, with what was put since."""
+"""Small durable state: committed values merged with uncommitted ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edge.broker.store.ticket import Ticket
 
 
 class StoreState:
-    """See `contract.SmallState` for what each method promises."""
+    """Implements `contract.SmallState`."""
 
     def __init__(self, gatherer: Gatherer, medium: Medium) -> None:
         self._gatherer = gatherer
@@ -50,6 +50,6 @@ class StoreState:
         return group.ticket
 
     def _uncommitted(self, kind: str) -> dict[str, bytes | None]:
-        """Return what was put (None: deleted) of a kind and is not committed yet, by key."""
+        """Return the uncommitted values (None: deleted) of a kind, by key."""
         groups = self._gatherer.groups
         return {key: value for group in groups for (of, key), value in group.state.items() if of == kind}

@@ -1,4 +1,4 @@
-"""Opening a store: one SQLite file in a directory of its own."""
+"""Opens a store: one SQLite file in a directory of its own."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from edge.health.data_owner import directory_fault
 logger = logging.getLogger(__name__)
 
 STEM: Final = "store"
-"""What the names of all files of a store begin with."""
+"""Prefix of the names of all files of a store."""
 FILE_NAME: Final = "store.sqlite"
 REPAIRED_NAME: Final = "store.sqlite.repaired"
-"""A repaired store on its way to its place; until it is there, nothing else must be opened."""
+"""Repaired store before it replaces the damaged one. While it exists, no store may be opened."""
 
 SALVAGE_NAME: Final = f"{FILE_NAME}.salvage"
 REPAIRING_NAME: Final = f"{FILE_NAME}.repairing"
-"""Work files of a repair; both are copies that only that repair can use."""
+"""Work files of a repair: copies that only that repair can use."""
 UNFINISHED: Final = (f"{SALVAGE_NAME}*", f"{REPAIRING_NAME}*", f"{FILE_NAME}.schema-*.part*")
-"""Copies of a store that a killed repair or migration left; the next one makes each again."""
+"""Incomplete copies left by a killed repair or migration. The next one creates them again."""
 KEPT: Final = (f"{FILE_NAME}.damaged-*", f"{FILE_NAME}.schema-*")
-"""Whole copies that a repair or a migration kept on purpose, until the operator removes them."""
+"""Complete copies kept by a repair or a migration, until the operator removes them."""
 
 SqliteStore: TypeAlias = StoreEngine[SqliteMedium]
 
@@ -62,11 +62,11 @@ def open_store(
     limits: StoreLimits | None = None,
     summary: Summary | None = None,
 ) -> SqliteStore:
-    """Open the store in `directory`, making both when they are new; what was made is removed where that fails.
+    """Open the store in `directory`, and create both if they are new. New files are removed again if that fails.
 
-    `post` runs a callback on the loop's thread (``loop.call_soon_threadsafe``); `summary` says how messages are thinned
-    (None: not at all). Raises StoreBusy, StoreTooNew, StoreDamaged, StoreInaccessible, or StoreFull when the file has
-    to be made or migrated and cannot be written.
+    `post` runs a callback on the loop's thread (``loop.call_soon_threadsafe``). `summary` thins messages (None: no
+    thinning). Raises StoreBusy, StoreTooNew, StoreDamaged, StoreInaccessible, or StoreFull when the file has to be
+    created or migrated and cannot be written.
     """
     path = directory / FILE_NAME
     with contextlib.ExitStack() as undo:
@@ -89,16 +89,16 @@ def open_store(
             raise meaning_of_system(error, f"opening {path}") from error
         except StoreError as error:
             raise type(error)(f"{path}: {error}") from error
-        except (TypeError, ValueError, OverflowError) as error:  # a rotten page gives columns other types
+        except (TypeError, ValueError, OverflowError) as error:  # a damaged page can change the type of a column
             raise StoreDamaged(f"{path}: a table is damaged ({error}): {ADVICE}") from error
         undo.pop_all()
     return store
 
 
 def check_directory(directory: Path) -> None:
-    """Look, without changing anything, whether what is in `directory` keeps a store from being opened there.
+    """Check, without any change, that a store can be opened in `directory`.
 
-    Who is about to make things for that store asks first. Raises StoreDamaged.
+    Call it before other files are created for that store. Raises StoreDamaged.
     """
     path = directory / FILE_NAME
     try:
@@ -116,8 +116,10 @@ def _opened(
     limits: StoreLimits,
     summary: Summary | None,
 ) -> SqliteStore:
-    """`undo` closes what was opened. Raises StoreError, sqlite3.Error, OSError, or TypeError, ValueError and
-    OverflowError for what is damaged."""
+    """Open the file and create the store. `undo` closes everything that was opened.
+
+    Raises StoreError, sqlite3.Error, OSError, or TypeError, ValueError and OverflowError for damaged data.
+    """
     schema.check_ours(path)
     logged = wal.make_durable(path)
     _make_file(path)
@@ -165,26 +167,29 @@ def _enter_epochs(
     queries: SideQueries,
     current: str,
 ) -> Epochs:
-    """Enter this opening. A medium that cannot take that now goes on without: it is known by the one before."""
+    """Record this opening, and start a new epoch for a restored copy.
+
+    If the medium cannot be written now, the store continues with its previous opening.
+    """
     lineage = Epochs.load(side, current)
-    known, beside = openings.known(side), openings.beside(directory)
+    known, beside = openings.known(side), openings.read_companion(directory)
     unknown = beside is not None and beside not in known
     starts = {**dict(queries.sequences()), **tables.counters.known} if unknown else {}
     if any(starts.values()):
         name = epochs.start_epoch(connection, starts, f"{openings.COMPANION} names an opening the store does not know")
         lineage.reload(side)
-        logger.warning("an older copy of this store was put back; new messages are of epoch %s", name)
+        logger.warning("an older copy of this store was restored; new messages are of epoch %s", name)
     try:
         ends = {row.log: row.next for row in tables.logs.rows()}
-        openings.enter(connection, {SPILLS_LOG: tables.counters.spills, **ends})
-        openings.remember(directory, openings.known(side)[-1])
+        openings.record(connection, {SPILLS_LOG: tables.counters.spills, **ends})
+        openings.write_companion(directory, openings.known(side)[-1])
     except (sqlite3.Error, OSError) as error:
-        logger.warning("this opening cannot be remembered (%s)", error)
+        logger.warning("this opening cannot be recorded (%s)", error)
     return lineage
 
 
 def make_directory(directory: Path) -> None:
-    """Make `directory` durably, with the folders above that are missing. Raises StoreInaccessible."""
+    """Create `directory` and its parents durably. Raises StoreInaccessible."""
     missing = _missing(directory)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -193,63 +198,63 @@ def make_directory(directory: Path) -> None:
         fault = directory_fault(directory)
     except OSError as error:
         raise StoreInaccessible(
-            f"cannot make data directory {directory}: {error.strerror}; make it yourself, or give another one"
+            f"cannot create data directory {directory}: {error.strerror}; create it yourself, or use another one"
         ) from error
     if fault is not None:
         raise StoreInaccessible(fault)
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove the copies that a killed repair or migration left. The caller holds the lock, as those do."""
+    """Remove the copies left by a killed repair or migration. The caller holds the lock, as those do."""
     for path in sorted(path for pattern in UNFINISHED for path in directory.glob(pattern)):
         with contextlib.suppress(OSError):  # the next start tries again
             size = path.lstat().st_size
             path.unlink()
-            logger.warning("%s is removed: a copy of %d bytes that an interrupted command left", path, size)
+            logger.warning("%s is removed: a copy of %d bytes left by an interrupted command", path, size)
 
 
 def kept_copies(directory: Path) -> dict[Path, int]:
-    """Return the whole copies of the store that repairs and migrations kept, each with its size in bytes."""
+    """Return the complete copies kept by repairs and migrations, with their sizes in bytes."""
     found = {path for pattern in KEPT for path in directory.glob(pattern) if path.suffix != ".part"}
     return {path: path.stat().st_size for path in sorted(found) if path.is_file()}
 
 
 def _missing(directory: Path) -> list[Path]:
-    """Of `directory` and the folders above it those that are not there, the deepest first."""
+    """Return `directory` and its parents as far as they do not exist, deepest first."""
     return [folder for folder in (directory, *directory.parents) if not folder.exists()]
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    with contextlib.suppress(OSError):  # somebody has put something there
+    with contextlib.suppress(OSError):  # another process created files there
         for folder in folders:
             folder.rmdir()
 
 
 def _store_files(directory: Path) -> list[Path]:
-    """The files of a store, or of what was one; without the lock's."""
+    """Return the files of a store or of its remains, without the lock file."""
     return [path for path in directory.glob(f"{STEM}.*") if path.name != LOCK_NAME]
 
 
 def _remove_store(directory: Path) -> None:
-    """Remove a store nobody has used: its lock is held, and there was none when it was taken."""
+    """Remove a new store after a failed opening. Its lock is held, and there was no store when it was taken."""
     for path in _store_files(directory):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make the file's name as durable as its contents (SQLite does so for its log, not for the database)."""
+    """Make the name of the database file durable (SQLite does that only for its log)."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    with contextlib.suppress(OSError):  # file systems without the notion
+    with contextlib.suppress(OSError):  # the file system does not support it
         os.fsync(descriptor)
     os.close(descriptor)
 
 
 def _make_file(path: Path) -> None:
-    """For its owner only: SQLite would make it world-readable. Raises StoreInaccessible.
+    """Create the file with access for its owner only, as SQLite would make it world-readable. Raises StoreInaccessible.
 
-    Before any connection: closing a descriptor of the file takes every lock of the process on it along (fcntl(2)), and
-    whoever else closes the file then believes to be the last, and deletes the log.
+    Call it before any connection exists. Closing a descriptor of the file drops every lock of the process on it
+    (fcntl(2)). Then another program that closes the file would believe to be the last one, and delete the log.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))

@@ -1,4 +1,4 @@
-"""A store's medium: one SQLite file in WAL mode, one thread that writes it, one that reads it."""
+"""Medium of a store: one SQLite file in WAL mode, with a writing thread and a reading thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class SqliteMedium:
-    """See `medium.Medium`; made by `sqlite.open_store`."""
+    """Implements `medium.Medium`. Created by `sqlite.open_store`."""
 
     def __init__(
         self,
@@ -75,46 +75,46 @@ class SqliteMedium:
         self._boot, self._boot_row = boot
         self._meter = meter
         self._wear: wear.WearTotals | None = None
-        """On its way to the file."""
+        """Totals in the running commit."""
         self._summary = summary
 
     @property
     def commits(self) -> Histogram:
-        """How long the commits of this process took."""
+        """Durations of the commits of this process."""
         return self.writer.durations.histogram()
 
     @property
     def written(self) -> tuple[wear.WearTotals, Sequence[wear.WearTotals]]:
-        """What was written until now, and until the end of earlier hours of running."""
+        """Totals written until now, and at the end of earlier hours of running."""
         return self._meter.totals(), self._meter.rows
 
     @property
     def problems(self) -> Sequence[str]:
-        """What keeps it from doing its work, in words: commits that fail, logs that cannot be read, files gone."""
+        """Current problems as texts: failing commits, unreadable logs, missing files."""
         found, gone = self._problems.texts(), self._files.check()
         if gone is not None and str(gone) not in found:
             found.append(str(gone))
         if not self.writer.alive:
-            found.append("the thread that commits has ended: nothing is acknowledged; start the gateway again")
+            found.append("the thread that commits has ended: nothing is acknowledged; restart the gateway")
         if not self.reader.alive:
-            found.append("the thread that reads has ended: no backlog is delivered; start the gateway again")
+            found.append("the thread that reads has ended: no backlog is delivered; restart the gateway")
         return found
 
     @property
     def replaced(self) -> bool:
-        """As `StoreFiles.replaced`."""
+        """See `StoreFiles.replaced`."""
         return self._files.replaced
 
     @property
     def threads_live(self) -> bool:
-        """False: one of its threads has ended, and only opening the store again brings it back."""
+        """False when a thread has ended. Only opening the store again starts it."""
         return self.writer.alive and self.reader.alive
 
     # --- commits ----------------------------------------------------------------------------------------------
 
     @property
     def writes_at_close(self) -> bool:
-        return self._meter.untold
+        return self._meter.has_new_bytes
 
     def commit(self, group: CommitGroup, finished: Callable[[], None]) -> None:
         due = bool(group.counting or group.swept) and (group.last or self._meter.due())
@@ -171,7 +171,7 @@ class SqliteMedium:
             medium, size, page = os.statvfs(self.path), os.stat(self.path).st_size, self.limits.page_bytes
             free, pages = self._queries.pages()
         except (OSError, StoreError) as error:
-            if str(error) != self._free_unknown:  # asked four times a second
+            if str(error) != self._free_unknown:  # queried four times a second
                 logger.warning("free space of the medium is not known: %s", error)
             self._free_unknown = str(error)
             return None
@@ -191,16 +191,16 @@ class SqliteMedium:
         try:
             yield from opening_tables.ends(self._side)
         except sqlite3.Error as error:
-            logger.warning("earlier openings cannot be read (%s): the hub is told of the others", error)
+            logger.warning("earlier openings cannot be read (%s): only the others are reported to the hub", error)
 
     def ends_after(self, shared: str) -> Mapping[int, int]:
         try:
             return opening_tables.ends_after(self._side, shared)
         except sqlite3.Error as error:
-            raise meaning(error, "beginning a new epoch") from error
+            raise meaning(error, "starting a new epoch") from error
 
     def appended_since(self, log: int, end: int) -> Iterator[tuple[str, int]]:
-        """Of segments that can be read: what cannot is lost, whatever its name."""
+        """Iterate over runs in readable segments. Others are lost, so their names do not matter."""
         base = log << POSITION_BITS
         newest = "SELECT max(key) FROM segment WHERE key >= ? AND key <= ?"
         ((key,),) = self._queries.rows(newest, (base, base | end))
@@ -211,7 +211,7 @@ class SqliteMedium:
                         if position >= end:
                             yield run.address, sequence
         except sqlite3.Error as error:
-            raise meaning(error, "beginning a new epoch") from error
+            raise meaning(error, "starting a new epoch") from error
 
     def begin_epoch(self, starts: Mapping[str, int], why: str) -> None:
         try:
@@ -219,16 +219,16 @@ class SqliteMedium:
                 name = epoch_tables.start_epoch(connection, starts, why)
             self.epochs.reload(self._side)
         except sqlite3.Error as error:
-            raise meaning(error, "beginning a new epoch") from error
+            raise meaning(error, "starting a new epoch") from error
         except ValueError as error:
-            raise StoreDamaged(f"beginning a new epoch: {error}: run `waypost store repair`") from error
-        logger.warning("%s: an older copy of this store was put back; new messages are of epoch %s", why, name)
+            raise StoreDamaged(f"starting a new epoch: {error}: run `waypost store repair`") from error
+        logger.warning("%s: an older copy of this store was restored; new messages are of epoch %s", why, name)
 
     def close(self) -> None:
         self.reader.stop()
         self.writer.finish()
         closing = [self._queries.close, self.writer.close]
-        if self.writer.keeps_log:  # the last connection moves the log and deletes it, unless it only reads
+        if self.writer.keeps_log:  # the last connection moves and deletes the log, unless it is read-only
             closing.reverse()
         for close in closing:
             close()

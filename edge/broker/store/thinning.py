@@ -1,9 +1,9 @@
-"""Making room without losing the picture: old messages of one device give way to one that sums them up.
+"""Thinning: frees space by replacing old messages of a device with a summary.
 
-The oldest segments are read a piece at a time. Of each device's messages to one address, those that came in within one
-interval and can be summed up become one, in the place and under the sequence of the last of them; the others become
-entries of the loss ledger. A log is thinned by the shortest interval from its oldest segment to its newest before any
-of it is thinned by the next. What a message means is not known here: `Summary` says what several amount to.
+The oldest segments are read in pieces. Messages of one device to one address within one interval become one message, at
+the position and with the sequence of the last of them. The others are entered into the loss ledger. The whole log is
+thinned with the shortest interval before any part of it is thinned with the next one. This module does not know the
+contents of messages: `Summary` summarises them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from edge.broker.store.removal_jobs import Eviction, Thinned, Thinning
 from edge.broker.store.segment import INSERT, SegmentDamaged, SegmentRow, decode, encode, is_packed
 
 THINNED: Final = "thinned"
-"""Reason in the ledger: summed up in the message with the next sequence that is there."""
+"""Reason in the ledger: summarised in the next existing message."""
 
 INTERVALS_S: Final = (60, 600, 3_600, 86_400)
-"""Seconds summed up into one message, pass after pass: a minute is finer than most rollups, a day the coarsest that
-still shows a season."""
+"""Interval of one summary in seconds, for each pass. A minute is finer than most rollups, and a day still shows the
+seasons."""
 
 PIECE_BYTES: Final = 1 << 20
-"""Bodies read, summed up and written as one segment."""
+"""Bytes of bodies that are read and written as one segment."""
 
 WORTH: Final = 0.9
-"""A piece is rewritten only when it shrinks below this part: less would wear the card for nothing."""
+"""A piece is rewritten only if it shrinks below this share, to avoid needless wear of the card."""
 
 
 def thin(connection: sqlite3.Connection, job: Thinning, summary: Summary) -> Thinned:
-    """Thin in the transaction that is open. Raises sqlite3.Error."""
+    """Thin a log in the open transaction. Raises sqlite3.Error."""
     done = Thinned(job.log, job.level, max(job.position, job.first))
     base = job.log << POSITION_BITS
     connection.execute("DELETE FROM thinned WHERE key >= ? AND key < ?", (base, base | job.first))
@@ -53,7 +53,7 @@ def thin(connection: sqlite3.Connection, job: Thinning, summary: Summary) -> Thi
 
 
 def rest_of(job: Thinning, done: Thinned) -> Eviction:
-    """What has to be evicted as thinning did not free enough: the address has promised to stay within its quota."""
+    """Return the eviction for the bytes that thinning did not free, so that the address stays within its quota."""
     missing, most = job.bytes - done.freed, None if job.at_most is None else job.at_most - done.freed
     return Eviction(job.log, job.first, job.limit, missing, job.claims, job.now_ns, most)
 
@@ -65,7 +65,7 @@ WHERE segment.key >= ? AND segment.key < ? AND coalesce(level, 0) <= ? ORDER BY 
 
 
 def _piece(connection: sqlite3.Connection, job: Thinning, done: Thinned) -> list[SegmentRow]:
-    """The next segments that lie behind one another and were not thinned by this pass's interval yet."""
+    """Return the next adjacent segments that this pass has not thinned yet."""
     base = job.log << POSITION_BITS
     rows: list[SegmentRow] = []
     size = 0
@@ -92,11 +92,11 @@ def _thin_piece(
     connection.execute("DELETE FROM thinned WHERE key >= ? AND key < ?", (base | first, base | end))
     try:
         runs = [stored for row in rows for stored in decode(row, row.key & POSITION_MAX)]
-    except SegmentDamaged:  # whoever reads it tells the ledger
+    except SegmentDamaged:  # a reader will enter the losses
         runs = []
     done.messages += sum(len(stored.run.bodies) for stored in runs)
     untouched = all(not claim.progress.within(first, end - 1) for claim in job.claims)
-    kept, gone = summed_up(runs, INTERVALS_S[done.level], summary) if runs and untouched else (runs, [])
+    kept, gone = summarise(runs, INTERVALS_S[done.level], summary) if runs and untouched else (runs, [])
     after = sum(len(body) for stored in kept for body in stored.run.bodies)
     keys = [row.key for row in rows]
     if gone and after <= before * WORTH and (job.at_most is None or done.freed + before - after <= job.at_most):
@@ -113,10 +113,10 @@ def _thin_piece(
     connection.executemany("INSERT INTO thinned (key, level) VALUES (?, ?)", [(key, done.level + 1) for key in keys])
 
 
-def summed_up(runs: Sequence[Stored], interval_s: int, summary: Summary) -> tuple[list[Stored], list[Stored]]:
-    """(what stays, with the summaries in it; what is gone), both in the order of positions.
+def summarise(runs: Sequence[Stored], interval_s: int, summary: Summary) -> tuple[list[Stored], list[Stored]]:
+    """Return (kept messages and summaries, removed messages), both in the order of positions.
 
-    Messages are summed up that have address, device, flags and kind in common and came in within one interval.
+    Messages are summarised if they have the same address, device, flags and kind, and came within one interval.
     """
     groups: dict[tuple[str, str, int, str, int], list[tuple[int, int, Run, bytes]]] = {}
     kept: list[Stored] = []
@@ -126,31 +126,31 @@ def summed_up(runs: Sequence[Stored], interval_s: int, summary: Summary) -> tupl
             kind = summary.kind(run, body)
             message = (position + index, sequence + index, run, body)
             if kind is None:
-                kept.append(_alone(message))
+                kept.append(_single(message))
             else:
                 groups.setdefault((run.address, device_of(run.device), run.flags, kind, bucket), []).append(message)
     gone: list[Stored] = []
     for messages in groups.values():
         whole = summary.summarise([(run, body) for _, _, run, body in messages]) if len(messages) > 1 else None
         if whole is None:
-            kept += map(_alone, messages)
+            kept += map(_single, messages)
         else:
             position, sequence, _, _ = messages[-1]
             kept.append(Stored(position, sequence, whole))
-            gone += map(_alone, messages[:-1])
-    return list(_joined(kept)), list(_joined(gone))
+            gone += map(_single, messages[:-1])
+    return list(_merged(kept)), list(_merged(gone))
 
 
-def _alone(message: tuple[int, int, Run, bytes]) -> Stored:
+def _single(message: tuple[int, int, Run, bytes]) -> Stored:
     position, sequence, run, body = message
     return Stored(position, sequence, Run(run.address, run.device, run.flags, run.properties, [body], run.received_at))
 
 
-def _joined(messages: list[Stored]) -> Iterator[Stored]:
-    """Messages in the order of positions, as runs where they follow on from one another and are alike."""
+def _merged(messages: list[Stored]) -> Iterator[Stored]:
+    """Iterate over messages in the order of positions, with consecutive similar ones merged into runs."""
     open_: Stored | None = None
     for stored in sorted(messages, key=lambda stored: stored.position):
-        if open_ is not None and _follows(open_, stored):
+        if open_ is not None and _continues(open_, stored):
             open_.run.bodies.extend(stored.run.bodies)
             continue
         if open_ is not None:
@@ -160,7 +160,7 @@ def _joined(messages: list[Stored]) -> Iterator[Stored]:
         yield open_
 
 
-def _follows(before: Stored, after: Stored) -> bool:
+def _continues(before: Stored, after: Stored) -> bool:
     count = len(before.run.bodies)
     one, two = before.run, after.run
     return (before.position + count, before.sequence + count) == after[:2] and (

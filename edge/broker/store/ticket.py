@@ -1,4 +1,4 @@
-"""How an answer learns whether what it is about is on disk."""
+"""Tickets: the result of a commit for everything that joined it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from edge.broker.store.errors import StoreError
 
 
 class Ticket:
-    """The commit that something joined: shared by all that joined the same group, decided once, by its end.
+    """Result of a commit, shared by all changes that joined its group. It is decided once, at the end of the commit.
 
-    Decided before any of the `commit_listeners` is told. One that no commit will decide any more is decided with an
-    error when the store closes.
+    It is decided before any of the `commit_listeners` is called. A ticket without a commit is decided with an error
+    when the store closes.
     """
 
     __slots__ = ("decided", "error")
@@ -17,17 +17,17 @@ class Ticket:
     def __init__(self) -> None:
         self.decided = False
         self.error: StoreError | None = None
-        """Why the commit failed; None once it is decided means: on disk."""
+        """Error of a failed commit. None after the decision means: on disk."""
 
     def decide(self, error: StoreError | None) -> None:
-        """The store's alone. Raises RuntimeError when it was decided before."""
+        """Set the result. Only the store calls this. Raises RuntimeError when it is decided already."""
         if self.decided:
-            raise RuntimeError("the commit is over already")
+            raise RuntimeError("the ticket is decided already")
         self.decided, self.error = True, error
 
 
 class BothTickets:
-    """Two commits that one answer waits for. It is decided with the later one, with the error of either."""
+    """Combination of two tickets: decided with the later one, with the error of either."""
 
     __slots__ = ("_one", "_other")
 
@@ -42,5 +42,5 @@ class BothTickets:
 
     @property
     def error(self) -> StoreError | None:
-        """Why one of the commits failed; None once both are on disk."""
+        """Error of either commit; None once both are on disk."""
         return self._one.error or self._other.error

@@ -1,10 +1,10 @@
-"""The write-ahead log that a former process left: made durable before SQLite recovers from it.
+"""Makes the write-ahead log of a former process durable before SQLite recovers from it.
 
-SQLite's recovery believes whatever commits it can read, and it reads the kernel's cache, not the medium. A process that
-was killed between writing a commit and syncing it leaves a commit that is readable and not durable. A sync that failed
-leaves one that the kernel takes for written: a later sync alone would not write it. A power cut after such messages
-were delivered would take them back and give their names to others. So the file is written once more, byte for byte, and
-synced. A store that was closed has no log.
+The recovery of SQLite accepts all commits that it can read, and it reads the kernel's cache, not the medium. A process
+that is killed between the write and the sync of a commit leaves a commit that is readable but not durable. After a
+failed sync the kernel treats the pages as written, so a later sync alone does not write them. If such messages were
+delivered, a power cut would remove them, and their names would be used again. So the file is rewritten byte for byte
+and synced. A store that was closed has no log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHUNK_BYTES: Final = MIB
 def make_durable(database: Path) -> int:
     """Write and sync the log of `database` again. Return its size in bytes.
 
-    Raises StoreDamaged when a recovery would leave out commits that were durable, OSError when the medium fails.
+    Raises StoreDamaged when a recovery would lose durable commits, and OSError when the medium fails.
     """
     path, size = Path(f"{database}-wal"), 0
     if not path.exists():

@@ -1,8 +1,8 @@
-"""What is written to the card, counted by the kernel for this process and for the whole device, against what is stored.
+"""Bytes written to the card, by kernel counters for this process and for the whole device, and bytes stored.
 
-The kernel's counters begin anew with each process and each boot. The meter counts from where the store's table ``wear``
-stopped: its rows are totals since the store was made, the last of each hour of running. Hours of running, because a
-gateway's clock may jump, and a gateway that is switched off wears nothing.
+The kernel's counters restart with each process and each boot. So the meter continues from table ``wear``, which has
+totals since the store was created, one row for each hour of running. It uses hours of running because the clock may
+jump, and because a gateway that is switched off does not wear its card.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 PERSIST_S: Final = 300.0
-"""Least time between two writes of the totals, which ride along with a commit that writes counters anyway."""
+"""Shortest time between two writes of the totals, which are part of a commit that writes counters anyway."""
 HOURS_KEPT: Final = 8 * 24
-"""Rows of table ``wear``: a week, and a day to find its beginning in."""
+"""Rows of table ``wear``: a week, and one more day to find its start."""
 HOUR_S: Final = 3600.0
 SECTOR_BYTES: Final = 512
 _SECTORS_WRITTEN: Final = 6
 """Field of a block device's ``stat`` (Linux Documentation/block/stat.rst)."""
 LIFE_STEP: Final = 0.1
-"""A step of an eMMC's life time estimate (JEDEC JESD84-B51, DEVICE_LIFE_TIME_EST): n means up to n steps used."""
+"""Step of the life time estimate of an eMMC (JEDEC JESD84-B51, DEVICE_LIFE_TIME_EST): n means up to n steps used."""
 
 _INSERT: Final = """
 INSERT OR REPLACE INTO wear (hour, seconds, payload_bytes, process_bytes, device_bytes) VALUES (?, ?, ?, ?, ?)
@@ -33,33 +33,33 @@ _SELECT: Final = "SELECT seconds, payload_bytes, process_bytes, device_bytes FRO
 
 
 class WearTotals(NamedTuple):
-    """Since the store was made, while a gateway had it open."""
+    """Totals since the store was created, while a gateway had it open."""
 
     seconds: float = 0.0
     payload_bytes: int = 0
-    """Bodies of messages committed."""
+    """Bytes of bodies of committed messages."""
     process_bytes: int = 0
-    """Written by the gateway's process to any medium; 0 where the kernel does not say."""
+    """Bytes written by the gateway's process to any medium; 0 when unknown."""
     device_bytes: int = 0
-    """Written to the device the store is on, by everybody; 0 where the kernel does not say."""
+    """Bytes written to the device of the store by all processes; 0 when unknown."""
 
 
 class WrittenBytes(NamedTuple):
-    """The kernel's counters now; None: it does not say."""
+    """Current counters of the kernel; None: unknown."""
 
     process_bytes: int | None
     device_bytes: int | None
 
 
 class BlockDevice(NamedTuple):
-    """A block device as /sys shows it."""
+    """Block device in /sys."""
 
     name: str
     folder: Path
 
     @classmethod
     def of(cls, path: Path, root: Path = Path("/")) -> Self | None:
-        """The whole device `path` is on; None where the system shows none (an overlay, a network, another system)."""
+        """Return the device of `path`; None when there is none (an overlay, a network, another system)."""
         try:
             number = os.stat(path).st_dev
             folder = (root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve(strict=True)
@@ -70,14 +70,14 @@ class BlockDevice(NamedTuple):
         return cls(folder.name, folder)
 
     def written_bytes(self) -> int | None:
-        """Since the machine's start."""
+        """Return the bytes written since the boot, or None."""
         try:
             return int((self.folder / "stat").read_text(encoding="ascii").split()[_SECTORS_WRITTEN]) * SECTOR_BYTES
         except (OSError, ValueError, IndexError):
             return None
 
     def life_used(self) -> float | None:
-        """The share of its life an eMMC says it has used, to the step below; None: it does not tell."""
+        """Return the used share of the life of an eMMC, rounded down to a step; None: not reported."""
         try:
             text = (self.folder / "device" / "life_time").read_text(encoding="ascii")
             steps = max(int(part, 0) for part in text.split())
@@ -87,7 +87,7 @@ class BlockDevice(NamedTuple):
 
 
 def process_written_bytes(root: Path = Path("/")) -> int | None:
-    """Bytes this process has made the kernel write to media (proc(5): /proc/pid/io)."""
+    """Return the bytes that this process caused to be written to media (proc(5): /proc/pid/io)."""
     try:
         text = (root / "proc/self/io").read_text(encoding="ascii")
         fields = dict(line.split(": ") for line in text.splitlines())
@@ -97,12 +97,12 @@ def process_written_bytes(root: Path = Path("/")) -> int | None:
 
 
 def counters(device: BlockDevice | None) -> WrittenBytes:
-    """The kernel's counters for this process and `device`."""
+    """Return the kernel's counters for this process and `device`."""
     return WrittenBytes(process_written_bytes(), device.written_bytes() if device is not None else None)
 
 
 class WearMeter:
-    """Counts on from what the store has. Used by one thread."""
+    """Continues the totals of the store. Used by one thread."""
 
     def __init__(
         self,
@@ -110,12 +110,12 @@ class WearMeter:
         read: Callable[[], WrittenBytes],
         clock: Callable[[], float],
     ) -> None:
-        """`rows`: of table ``wear``, oldest first. `clock`: seconds, monotonic."""
+        """`rows`: table ``wear``, oldest first. `clock`: seconds, monotonic."""
         self.payload_bytes = 0
-        """Of bodies committed since; whoever commits adds to it."""
+        """Bytes of bodies committed since the start. The caller adds to it."""
         self.rows = list(rows)
-        """Totals as the store has them."""
-        self._told_bytes = 0
+        """Totals in the store."""
+        self._written_payload_bytes = 0
         self._base = rows[-1] if rows else WearTotals()
         self._read = read
         self._clock = clock
@@ -123,7 +123,7 @@ class WearMeter:
         self._first = read()
 
     def totals(self, payload_bytes: int = 0) -> WearTotals:
-        """Until now, with bodies that are just being committed."""
+        """Return the totals until now, including `payload_bytes` of a running commit."""
         base, now = self._base, self._read()
         return WearTotals(
             base.seconds + max(0.0, self._clock() - self._began),
@@ -133,18 +133,18 @@ class WearMeter:
         )
 
     def due(self) -> bool:
-        """The store has not been told for PERSIST_S."""
+        """Return True when the last write was `PERSIST_S` or more ago."""
         return self._clock() >= self._kept_at + PERSIST_S
 
     @property
-    def untold(self) -> bool:
-        """Messages were committed that the store's totals do not count."""
-        return self.payload_bytes != self._told_bytes
+    def has_new_bytes(self) -> bool:
+        """True when messages were committed since the totals were written."""
+        return self.payload_bytes != self._written_payload_bytes
 
     def committed(self, totals: WearTotals) -> None:
-        """The store has these."""
+        """Record totals written by a commit."""
         self._kept_at = self._clock()
-        self._told_bytes = self.payload_bytes
+        self._written_payload_bytes = self.payload_bytes
         if self.rows and hour_of(self.rows[-1]) == hour_of(totals):
             self.rows.pop()
         self.rows.append(totals)
@@ -152,29 +152,31 @@ class WearMeter:
 
 
 def hour_of(totals: WearTotals) -> int:
-    """The hour of running they were taken in."""
+    """Return the hour of running of these totals."""
     return int(totals.seconds // HOUR_S)
 
 
 def write(connection: sqlite3.Connection, totals: WearTotals) -> None:
-    """Keep them, in the transaction that is open. Raises sqlite3.Error."""
+    """Write totals in the open transaction. Raises sqlite3.Error."""
     connection.execute(_INSERT, (hour_of(totals), *totals))
     connection.execute(_PRUNE, (hour_of(totals) - HOURS_KEPT,))
 
 
 def load(connection: sqlite3.Connection) -> list[WearTotals]:
-    """What the store has, oldest first, without rows a rotten page gives other types: they are figures, and no reason
-    to keep a gateway from serving. Raises sqlite3.Error."""
+    """Return the totals in the store, oldest first, without damaged rows, which must not keep a gateway from starting.
+
+    Raises sqlite3.Error.
+    """
     rows = (WearTotals._make(row) for row in connection.execute(_SELECT))
-    return [row for row in rows if _sound(row)]
+    return [row for row in rows if _is_valid(row)]
 
 
-def _sound(row: WearTotals) -> bool:
-    """It has the types and the range of totals."""
+def _is_valid(row: WearTotals) -> bool:
+    """Return True when a row has the types and ranges of totals."""
     seconds, *counts = row
     return isinstance(seconds, float) and 0 <= seconds < inf and all(isinstance(n, int) and n >= 0 for n in counts)
 
 
 def _since(first: int | None, now: int | None) -> int:
-    """What a counter has grown by; 0 when it is not there or has begun anew."""
+    """Return the growth of a counter; 0 when it is unknown or has restarted."""
     return max(0, now - first) if first is not None and now is not None else 0

@@ -121,7 +121,7 @@ class StoreWriter:
     def submit(self, job: CommitJob) -> None:
         """Queue a commit. Raises StoreError when the thread has ended, as the commit would never finish."""
         if not self._writing.is_alive():
-            raise StoreError("the thread that commits has ended; start the gateway again")
+            raise StoreError("the thread that commits has ended; restart the gateway")
         self._busy.acquire()
         self._jobs.put(job)
 

@@ -40,7 +40,7 @@ class TestOpenings:
         assert len(first) == 1
         assert second[:1] == first
         assert len(set(second)) == 2
-        assert openings.beside(tmp_path) == second[-1]
+        assert openings.read_companion(tmp_path) == second[-1]
 
     def test_they_are_bounded(self, tmp_path: Path) -> None:
         for _ in range(OPENINGS_MAX):
@@ -87,7 +87,7 @@ class TestOpenings:
         _, known = closed(tmp_path, "a")
         change(tmp_path / FILE_NAME, "CREATE TRIGGER full BEFORE INSERT ON opening BEGIN SELECT raise(FAIL, 'no'); END")
         assert closed(tmp_path, "a")[1] == known
-        assert "cannot be remembered" in caplog.text
+        assert "cannot be recorded" in caplog.text
 
     def test_rotten_openings_are_nobody_s(self, tmp_path: Path) -> None:
         """The ends of the one before count: its messages get a new name rather than one given before."""

@@ -17,8 +17,8 @@ from edge.broker.store.segment import (
     _checksum,
     decode,
     encode,
-    heads,
     is_packed,
+    run_names,
     split,
 )
 
@@ -57,7 +57,7 @@ def test_round_trip(runs: list[Run], position: int, packed: bool) -> None:
     stored = stored_from(position, runs)
     row = encode(1 << 44 | position, 1, 2, stored, packed=packed)
     assert decode(row, position) == stored
-    assert heads(row) == [SegmentRunName(s.run.address, s.sequence, len(s.run)) for s in stored]
+    assert run_names(row) == [SegmentRunName(s.run.address, s.sequence, len(s.run)) for s in stored]
     assert row.messages == sum(map(len, runs))
     assert row.body_bytes == sum(len(body) for run in runs for body in run.bodies)
 
@@ -85,7 +85,7 @@ def test_every_flipped_bit_is_seen() -> None:
         rotten = bytearray(row.data)
         rotten[index // 8] ^= 1 << index % 8
         with pytest.raises(SegmentDamaged):
-            heads(row._replace(data=bytes(rotten)))
+            run_names(row._replace(data=bytes(rotten)))
     for name in ("key", "messages", "body_bytes", "boot", "monotonic_ns", "crc"):
         for bit in range(32):
             with pytest.raises(SegmentDamaged):
@@ -142,7 +142,7 @@ class TestPacked:
                     decode(damaged, 3)
         for rotten in (b"\x03", row.data + b"\0", b"\x03" + row.data, row.data[:1] + row.data[2:]):
             with pytest.raises(SegmentDamaged):
-                heads(_sealed_again(row._replace(data=rotten)))
+                run_names(_sealed_again(row._replace(data=rotten)))
 
 
 def _sealed_again(row: SegmentRow) -> SegmentRow:

@@ -460,7 +460,7 @@ class TestRefused:
         sqlite_rig(tmp_path).store.close()
         change(tmp_path, "UPDATE meta SET value = '99:99' WHERE key = 'compatible'")
         change(tmp_path, "PRAGMA user_version = 99")
-        with pytest.raises(StoreTooNew, match=r"store\.sqlite: the store has schema 99, this program knows"):
+        with pytest.raises(StoreTooNew, match=r"store\.sqlite: the store has schema 99, this program supports"):
             sqlite_rig(tmp_path)
         change(tmp_path, f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
         sqlite_rig(tmp_path).store.close()  # the refusal left nothing locked

@@ -95,5 +95,5 @@ def _fits(out: sqlite3.Connection, log: int, name: str) -> bool:
     row = out.execute(f"{segment.SELECT} {OF_LOG} LIMIT 1", bounds(log)).fetchone()
     if row is None or kind not in (QUEUE, TOPIC):
         return kind in (QUEUE, TOPIC)
-    addresses = [head.address for head in segment.heads(SegmentRow._make(row))]
+    addresses = [head.address for head in segment.run_names(SegmentRow._make(row))]
     return all(address == pattern if kind == QUEUE else matches(pattern, address) for address in addresses)

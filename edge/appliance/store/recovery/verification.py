@@ -17,11 +17,11 @@ import msgspec
 from edge.appliance.store.recovery.inspection import CursorFacts, Inspection, LogFacts, log_of
 from edge.broker.model.ranges import Ranges
 from edge.broker.store import schema, segment
+from edge.broker.store.consistency import SMALL_TABLES
 from edge.broker.store.errors import StoreDamaged, StoreError
 from edge.broker.store.gaps import GAPS, gaps_in
 from edge.broker.store.limits import CHECK_LINES_MAX, FINDINGS_MAX, POSITION_BITS
 from edge.broker.store.progress import CursorProgress
-from edge.broker.store.soundness import SMALL_TABLES
 
 _OPENING: Final = [f"integrity_check({table})" for table in SMALL_TABLES]
 """What opening a store makes sure of by SQLite: their indexes, too."""

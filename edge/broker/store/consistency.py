@@ -1,8 +1,9 @@
-"""What opening a store makes sure of before it believes a file: whatever can be checked against something else.
+"""Consistency checks when a store is opened.
 
-Segments have a checksum, and whoever reads them sees that none is missing (`reader`). Rows of the small tables have
-none; but a log begins with its first segment and ends with its newest one, a cursor is within its log, counters are
-beyond what was given, and the indexes of a table say the same as the table. Reads O(logs + cursors).
+Segments have a checksum, and readers detect a missing one (`reader`). Rows of the small tables have no checksum, so
+they are checked against other data: a log starts with its first segment and ends with its newest one, a cursor is
+within its log, counters are beyond all used numbers, and the indexes of a table match the table. Reads O(logs +
+cursors).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from edge.broker.store.limits import NEWEST_BYTES, NEWEST_SEGMENTS, NEWEST_SEGME
 from edge.broker.store.logs import LogTable
 from edge.broker.store.segment import SegmentDamaged, SegmentRow
 
-Counters = Callable[[Iterable[str]], Mapping[str, int]]
-"""The next sequence of each of these addresses; those that have none are left out."""
+ReadCounters = Callable[[Iterable[str]], Mapping[str, int]]
+"""Returns the next sequence of addresses. Addresses without one are left out."""
 
 SMALL_TABLES: Final = ("meta", "log", "cursor")
-"""Small tables whose rows lead to messages: with a row that cannot be found they would be passed over."""
+"""Small tables that lead to messages. A missing row would make messages unreachable."""
 _PRAGMAS: Final = (("encoding", "UTF-8"), ("auto_vacuum", 0))
-"""As every store is made; with anything else SQLite reads names wrongly, or writes over pages in use."""
+"""Settings of every store. With other values SQLite reads names wrongly, or overwrites pages in use."""
 _FIRST: Final = f"(log.log << {POSITION_BITS})"
 _LAST: Final = f"(log.log << {POSITION_BITS} | {POSITION_MAX})"
 _BOUNDS: Final = "SELECT min(key), max(key) FROM segment WHERE key >= ? AND key <= ?"
@@ -37,12 +38,12 @@ SELECT log, first, next, lowest, newest, (SELECT messages FROM segment WHERE key
         (SELECT max(key) FROM segment WHERE key >= {_FIRST} AND key <= {_LAST}) AS newest
     FROM log)
 """  # noqa: S608 - constants of ours
-"""Of each log its bounds, its first and its last segment, and how many messages that has."""
+"""Bounds of each log, its first and its last segment, and the messages of the last one."""
 _NEWEST: Final = "SELECT key, length(data) FROM segment WHERE key >= ? AND key <= ? ORDER BY key DESC LIMIT ?"
 
 
 def check_tables(connection: sqlite3.Connection) -> None:
-    """Raises StoreDamaged, sqlite3.Error."""
+    """Check settings and small tables. Raises StoreDamaged, sqlite3.Error."""
     for pragma, expected in _PRAGMAS:
         (found,) = connection.execute(f"PRAGMA {pragma}").fetchone()
         if found != expected:
@@ -54,13 +55,13 @@ def check_tables(connection: sqlite3.Connection) -> None:
     logs = [number for (number,) in connection.execute("SELECT log FROM log ORDER BY log")]
     lowest, highest = connection.execute(_BOUNDS, (-1 << 63, (1 << 63) - 1)).fetchone()
     if logs != list(range(1, len(logs) + 1)) or not _within(lowest, highest, len(logs)):
-        raise StoreDamaged(f"a row of table log is missing or a segment is of none of them: {ADVICE}")
+        raise StoreDamaged(f"a row of table log is missing, or a segment belongs to no log: {ADVICE}")
     if connection.execute("SELECT 1 FROM cursor WHERE position < 0 LIMIT 1").fetchone() is not None:
         raise StoreDamaged(f"a cursor is before the beginning: {ADVICE}")
 
 
-def check_logs(connection: sqlite3.Connection, logs: LogTable, counters: Counters) -> None:
-    """Each log has segments from its first position to its end, and what is in the newest is counted.
+def check_logs(connection: sqlite3.Connection, logs: LogTable, counters: ReadCounters) -> None:
+    """Check that each log has segments from its first position to its end, and that the newest are counted.
 
     Raises StoreDamaged, sqlite3.Error.
     """
@@ -83,11 +84,11 @@ def check_logs(connection: sqlite3.Connection, logs: LogTable, counters: Counter
             segments -= 1
             if left < 0:
                 break
-            _check_counted(logs.name(log), _heads(connection, key)[1], counters)
+            _check_counted(logs.name(log), _read_names(connection, key)[1], counters)
 
 
 def check_cursor(cursor: CursorState) -> None:
-    """Raises StoreDamaged when a cursor is done with what is not there yet: new messages would be passed over."""
+    """Check that a cursor is not beyond the end of its log, which would skip new messages. Raises StoreDamaged."""
     log, progress = cursor.log, cursor.progress
     end = max((last + 1 for _, last in progress.above), default=progress.position)
     if end > log.next:
@@ -107,23 +108,23 @@ def _check_gap(connection: sqlite3.Connection, logs: LogTable, log: int, expecte
 
 
 def _check_end(connection: sqlite3.Connection, logs: LogTable, log: int, newest: int, end: int) -> None:
-    """The newest segment ends at `end`, which is not where the log does."""
+    """Check a log with a newest segment that ends at `end`, not at the end of the log."""
     following = logs.bounds(log)[1]
-    sound, _ = _heads(connection, newest)
-    if sound or newest & POSITION_MAX >= following:  # who reads a damaged one enters what is lost, up to the log's end
+    valid, _ = _read_names(connection, newest)
+    if valid or newest & POSITION_MAX >= following:  # a reader of a damaged one enters the losses up to the log's end
         _check_gap(connection, logs, log, end, following)
 
 
-def _heads(connection: sqlite3.Connection, key: int) -> tuple[bool, list[segment.SegmentRunName]]:
-    """(the segment is sound, what it holds)."""
+def _read_names(connection: sqlite3.Connection, key: int) -> tuple[bool, list[segment.SegmentRunName]]:
+    """Return whether a segment is valid, and the names of its runs."""
     row = SegmentRow._make(connection.execute(f"{segment.SELECT} WHERE key = ?", (key,)).fetchone())
     try:
-        return True, segment.heads(row)
+        return True, segment.run_names(row)
     except SegmentDamaged:
         return False, []
 
 
-def _check_counted(log: str, heads: Iterable[segment.SegmentRunName], counters: Counters) -> None:
+def _check_counted(log: str, heads: Iterable[segment.SegmentRunName], counters: ReadCounters) -> None:
     ends = {head.address: head.sequence + head.messages for head in heads}
     counted = counters(ends)
     for address, end in ends.items():
