@@ -61,7 +61,7 @@ from cloud.lake.limits import (
 )
 from cloud.lake.parts import parts_of
 from cloud.lake.rows import ReceivedBatch
-from edge.output.logs import said
+from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -322,7 +322,7 @@ class Committer:
         error = work.exception()
         if error is not None:
             log.error("landing met a fault of our own", exc_info=error)
-        report = work.result() if error is None else Report(fault=said(error))
+        report = work.result() if error is None else Report(fault=describe_error(error))
         took_all = self._took_all and not any(entry.untried for entry in group.entries)
         self._put_back(group, report)
         self._freed(max(group.bytes, group.landing_bytes))

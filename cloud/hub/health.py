@@ -28,7 +28,7 @@ from edge.health.certificates import certificate_problems
 from edge.health.logins import PasswordQueue, login_problems
 from edge.health.loop_lag import LoopLag
 from edge.health.problems import FoundProblem, HealthChecks, HealthProblem, Severity
-from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
+from edge.health.process import FILES_CHECK_S, descriptor_problems, directory_problems, log_problems
 from edge.health.rising import CounterRise
 from edge.output.text import word
 
@@ -250,7 +250,7 @@ class HubHealth:
     def machine(self) -> Iterator[FoundProblem]:
         """Certificates, the data directory, open files: looked at seldom, however often somebody asks."""
         now = time.monotonic()
-        if now - self._looked_at >= FILES_LOOKED_AT_S:
+        if now - self._looked_at >= FILES_CHECK_S:
             self._looked_at, self._files = now, list(self._look())
         yield from self._files
 

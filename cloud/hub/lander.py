@@ -21,7 +21,7 @@ from cloud.lake.isolation import Isolation, isolate
 from cloud.lake.landing import Landing, Unreadable
 from cloud.lake.limits import LANDING_S_MAX
 from cloud.lake.rows import ReceivedBatch
-from edge.output.logs import said
+from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -235,4 +235,4 @@ def _waiting(group: Group, kind: type[T]) -> list[tuple[Entry, T]]:
 
 
 def _words(error: BaseException) -> str:
-    return str(error) if isinstance(error, CannotLand) else said(error)
+    return str(error) if isinstance(error, CannotLand) else describe_error(error)

@@ -25,7 +25,7 @@ from cloud.lake.faults import ContentError
 from cloud.lake.properties import NOTHING, Described, describe_amqp, describe_mqtt, malformed
 from cloud.lake.sequences import Span, Stream
 from edge.broker.message.translation import payload_of
-from edge.output.logs import said
+from edge.output.logs import describe_error
 
 Ints = npt.NDArray[np.int64]
 
@@ -90,7 +90,7 @@ def telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
     except (MemoryError, OSError):  # some of Arrow's errors are these as well
         raise
     except (ValueError, OverflowError, pa.ArrowException) as error:
-        raise ContentError(f"no rows can be made of it: {said(error)}") from error
+        raise ContentError(f"no rows can be made of it: {describe_error(error)}") from error
 
 
 def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:

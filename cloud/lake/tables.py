@@ -32,7 +32,7 @@ from cloud.lake.limits import COMPACTED_FILES_MIN, FENCED_WITHIN, LOG_KEPT_DAYS
 from cloud.place.data_file import written
 from cloud.place.faults import explained
 from cloud.place.place import LOG, Place, Somewhere, place_of
-from edge.output.logs import said
+from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def lake_errors(what: str) -> Iterator[None]:
     except (OSError, DeltaError) as error:
         raise LakeError(f"{what}: {explained(str(error))}") from error
     except pa.ArrowException as error:  # it may quote a value
-        raise LakeError(f"{what}: {said(error)}") from error
+        raise LakeError(f"{what}: {describe_error(error)}") from error
 
 
 class Table:

@@ -1,4 +1,4 @@
-"""`waypost edge`: run a gateway, prepare its data directory, ask a running one how it is."""
+"""`waypost edge`: run a gateway, prepare its data directory, show the status of a running one."""
 
 from __future__ import annotations
 
@@ -65,10 +65,14 @@ def edge() -> None:
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="Data directory; made when it is new.",
+    help="Data directory; created when it does not exist.",
 )
-@click.option("--config", type=click.Path(path_type=Path, exists=True), help="YAML resources, instead of applied ones.")
-@click.option("--dev", is_flag=True, help="For trying out: loopback only, no authentication, a preset address space.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, exists=True),
+    help="YAML file of resources, used instead of the applied ones.",
+)
+@click.option("--dev", is_flag=True, help="Try Waypost: loopback only, no authentication, a preset address space.")
 @click.option("--mqtt", metavar="HOST:PORT", help="Listen for MQTT here; port 0 picks a free one.")
 @click.option("--amqp", metavar="HOST:PORT", help="Listen for AMQP 1.0 here.")
 @click.option("--http", metavar="HOST:PORT", help="Serve console, HTTP API and status here.")
@@ -76,13 +80,13 @@ def edge() -> None:
 @click.option("--amqp-ws", metavar="HOST:PORT", help="Listen for AMQP 1.0 over WebSocket here.")
 @click.option("--hub", metavar="URL", help="Bridge to this hub: amqp://HOST:PORT. Needs --gateway and --forward.")
 @click.option("--gateway", metavar="NAME", help="Name of this gateway at the hub.")
-@click.option("--forward", "filters", metavar="FILTER", multiple=True, help="Forward what this filter matches.")
+@click.option("--forward", "filters", metavar="FILTER", multiple=True, help="Forward messages that match this filter.")
 @click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("/"),
     hidden=True,
-    help="Of the machine: where it says what system runs.",
+    help="Root of the machine's file system, with the record of the running system.",
 )
 def run(
     data: Path,
@@ -100,10 +104,10 @@ def run(
 ) -> None:
     """Serve devices until SIGTERM.
 
-    Prints one line when it serves: `ready mqtt=HOST:PORT amqp=HOST:PORT http=HOST:PORT`.
+    Prints one line when it is ready: `ready mqtt=HOST:PORT amqp=HOST:PORT http=HOST:PORT`.
 
     \b
-    A gateway for trying out, with an uplink to a hub on this machine:
+    A gateway to try, with an uplink to a hub on this machine:
       waypost edge run --data ./gw1 --dev --hub amqp://127.0.0.1:5673 --gateway gw1 --forward 'plant/#'
     """
     from edge.configuration.options import RunOptions
@@ -122,18 +126,20 @@ def run(
         gateway=gateway,
         forward=filters,
     )
-    prepared = _prepared(options)
+    prepared = _read_configuration(options)
     _require_parts()
     log_to_stderr(logging.INFO)
-    faulthandler.enable()  # a watchdog ends us by SIGABRT: the log then says where every thread was
+    faulthandler.enable()  # a watchdog ends this process by SIGABRT: the log then shows each thread's stack
     while not _serve(options, *prepared):
-        prepared = _prepared(options)
+        prepared = _read_configuration(options)
     sys.exit(int(Exit.DONE))
 
 
-def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, AppliedConfiguration]:
-    """What to serve. A version of the hub's configuration that is tried and cannot be served is rolled back. Raises
-    CommandError."""
+def _read_configuration(options: RunOptions) -> tuple[BrokerConfiguration, AppliedConfiguration]:
+    """Return the configuration to serve. A trial of the hub's configuration that cannot be served is rolled back.
+
+    Raises CommandError.
+    """
     from bridge.resources.errors import ConfigurationRejected
     from edge.configuration.file import RepositoryError
     from edge.configuration.following import AppliedConfiguration
@@ -164,12 +170,12 @@ def _require_parts() -> None:
 
     fault = fault_of()
     if fault:
-        hint = "install Waypost anew: pip install --force-reinstall 'waypost[edge]'"
+        hint = "reinstall Waypost: pip install --force-reinstall 'waypost[edge]'"
         raise CommandError(f"a part of the gateway cannot be loaded: {fault}", hint=hint)
 
 
 def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: AppliedConfiguration) -> bool:
-    """Serve until the end; False: to start again. Raises CommandError."""
+    """Serve until stopped; return False to restart the gateway. Raises CommandError."""
     import uvloop
 
     from edge.broker.listeners.tcp import ListenError, require_free
@@ -187,7 +193,7 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
         shorten_thread_switches()
         check_directory(options.data)
         for listener in configuration.listeners:
-            if not is_held(options.data):  # else the other gateway there is what is wrong
+            if not is_held(options.data):  # otherwise the gateway that holds the directory is the problem to report
                 require_free(listener.name, listener.endpoint.host, listener.endpoint.port)
         return bool(uvloop.run(_run(configuration, options, applied)))
     except ListenError as error:
@@ -201,18 +207,20 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
 
 
 def _allow_files(wanted: int) -> None:
-    """Let this process open as many files as it may have connections: the usual soft limit of 1 024 is for other
-    programs. What the hard limit leaves short is said, and new connections beyond it are refused by the system."""
+    """Raise the limit of open files to the connection limit; the usual soft limit is 1 024.
+
+    Log a warning when the hard limit is lower: the system then refuses the connections beyond it.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
-        log.warning("at most %d files can be open, %d connections may be: raise the limit (ulimit -n)", allowed, wanted)
+        log.warning("only %d files can be open, for up to %d connections: raise the limit (ulimit -n)", allowed, wanted)
 
 
 async def _run(configuration: BrokerConfiguration, options: RunOptions, applied: AppliedConfiguration) -> bool:
-    """Serve until SIGTERM; False: to start again."""
+    """Serve until SIGTERM; return False to restart the gateway."""
     from edge.appliance.gateway import Gateway
     from edge.broker.listeners.heap import collect_seldom
     from edge.broker.store.errors import StoreReplaced
@@ -223,24 +231,24 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     manager = ServiceManager(os.environ)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(unhandled)
-    ended, told = asyncio.Event(), asyncio.Event()
+    ended, stopped = asyncio.Event(), asyncio.Event()
 
     def end() -> None:
-        told.set()
+        stopped.set()
         ended.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     _allow_files(configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS)
     collect_seldom()
-    gc.disable()  # until the store is read: a third of a start with 100 000 names
+    gc.disable()  # until the store is read: saves a third of the start-up with 100 000 names
     following = ConfigurationFollower(options, applied)
     trials = _trials(options, following, restart=ended.set)
     administration = partial(_administration, options, following, trials) if options.config is None else None
     gateway = Gateway(configuration, options.data, administration, development=options.dev, trials=trials)
     bound = await gateway.start()
-    sys.path_importer_cache.clear()  # what folders of modules hold: half a MiB, looked up again by the next import
-    gc.freeze()  # what was there stays as well
+    sys.path_importer_cache.clear()  # listings of module folders, half a MiB; the next import reads them again
+    gc.freeze()  # objects made so far live as long as the process
     gc.enable()
     replaced = asyncio.create_task(gateway.replaced())
     replaced.add_done_callback(lambda _: ended.set())
@@ -250,12 +258,12 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     names = [*first, *(name for name in bound if name not in first)]
     places = (f"{name}={authority(*bound[name])}" for name in names)
     _note_endpoints(options.data, bound)
-    with contextlib.suppress(BrokenPipeError):  # after a restart: whoever read the first line may have gone
-        print("ready", *places, flush=True)  # the interface: one line on stdout
-    manager.serves(gateway.works)
+    with contextlib.suppress(BrokenPipeError):  # after a restart the reader of the first line may have gone
+        print("ready", *places, flush=True)  # the documented interface: one line on stdout
+    manager.notify_ready(gateway.works)
     await ended.wait()
     remove_endpoints(options.data)
-    if told.is_set():  # else it starts again, and who watches hears nothing of it
+    if stopped.is_set():  # a restart is not reported to the service manager
         manager.stop()
     gone = replaced.done()
     replaced.cancel()
@@ -264,21 +272,21 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     await gateway.stop()
     if gone:
         raise StoreReplaced(
-            f"{options.data} was deleted or moved, and made anew, while the gateway ran: it has stopped, as it can "
-            "neither store nor find anything there; start it again to serve what is there now"
+            f"{options.data} was deleted or moved and created again while the gateway ran. The gateway has stopped: "
+            "it can no longer read or write its store. Start it again to serve the directory that is there now"
         )
-    return told.is_set()
+    return stopped.is_set()
 
 
 def _note_endpoints(data: Path, bound: Mapping[str, tuple[str, int]]) -> None:
     try:
         write_endpoints(data, bound)
-    except OSError as error:  # a full medium keeps no gateway from serving
+    except OSError as error:  # a full disk must not keep the gateway from serving
         log.warning("%s: %s; commands on this machine need --http", error.filename or data, error.strerror or error)
 
 
 def _trials(options: RunOptions, following: ConfigurationFollower, restart: Callable[[], None]) -> Trials:
-    """Trials of configurations from the hub; `restart` starts the gateway again."""
+    """Return the trials of configurations from the hub; `restart` restarts the gateway."""
     from edge.appliance.identity.location import identity_file
     from edge.appliance.update.following import SystemFollower
     from edge.configuration.trials import Trials
@@ -303,7 +311,7 @@ def _verify(data: Path, signed: SignedDesired) -> VerifiedDesired:
 def _administration(
     options: RunOptions, following: ConfigurationFollower, trials: Trials, gateway: Gateway
 ) -> AddressAdministration:
-    """Return what changes addresses over AMQP, unless the resources are those of --config."""
+    """Return the administration of addresses over AMQP. It is not available with --config."""
     from edge.configuration.management import AddressAdministration
     from edge.configuration.repository import Repository
 
@@ -324,11 +332,11 @@ edge.add_command(trace)
 @edge.command()
 @data_option
 @http_option
-@click.option("--json", "as_json", is_flag=True, help="The whole status as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the complete status as JSON.")
 def status(data: Path | None, http: str | None, as_json: bool) -> None:
-    """Show the status of a gateway that runs on this machine.
+    """Show the status of a gateway on this machine.
 
-    Where clients need credentials, give --data and run this as the user the gateway runs as.
+    If the gateway requires a login, give --data and run this command as the gateway's user.
     """
     url = f"http://{console(data, http)}/api/v1/status"
     document = ask(url, token_of(data))
@@ -364,9 +372,9 @@ def _print_status(document: dict[str, Any]) -> None:
         + (f", {memory / 1e3:,.1f} kB of messages in memory only" if memory else ""),
         "written": written_line(wear),
         "card": lasting_line(wear),
-        "uplink": _uplinks_line(document),
-        "clock": "right, a time service keeps it" if document.get("clock") == "good" else "not known to be right",
-        "backlog": f"{counted(uplink.get('backlog_messages', 0), 'message')} not accepted by {_taker(document)} yet",
+        "uplink": _format_uplinks(document),
+        "clock": "synchronized by a time service" if document.get("clock") == "good" else "not known to be right",
+        "backlog": f"{counted(uplink.get('backlog_messages', 0), 'message')} not accepted by {_receiver(document)} yet",
     }
     if (set_up := document.get("first_boot") or {}).get("done_at"):
         rows["set up"] = f"{set_up['done_at']} by its card, as {set_up.get('hostname', '-')}"
@@ -395,33 +403,33 @@ def _print_status(document: dict[str, Any]) -> None:
         _print_room(document["store"])
 
 
-def _uplinks_line(document: dict[str, Any]) -> str:
-    """Of one connector where it is; of several the name and state of each, a line each."""
+def _format_uplinks(document: dict[str, Any]) -> str:
+    """Return the state of a single connector, or one line for each of several."""
     connectors = document.get("bridge", {}).get("connectors", ())
     if len(connectors) < 2:
         uplink = document["uplink"]
-        return f"{uplink['state']} {uplink.get('endpoint', '')}{''.join(map(_cause, connectors))}"
+        return f"{uplink['state']} {uplink.get('endpoint', '')}{''.join(map(_failure_of, connectors))}"
     lines = [
-        f"{each['name']} ({each['type']}): {each['state']} {each['endpoint'] or ''}{_cause(each)}"
+        f"{each['name']} ({each['type']}): {each['state']} {each['endpoint'] or ''}{_failure_of(each)}"
         for each in connectors
     ]
-    return "\n".join([*lines, "more of each: waypost bridge status"])
+    return "\n".join([*lines, "details: waypost bridge status"])
 
 
-def _cause(connector: dict[str, Any]) -> str:
-    """Return why a connector is not connected."""
+def _failure_of(connector: dict[str, Any]) -> str:
+    """Return the reason why a connector is not connected; empty when it is."""
     error = connector.get("last_error")
     return f": {error}" if error and connector["state"] == "connecting" else ""
 
 
-def _taker(document: dict[str, Any]) -> str:
-    """Who takes what is forwarded."""
+def _receiver(document: dict[str, Any]) -> str:
+    """Return the name of the receivers of forwarded messages."""
     types = {each["type"] for each in document.get("bridge", {}).get("connectors", ())}
     return "the hub" if types <= {"waypost"} else "their peers"
 
 
 def _print_room(store: dict[str, Any]) -> None:
-    """What addresses keep and may keep, in the order in which they give way."""
+    """Print use and quota of each address, in the order in which addresses give way when space runs out."""
     from rich.console import Console
     from rich.table import Table
 
@@ -433,7 +441,7 @@ def _print_room(store: dict[str, Any]) -> None:
         if store["at_floor"]
         else f"space: {size(store['quota'])} MB"
     )
-    table = Table(title=f"Room, MB ({full})", title_justify="left", box=None, pad_edge=False)
+    table = Table(title=f"Space, MB ({full})", title_justify="left", box=None, pad_edge=False)
     for name in ("address", "used", "quota", "reserve", "when full", "priority", "refused"):
         table.add_column(name, justify="left" if name in ("address", "when full") else "right")
     for room in store["room"]:

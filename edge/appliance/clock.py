@@ -1,4 +1,4 @@
-"""Whether this machine's clock can be believed: a Pi has no battery behind it and starts somewhere in the past."""
+"""Quality of this machine's clock: a Raspberry Pi has no battery and starts with a time in the past."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from edge.broker.model.clock import ClockReading
 from edge.broker.model.isolation import EventListeners
 
 TIMEX_BYTES = 512
-"""Room for the kernel's struct timex (208 bytes on 64-bit Linux), which we do not look into."""
+"""Size of the buffer for the kernel's struct timex (208 bytes on 64-bit Linux), which is not read."""
 
 TIME_ERROR = 5
-"""What adjtimex(2) returns while nothing synchronizes the clock."""
+"""Result of adjtimex(2) while no time service synchronizes the clock."""
 
 EARLIEST = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).timestamp()
-"""This program did not exist before: a clock that says so is wrong, whatever the kernel believes."""
+"""The program did not exist before this date: an earlier clock is wrong, whatever the kernel reports."""
 
-ASKED_AGAIN_S = 5.0
-"""The kernel is asked at most this often: the answer goes into every message."""
+QUERY_INTERVAL_S = 5.0
+"""Shortest time between two queries of the kernel: the quality is part of every message."""
 
 STEP_S_MAX = 1.0
-"""A clock that went further than this against the one of the machine's start was set, and the kernel is asked at once:
-what it said before is about another time. Clocks kept right are moved by 0.5 ms a second."""
+"""Difference to the monotonic clock beyond which the clock was set. The kernel is then queried at once, as its last
+answer was about another time. A time service moves a clock by 0.5 ms a second at most."""
 
 STEPPED_S = 60.0
-"""How long it is told that the clock was set."""
+"""Time for which a step of the clock is reported."""
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-"""What Linux calls this start of the machine (random(4))."""
+"""Linux's identifier of this boot of the machine (random(4))."""
 
 
 def boot_id() -> str:
-    """Another one at each start of the machine; where nobody says, at each start of the program."""
+    """Return an identifier of this boot; without one from the system, a new one for each start of the program."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -45,7 +45,7 @@ def boot_id() -> str:
 
 
 def kernel_synchronized() -> bool:
-    """True when the kernel says that a time service keeps its clock right (adjtimex(2)); false where it cannot say."""
+    """Return True when the kernel reports a synchronized clock (adjtimex(2)), False when it cannot be queried."""
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):
@@ -55,7 +55,7 @@ def kernel_synchronized() -> bool:
 
 
 class ClockQuality:
-    """Answers "is the clock good" cheaply, for as long as the program runs."""
+    """Track whether the clock is good. Queries are cheap, as one is made for every message."""
 
     def __init__(
         self,
@@ -65,29 +65,32 @@ class ClockQuality:
         monotonic: Callable[[], float] = time.monotonic,
         boot: str | None = None,
     ) -> None:
-        """`boot`: this start of the machine, since which `monotonic` counts; None: as the kernel says."""
+        """`boot`: identifier of the boot since which `monotonic` counts; None: read it from the kernel."""
         self.changes: EventListeners[[ClockReading, ClockReading]] = EventListeners("changes of the clock")
-        """Told when the clock was set, and when it becomes good or is no longer: what it would show now had nothing
-        changed, and what it shows. Before a message is stamped by it."""
+        """Listeners for steps of the clock and changes of its quality: (reading without the change, reading now).
+        They are called before the next message is stamped."""
         self._boot = boot_id() if boot is None else boot
         self._synchronized = synchronized
         self._now = now
         self._monotonic = monotonic
         self._asked_at = float("-inf")
-        self._told = 0.0
-        """What the clock showed when the kernel was asked."""
+        self._shown_s = 0.0
+        """Clock reading when the kernel was last queried."""
         self._good = False
         self._stepped_at = float("-inf")
 
     def __call__(self) -> bool:
-        """True when the clock is past `EARLIEST` and synchronized; at most `ASKED_AGAIN_S` old, and of this time."""
+        """Return True when the clock is past `EARLIEST` and synchronized.
+
+        The answer is at most `QUERY_INTERVAL_S` old, and never from before a step.
+        """
         at, now = self._monotonic(), self._now()
         passed = at - self._asked_at
-        stepped = abs(now - self._told - passed) > STEP_S_MAX
-        if passed < ASKED_AGAIN_S and not stepped:
+        stepped = abs(now - self._shown_s - passed) > STEP_S_MAX
+        if passed < QUERY_INTERVAL_S and not stepped:
             return self._good
-        before = self._reading(self._told + passed, at) if self._told else None
-        self._asked_at, self._told = at, now
+        before = self._reading(self._shown_s + passed, at) if self._shown_s else None
+        self._asked_at, self._shown_s = at, now
         self._good = now >= EARLIEST and self._synchronized()
         if before is not None and stepped:
             self._stepped_at = at
@@ -96,7 +99,7 @@ class ClockQuality:
         return self._good
 
     def reading(self) -> ClockReading:
-        """What it shows now."""
+        """Return the current reading."""
         self()
         return self._reading(self._now(), self._monotonic())
 
@@ -105,5 +108,5 @@ class ClockQuality:
 
     @property
     def stepped_lately(self) -> bool:
-        """True when it was set within the last `STEPPED_S`."""
+        """True when the clock was set within the last `STEPPED_S`."""
         return self._monotonic() - self._stepped_at < STEPPED_S

@@ -20,13 +20,13 @@ FILE_NAME: Final = "endpoints.json"
 
 
 def write_endpoints(data: Path, bound: Mapping[str, tuple[str, int]]) -> None:
-    """Write down what listens where, by the listener's name. Raises OSError."""
+    """Write the bound address of each listener by its name. Raises OSError."""
     places = {name: authority(*place) for name, place in bound.items()}
     write_private(data / FILE_NAME, msgspec.json.encode(places).decode())
 
 
 def remove_endpoints(data: Path) -> None:
-    """Remove the file; a gateway that was killed leaves it, and `running_endpoints` passes over it."""
+    """Remove the file. A killed gateway leaves it behind; `running_endpoints` then ignores it."""
     with contextlib.suppress(OSError):
         (data / FILE_NAME).unlink()
 

@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do what it was asked: one clear line, the next step, a documented exit code."""
+"""Errors of commands: one line that says what is wrong, the next step, and a documented exit code."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from edge.output.terminal import say
 
 
 class Exit(enum.IntEnum):
-    """The exit codes of every command."""
+    """Exit codes of all commands."""
 
     DONE = 0
     FAILED = 1
-    """The thing asked for failed."""
+    """The requested operation failed."""
     USAGE = 2
     """Wrong usage or configuration."""
     UNREACHABLE = 3
     """A peer could not be reached."""
     INTEGRITY = 4
-    """Data are not what they must be."""
+    """Data are damaged or inconsistent."""
 
 
 class CommandError(click.ClickException):
-    """Something the person at the keyboard should know, and what to do about it; never shown as a traceback.
+    """Error for the user, with the next step; never shown as a traceback.
 
-    `message` says what is wrong, `hint` the next step (both may have several lines), `code` how the program exits.
+    `message` says what is wrong, `hint` the next step; both may have several lines. `code` is the exit code.
     """
 
     def __init__(self, message: str, *, hint: str = "", code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
         self.hint = hint
-        self.exit_code = int(code)  # type: ignore[misc]  # click gives it to a class, we to each error
+        self.exit_code = int(code)  # type: ignore[misc]  # a class attribute in click, set for each error here
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print ``error: …`` and the hint, to stderr unless told otherwise."""
+        """Print ``error: …`` and the hint, to stderr by default."""
         show_error(self.message, self.hint, file)
 
 
 def show_error(message: str, hint: str = "", file: IO[Any] | None = None) -> None:
-    """The one form in which an error reaches a person."""
+    """Print an error and its hint, in the form that all commands share."""
     say("error: ", style="red bold", nl=False, file=file, err=True)
     say(as_called(message), file=file, err=True)
     for line in as_called(hint).splitlines():

@@ -1,4 +1,4 @@
-"""The gateway: a broker with its store, its uplinks and its console, as one running thing."""
+"""The running gateway: the broker with its store, uplinks and console."""
 
 from __future__ import annotations
 
@@ -64,20 +64,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
-"""How often it is looked whether an hour is over: what is accepted meanwhile is stated with the next one."""
+"""Interval at which the uplinks check whether an hour is over and its manifest is due."""
 
-STATUS_LOOKS: Final = 5
-"""One of so many times problems are looked for, and the hub is told the status: a row of `gateway_status` each."""
+STATUS_PERIOD: Final = 5
+"""Number of `LOOK_S` intervals between two status reports to the hub: each is a row of `gateway_status`."""
 
 ADDRESSES_SHOWN_MAX: Final = 500
-"""Subscriptions and queues a status names, 2 us each: it is taken every second, and a client can make thousands."""
+"""Subscriptions and queues that a status lists, at 2 us each. It is taken every second, and a client can create
+thousands of them."""
 
 STORE_FIGURES_S: Final = 0.5
-"""The store's figures (a stat of its files, a sum over its logs) are taken at most this often."""
+"""Shortest time between two reads of the store's figures (a stat of its files, a sum over its logs)."""
 
 
 class Gateway:
-    """One gateway of one data directory. `open`, `start`, later `stop`; made inside a running loop."""
+    """Gateway of one data directory. Construct it inside a running loop; call `start`, later `stop`."""
 
     def __init__(
         self,
@@ -88,10 +89,11 @@ class Gateway:
         development: bool = False,
         trials: Trials | None = None,
     ) -> None:
-        """Open store and users. `administration` makes who changes addresses when an AMQP client asks for it;
-        `development`: said on the console; `trials`: who follows the hub's configuration.
+        """Open the store and the users.
 
-        Raises `edge.broker.store.errors.StoreError`, or `edge.broker.security.credentials.CredentialsError`."""
+        `administration` makes the administration of addresses over AMQP; `development` is shown on the console;
+        `trials` follow the hub's configuration. Raises StoreError, CredentialsError.
+        """
         loop = asyncio.get_running_loop()
         self.configuration = configuration = _with_addresses(configuration)
         self.clock_good = ClockQuality()
@@ -124,7 +126,7 @@ class Gateway:
             self._key,
             commands=_command_addresses(configuration),
             knows=self._knows_device,
-            made=trials.bind if trials is not None else _not_followed,
+            made=trials.bind if trials is not None else _ignore_uplink,
             clock=self.clock_good,
         )
         self._trials = trials
@@ -137,20 +139,20 @@ class Gateway:
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
         self._devices: HttpDeviceApi | None = None
-        """Devices over HTTP, from the first request on."""
+        """HTTP API for devices; made by the first request."""
         self._history = StatusHistory(self.status)
         self._sampling: asyncio.Task[None] | None = None
         self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
         self._renewal = Renewal(data, self._hub_of_identity)
         self._revocations = HubRevocations(data, self._hub_of_list)
-        self._health = self._watched()
+        self._health = self._make_health()
         self._totals: StoreTotals | None = None
         self._totals_at = float("-inf")
         self._wear: Outlook
 
-    def _watched(self) -> GatewayHealth:
-        """Who tells of problems."""
+    def _make_health(self) -> GatewayHealth:
+        """Return the health checks of this gateway."""
         return GatewayHealth(
             broker=self.broker,
             store=self.store,
@@ -167,8 +169,8 @@ class Gateway:
         )
 
     async def start(self) -> dict[str, tuple[str, int]]:
-        """Serve; returns what listens where, by name. Raises ListenError or CredentialsError, with nothing
-        left open."""
+        """Serve; return the bound address of each listener by name. Raises ListenError, CredentialsError, after
+        closing everything."""
         try:
             await self.users.start(partial(apply_resources, configured=self.configuration.users))
             await self._follow_issuer(self.configuration.issuer)
@@ -185,7 +187,7 @@ class Gateway:
         return bound
 
     async def stop(self) -> None:
-        """Stop serving, then finish the last commit and close the store."""
+        """Stop serving, finish the last commit, and close the store."""
         if self._reporter is not None:
             self._reporter.cancel()
         self._health.stop()
@@ -202,16 +204,16 @@ class Gateway:
         self.store.close()
 
     def works(self) -> bool:
-        """False: only a new start helps."""
+        """Return False when the gateway has to be restarted: a thread of the store has died."""
         return self.store.medium.threads_live
 
     async def replaced(self) -> None:
-        """Return when there is another directory in place of the one this gateway serves."""
+        """Return when the data directory was replaced by another one."""
         while not self.store.medium.replaced:
             await asyncio.sleep(LOOK_S)
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
-        """Follow a new configuration without a pause, as far as it is `Live`; the rest has to be as it was."""
+        """Apply the `Live` fields of a new configuration without a pause. The others must be unchanged."""
         configuration = _with_addresses(configuration)
         await self.uplinks.load(configuration)
         before, self.configuration = self.configuration, configuration
@@ -226,31 +228,31 @@ class Gateway:
         log.info("configuration applied")
 
     def _knows_device(self, device: str) -> bool:
-        """It may come for its commands, as far as anybody can say."""
+        """Return True when a device of this name may connect for its commands."""
         devices = self.broker.devices
         return devices.tenant.knows(device) if devices is not None else self.broker.gate.knows(device)
 
     def _hub_of_identity(self) -> tuple[PeerRoute, ...]:
-        """Where the certificate this gateway enrolled for is shown."""
+        """Return the ways to the hub that gets this gateway's own certificate; empty without one."""
         own = str(identity_file(self._data))
         shown = (each for each in self.configuration.connectors if each.tls is not None and each.tls.certificate == own)
         return next((each.ways for each in shown), ())
 
     def _hub_of_list(self) -> tuple[PeerRoute, ...]:
-        """Whose list of revoked certificates this gateway keeps."""
+        """Return the ways to the hub that provides the list of revoked certificates; empty without one."""
         own = str(identity_file(self._data).with_name(REVOKED))
         looked_at = (each for each in self.configuration.connectors if each.tls is not None and each.tls.crl == own)
         return next((each.ways for each in looked_at), ())
 
     async def _follow_issuer(self, wanted: TokenIssuer | None) -> None:
-        """Take tokens of this issuer and of no other; who came in with one of another has to come again."""
+        """Accept tokens of this issuer only. Clients that logged in by the previous one are disconnected."""
         before, self._issuer = self._issuer, None
         self.broker.gate.accept_tokens(None)
         if before is not None:
             await before.stop()
             self.broker.gate.revoke_all()
         if wanted is not None:
-            from edge.broker.security.issuer import Issuer  # noqa: PLC0415 - cryptography is 10 MiB, for who needs it
+            from edge.broker.security.issuer import Issuer  # noqa: PLC0415 - cryptography takes 10 MiB
 
             self._issuer = Issuer(wanted, self._data)
             self.broker.gate.accept_tokens(self._issuer)
@@ -259,22 +261,22 @@ class Gateway:
     # --- console and status -----------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Cut every uplink and keep it cut (console)."""
+        """Close each uplink until `resume` (console)."""
         for uplink in self.uplinks:
             uplink.dialer.pause()
 
     def resume(self) -> None:
-        """Take the uplinks up again (console)."""
+        """Connect the uplinks again (console)."""
         for uplink in self.uplinks:
             uplink.dialer.resume()
 
     def bridge_status(self) -> BridgeStatus:
-        """How the bridge is, by connector and forwarder."""
+        """Return the status of each connector and forwarder."""
         configuration = self.configuration
         return self._bridge.status(configuration.gateway, self._key.known, configuration.forwarders)
 
     def _room(self) -> int | None:
-        """Bytes of bodies there is room for; None where there is no medium to ask."""
+        """Return how many bytes of bodies can still be stored; None for a store without a medium."""
         quotas, free = self.broker.router.quotas, self.store.retention.free_bytes()
         if free is None:
             return None
@@ -284,7 +286,7 @@ class Gateway:
         return max(0, left)
 
     def status(self) -> GatewayStatus:
-        """What the console shows."""
+        """Return the status that the console shows."""
         broker, totals, commits = self.broker, self._store_totals(), self.store.medium.commits
         polling = self._devices.polls.count if self._devices is not None else 0
         router = broker.router
@@ -334,7 +336,7 @@ class Gateway:
             },
             "ledger": dict(self.store.ledger.entered),
             "problems": msgspec.to_builtins(self._health.problems()),
-            "first_boot": self._health.first_boot.told(),
+            "first_boot": self._health.first_boot.summary(),
             "configuration": msgspec.to_builtins(self._trials.report()) if self._trials is not None else {},
         }
 
@@ -372,10 +374,10 @@ class Gateway:
         )
 
     async def _report(self) -> None:
-        """Tell the log and the peers of the uplinks how we are, for as long as we live."""
-        for turn in itertools.count():
-            if not turn % STATUS_LOOKS:
-                self._health.problems()  # what is new or over goes to the log, whether or not anybody asks
+        """Report the gateway's status to the log and the uplinks' peers, until cancelled."""
+        for count in itertools.count():
+            if not count % STATUS_PERIOD:
+                self._health.problems()  # logs the problems that are new or over
                 self._report_status()
             now_ns, clock_good = time.time_ns(), self.clock_good()
             for uplink in self.uplinks:
@@ -398,7 +400,7 @@ class Gateway:
             uplink.tell_status(document)
 
     def _start_console(self) -> dict[str, tuple[str, int]]:
-        """Listen for HTTP and HTTPS where the configuration says; returns what is bound. Raises ListenError."""
+        """Listen for HTTP and HTTPS as configured; return the bound addresses. Raises ListenError."""
         sockets: dict[str, BoundSocket] = {}
         try:
             for listener in self.configuration.listeners:
@@ -423,7 +425,7 @@ class Gateway:
         return {name: bound.sock.getsockname()[:2] for name, bound in sockets.items()}
 
     def _make_app(self) -> ASGIApp:
-        """What the first request over HTTP needs. Imported by then: not at the top, so that it costs nothing before."""
+        """Make the web application, at the first HTTP request: its modules cost no memory before that."""
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
         from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
@@ -479,13 +481,14 @@ def _bound_socket(name: str, endpoint: ListenEndpoint) -> socket.socket:
 
 
 def _store_limits(configuration: BrokerConfiguration) -> StoreLimits:
-    """Small pages for a new store where messages may wait, for company or in memory: somebody asked for little wear."""
+    """Return the store's limits: small pages, for little wear, when an address is configured to batch its commits or
+    to keep messages in memory."""
     waits = any(address.policy.durability.mode is not DurabilityMode.FSYNC for address in configuration.addresses)
     return StoreLimits(page_bytes=PAGE_BYTES_WAITING) if waits else StoreLimits()
 
 
 def _addresses(router: Router) -> Iterator[AddressStatus]:
-    """What is subscribed to and what waits in queues, those in use first."""
+    """Yield the status of durable subscriptions and queues; those in use come first."""
     for each in router.durable_subscriptions.figures():
         yield {
             "address": each.pattern,
@@ -510,12 +513,12 @@ def _operator_token(data: Path) -> str | None:
     try:
         return operator_token(data)
     except OSError as error:
-        log.warning("there is no token for the local operator: %s: %s", error.filename, error.strerror)
+        log.warning("no token for the local operator: %s: %s", error.filename, error.strerror)
         return None
 
 
-def _not_followed(_uplink: ConnectorUplink) -> None:
-    """Nobody follows a hub's configuration."""
+def _ignore_uplink(_uplink: ConnectorUplink) -> None:
+    """Do nothing: this gateway does not follow the hub's configuration."""
 
 
 def _command_addresses(configuration: BrokerConfiguration) -> CommandAddresses:
@@ -524,5 +527,5 @@ def _command_addresses(configuration: BrokerConfiguration) -> CommandAddresses:
 
 
 def _with_addresses(configuration: BrokerConfiguration) -> BrokerConfiguration:
-    """With the addresses that are there without being configured."""
+    """Return the configuration with the addresses that exist without being configured."""
     return with_commands(with_addresses(configuration), _command_addresses(configuration))

@@ -1,4 +1,4 @@
-"""Who at a gateway knows of which problems, put together to one list."""
+"""Problems of a gateway, collected from its parts into one list."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ from edge.health.certificates import certificate_problems
 from edge.health.logins import login_problems
 from edge.health.loop_lag import LoopLag
 from edge.health.problems import FoundProblem, HealthChecks, HealthProblem, Severity
-from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
+from edge.health.process import FILES_CHECK_S, descriptor_problems, directory_problems, log_problems
 from edge.health.rising import CounterRise
-from edge.health.standing import STANDS_S, StallDetector
+from edge.health.standing import STALLED_S, StallDetector
 from edge.output.amounts import counted, verb
 from edge.output.text import word
 
 BUDGET_NEAR: Final = 0.8
-"""Share of a month's data budget from which on it is said."""
+"""Share of a month's data budget from which a warning is shown."""
 
 SUBSCRIPTIONS_LOOKED_AT: Final = 500
-"""At each look, in turns: some 1 ms of them, however many there are."""
+"""Subscriptions checked at a time, about 1 ms; the next check continues with the following ones."""
 
 HUB: Final = "the hub"
 
 SHARED_LATELY_S: Final = 60.0
-"""Seconds for which the hub's report of a shared identity counts: it displaces one of the machines every 15 s or so."""
+"""Time for which the hub's report of a shared identity counts: it displaces one of the machines about every 15 s."""
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access: "
-"""Before a peer's reason, in the last error of an uplink."""
+"""Prefix of the peer's reason in the last error of an uplink."""
 
 
 class GatewayHealth:
-    """The problems of one running gateway. `start`, later `stop`."""
+    """Find the problems of one running gateway. Call `start`, later `stop`."""
 
     def __init__(
         self,
@@ -79,11 +79,10 @@ class GatewayHealth:
         revocations: Callable[[], str | None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`development`: its configuration comes from options, and applied resources are not in force. `room_hours`:
-        for how long there is room for messages. `configuration`
-        is the one in force; `tokens`: why bearer tokens cannot be checked, `users`: why changes of
-        users cannot be followed; None: they can; `renewal`: why the hub does not renew the gateway's certificate;
-        `revocations`: why what the hub has revoked is not known anew."""
+        """`development`: the configuration comes from options, not from applied resources. `room_hours`: hours until
+        the store is full. `configuration`: the current one. The others return the reason of a failure, or None:
+        `tokens` cannot be checked, changes of `users` cannot be read, `renewal` of the gateway's certificate is
+        refused, the list of `revocations` cannot be fetched."""
         self.lag = LoopLag()
         self._broker = broker
         self._store = store
@@ -103,10 +102,10 @@ class GatewayHealth:
         self._names_refused = CounterRise(monotonic_s)
         self._shed = CounterRise(monotonic_s)
         self._logins = CounterRise(monotonic_s)
-        self._logs = StandingLogs(broker, monotonic_s)
+        self._logs = StalledLogs(broker, monotonic_s)
         self._hubs = StallDetector(monotonic_s)
         self.first_boot = FirstBootState()
-        """How far the settings of the card are, looked at seldom."""
+        """State of the settings of the card, read seldom."""
         self._files: list[FoundProblem] = []
         self._files_at = float("-inf")
         self._health = HealthChecks(
@@ -118,15 +117,15 @@ class GatewayHealth:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Begin to measure the loop."""
+        """Start to measure the loop's lag."""
         self.lag.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop measuring."""
         self.lag.stop()
 
     def problems(self) -> list[HealthProblem]:
-        """All there are now, in the words of this person's command line."""
+        """Return the current problems, with commands as this user calls the program."""
         return [
             msgspec.structs.replace(one, what=as_called(one.what), next_step=as_called(one.next_step))
             for one in self._health.problems()
@@ -167,7 +166,7 @@ class GatewayHealth:
 
     def housekeeping(self) -> Iterator[FoundProblem]:
         for part, kind in self._broker.failing.items():
-            what = f"it raises {kind} at each turn, so its work is not done"
+            what = f"it raises {kind} each time it runs, so its work is not done"
             yield FoundProblem(f"housekeeping: {part}", what, "a fault of the program: see its log, and report it")
 
     def credentials(self) -> Iterator[FoundProblem]:
@@ -178,7 +177,7 @@ class GatewayHealth:
         users = self._users()
         if users is not None:
             yield FoundProblem(
-                "users", users, "changes of users do not count until it can be read: `waypost doctor` with --data"
+                "users", users, "changes of users take effect when it can be read: `waypost doctor` with --data"
             )
 
     def hubs(self) -> Iterator[FoundProblem]:
@@ -193,7 +192,7 @@ class GatewayHealth:
                 yield FoundProblem(f"forwarder {name}", what, step, Severity.WARNING)
 
     def losses(self) -> Iterator[FoundProblem]:
-        """What happened within the last minute, by counters that rise."""
+        """Yield losses and failures of the last minute, found by counters that rose."""
         peers = {uplink.connector.name: _peer(uplink) for uplink in self._uplinks}
         counters = {f"rejected {uplink.connector.name}": uplink.figures.messages_rejected for uplink in self._uplinks}
         counters |= {f"ledger {reason}": count for reason, count in self._store.ledger.entered.items()}
@@ -207,14 +206,14 @@ class GatewayHealth:
                     f"connector {name}", what, "see the reason in the log, and the dead letters of the addresses"
                 )
         for name in sorted(name.removeprefix("not taken ") for name in lately if name.startswith("not taken ")):
-            what = "messages of its peer could not be taken within the last minute: they are acknowledged, and not here"
+            what = "messages of its peer were acknowledged within the last minute, but could not be stored"
             yield FoundProblem(f"forwarder {name}", what, "see the reason in the log", Severity.WARNING)
         reasons = sorted(name.removeprefix("ledger ") for name in lately if name.startswith("ledger "))
         if reasons:
-            what = f"messages were given up within the last minute: {', '.join(reasons)}"
+            what = f"messages were discarded within the last minute: {', '.join(reasons)}"
             yield FoundProblem("losses", what, "the ledger names them: waypost store info", Severity.WARNING)
         if "restarts" in lately:
-            what = "a subscription failed within the last minute, and reads the store anew"
+            what = "a subscription failed within the last minute, and reads the store again"
             yield FoundProblem("subscriptions", what, "a fault of the program: see its log, and report it")
         if "connections" in lately:
             what = "connections were refused within the last minute: the maximum number is open"
@@ -226,7 +225,7 @@ class GatewayHealth:
         return {f"{one.connector.name}/{name}": count for one in peers for name, count in one.refused_here.items()}
 
     def unrouted(self) -> Iterator[FoundProblem]:
-        """Yield the notice of topics that messages reach and no subscriber does."""
+        """Yield the notice for topics with messages and without a subscriber."""
         router = self._broker.router
         addresses = sorted(one.address for one in router.unrouted if router.is_unrouted(one.address))
         if addresses:
@@ -237,7 +236,7 @@ class GatewayHealth:
         trouble = self._broker.listeners.certificate_trouble
         if trouble is not None:
             yield FoundProblem(
-                "certificate", trouble, "put a certificate and its own key there; the gateway loads them by itself"
+                "certificate", trouble, "put a certificate and its key there; the gateway loads them by itself"
             )
         revocations = self._broker.listeners.revocations
         if revocations is not None and (trouble := revocations.trouble) is not None:
@@ -264,9 +263,9 @@ class GatewayHealth:
             )
 
     def files(self) -> Iterator[FoundProblem]:
-        """What is asked of the filesystem: seldom."""
+        """Yield problems with files; they are checked every `FILES_CHECK_S`."""
         now = self._monotonic_s()
-        if now - self._files_at >= FILES_LOOKED_AT_S:
+        if now - self._files_at >= FILES_CHECK_S:
             self._files_at, self._files = now, list(self._look_at_files())
         yield from self._files
 
@@ -294,13 +293,13 @@ class GatewayHealth:
         notice while it is away."""
         name, state = f"connector {uplink.connector.name}", uplink.dialer.state
         accepted = uplink.figures.messages_accepted
-        reached = state.connected or time.time() - state.since < STANDS_S
-        if self._hubs.stands(name, accepted, busy=reached and not state.paused and uplink.backlog > 0):
+        reached = state.connected or time.time() - state.since < STALLED_S
+        if self._hubs.is_stalled(name, accepted, busy=reached and not state.paused and uplink.backlog > 0):
             peer = _peer(uplink)
             what = f"{peer} is connected, messages wait for it, and it has accepted none for a minute"
             own = "the hub's own problems (its /healthz)" if peer == HUB else "what the peer's own log says"
             yield FoundProblem(name, what, f"see {own}, and the last error of `waypost bridge status`")
-        elif self._hubs.stands(f"{name} refused", True, busy=state.refused and not state.paused):
+        elif self._hubs.is_stalled(f"{name} refused", True, busy=state.refused and not state.paused):
             _, _, why = (state.last_error or "").partition(UNAUTHORIZED)
             if why:
                 step = "at the hub: waypost fleet list, and a token for this gateway; then waypost edge enrol here"
@@ -313,7 +312,7 @@ class GatewayHealth:
         elif state.paused:
             step = f"`waypost bridge resume {word(uplink.connector.name)}`{self._room_left()}"
             yield FoundProblem(name, f"paused: messages for {_peer(uplink)} wait here", step, Severity.NOTICE)
-        elif self._hubs.stands(f"{name} away", True, busy=not (reached or state.refused)):
+        elif self._hubs.is_stalled(f"{name} away", True, busy=not (reached or state.refused)):
             what = f"{_peer(uplink)} cannot be reached: messages wait here, and nothing is lost"
             yield FoundProblem(
                 name, what, f"the cause is in `waypost bridge status`{self._room_left()}", Severity.NOTICE
@@ -338,13 +337,13 @@ def shared_identity(name: str, state: LinkState, utc_s: float) -> FoundProblem |
 
 
 def _peer(uplink: AnyConnector) -> str:
-    """The far side, as a person says it."""
+    """Return the name of a connector's peer for people."""
     connector = uplink.connector
     return HUB if connector.type is ConnectorType.WAYPOST else f"the {connector.type.value} peer"
 
 
 def budget_problems(name: str, uplink: AnyConnector) -> Iterator[FoundProblem]:
-    """Of the month's data budget, four fifths or all of it is used."""
+    """Yield the problem when four fifths of the month's data budget, or all of it, are used."""
     pacer = uplink.uplink.pacer if is_to_hub(uplink) else None
     if pacer is None or pacer.used < BUDGET_NEAR:
         return
@@ -357,21 +356,21 @@ def budget_problems(name: str, uplink: AnyConnector) -> Iterator[FoundProblem]:
         yield FoundProblem(f"{name} budget", what, step, Severity.WARNING)
 
 
-class StandingLogs:
-    """Backlogs somebody would take, and that do not move."""
+class StalledLogs:
+    """Find backlogs that do not shrink although a consumer would take them."""
 
     def __init__(self, broker: Broker, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._broker = broker
         self._standing = StallDetector(monotonic_s)
-        self._turn: Iterator[tuple[str, LogSubscription]] = iter(())
+        self._pending: Iterator[tuple[str, LogSubscription]] = iter(())
         self._found: dict[str, FoundProblem] = {}
 
     def problems(self) -> Iterator[FoundProblem]:
-        """Of those looked at lately; some are looked at now."""
-        looked_at = list(islice(self._turn, SUBSCRIPTIONS_LOOKED_AT))
+        """Check the next `SUBSCRIPTIONS_LOOKED_AT` subscriptions; yield the problems of all."""
+        looked_at = list(islice(self._pending, SUBSCRIPTIONS_LOOKED_AT))
         if not looked_at:
-            self._turn = iter(self._all())
-            looked_at = list(islice(self._turn, SUBSCRIPTIONS_LOOKED_AT))
+            self._pending = iter(self._all())
+            looked_at = list(islice(self._pending, SUBSCRIPTIONS_LOOKED_AT))
         for name, subscription in looked_at:
             found = self._look(name, subscription)
             if found is None:
@@ -388,29 +387,27 @@ class StandingLogs:
             for part in durable.parts
         )
         everything = [*((f"queue {address}", queue) for address, queue in router.queues.opened.items()), *parts]
-        here = {name for name, _ in everything}
-        for name in [name for name in self._found if name not in here]:
+        existing = {name for name, _ in everything}
+        for name in [name for name in self._found if name not in existing]:
             del self._found[name]
-        self._standing.keep(here)
+        self._standing.keep(existing)
         return everything
 
     def _look(self, name: str, subscription: LogSubscription) -> FoundProblem | None:
         group, backlog, outstanding = subscription.group, subscription.backlog, subscription.outstanding
         progress = (subscription.window.next, backlog, outstanding)
         busy = bool(group) and (backlog > 0 and (group.credit > 0 or outstanding > 0))
-        if not self._standing.stands(name, progress, busy=busy):
+        if not self._standing.is_stalled(name, progress, busy=busy):
             return None
         if group.credit > 0 and (subscription.order is None or not subscription.order.serves):
             if subscription.failures.parked:
-                what = "no consumer takes the messages that wait: they are too large, or were given back for others"
+                what = "no consumer takes the messages that wait: they are too large, or were released by all"
                 step = "connect a consumer that takes them, or purge them: waypost store purge"
                 return FoundProblem(name, what, step, Severity.WARNING)
-            what = "messages wait and a consumer asks for them, but none was delivered for a minute"
-            return FoundProblem(
-                name, what, "see the log for what cannot be read; `waypost store verify` beside the gateway"
-            )
+            what = "messages wait and a consumer has credit for them, but none was delivered for a minute"
+            return FoundProblem(name, what, "see the log for what cannot be read; run `waypost store verify`")
         if outstanding:
-            what = "messages wait, and for a minute its consumers have settled none of those they have"
+            what = "messages wait, and its consumers have settled none of their deliveries for a minute"
             return FoundProblem(name, what, "see that its consumers work and acknowledge", Severity.WARNING)
         what = "no connected consumer selects the messages that wait"
         return FoundProblem(name, what, "connect a consumer that selects them, or purge them", Severity.WARNING)

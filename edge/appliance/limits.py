@@ -1,4 +1,4 @@
-"""Bounds of the gateway's process. Each has a unit, and a reason."""
+"""Limits of the gateway's process."""
 
 from __future__ import annotations
 
@@ -10,4 +10,5 @@ from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USE
 FILES_BESIDE_CONNECTIONS: Final = (
     100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX + LINGERING_MAX
 )
-"""Files. Connections over HTTP and sockets that linger; store, logs, listeners and uplinks are a few dozen."""
+"""Open files in addition to one for each connection: HTTP connections, lingering sockets, and a few dozen for store,
+logs, listeners and uplinks."""

@@ -1,8 +1,8 @@
-"""The command line's root: a table of commands, each imported when it is used and not before.
+"""Root of the command line: a table of commands, each imported when it is used.
 
-`waypost --version` and `--help` import click and nothing else of weight, so they answer in a tenth of a second
-however large the program grows. A command whose packages are not installed says which extra brings them.
-This module knows where commands are, not what they do; it is the one place that turns errors into exit codes.
+`waypost --version` and `--help` import little more than click, so they answer in a tenth of a second. If the packages
+of a command are not installed, the error names the extra that has them. This module knows where commands are, not what
+they do; it is the one place that turns errors into exit codes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from edge.output.terminal import say
 
 
 class Root(click.Group):
-    """A group whose commands are in `COMMANDS`."""
+    """Group of the commands in `COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table: the order of use."""
+        """Return the names in the order of the table: the order of use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -37,9 +37,9 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command a line names. Raises UsageError with the name that was probably meant."""
+        """Return the command of a line. Raises UsageError, with the closest name, for an unknown one."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            import difflib  # noqa: PLC0415 - for who has mistyped
+            import difflib  # noqa: PLC0415 - only for a mistyped name
 
             close = difflib.get_close_matches(args[0], (*COMMANDS, *FROM_A_CHECKOUT), n=1)
             meant = f"; did you mean `{close[0]}`?" if close else ""
@@ -47,13 +47,13 @@ class Root(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table's own lines: help imports no command."""
+        """Write the lines of the table, so that help imports no command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
 
 def set_up_logging(verbosity: int) -> None:
-    """Logs go to stderr: warnings and worse, and with each step of `verbosity` one level more (or, below 0, less)."""
+    """Log warnings and worse to stderr; each step of `verbosity` adds a level, each step below 0 removes one."""
     levels = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
     level = levels[max(0, min(len(levels) - 1, verbosity + 2))]
     log_to_stderr(level)
@@ -70,12 +70,12 @@ def root(verbose: int, quiet: int) -> None:
 
     From a checkout also: `waypost demo`, `waypost test [PYTEST ARGUMENTS]`, `waypost bench` and `waypost docs`.
     """
-    if verbose or quiet:  # else a command that runs for long sets logging up as suits it
+    if verbose or quiet:  # otherwise each long-running command sets up its own logging
         set_up_logging(verbose - quiet)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; the exit code. Nothing a person did wrong ends in a traceback."""
+    """Run one command line and return the exit code. Errors of the user are shown without a traceback."""
     name_as_called(root)
     try:
         result = root.main(
@@ -95,11 +95,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         show_error(why.format_message(), usage)
         return int(Exit.USAGE)
     except click.ClickException as why:
-        # Commands of `cloud` and `spark` raise errors of their own: a hint is shown when they have one.
+        # Commands of `cloud` and `spark` raise their own errors: show a hint when they have one.
         show_error(why.format_message(), str(getattr(why, "hint", "")))
         return why.exit_code
     except ImportError as why:
-        if not hasattr(why, "hint"):  # of `bridge.native.ExtensionUnusable`, which cannot be imported then
+        if not hasattr(why, "hint"):  # `bridge.native.ExtensionUnusable` has one; it cannot be imported at this point
             raise
         show_error(str(why), why.hint)
         return int(Exit.FAILED)
@@ -107,27 +107,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """The console script."""
-    if sys.stdout is None:  # closed by who started this (`>&-`), who wants no output
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the end
+    """Run the console script."""
+    if sys.stdout is None:  # closed by the caller (`>&-`): discard the output
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # stays open until exit
     try:
         code = run()
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of a pipe has gone (`waypost get | head`): nothing to say, and nobody to say it to.
-        _write_no_more()
+        # The reader of the pipe has closed it (`waypost get | head`): no error to report.
+        _discard_stdout()
         code = int(Exit.FAILED)
     except OSError as why:
         if not _stdout_fails():
             raise
-        _write_no_more()
+        _discard_stdout()
         show_error(f"the output cannot be written: {why.strerror}")
         code = int(Exit.FAILED)
     sys.exit(code)
 
 
 def _stdout_fails() -> bool:
-    """Whether it is stdout (a file on a full disk) that an error came from: it fails with the next line, too."""
+    """Return True when stdout cannot be written, as on a full disk: another line fails too."""
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()
@@ -136,8 +136,8 @@ def _stdout_fails() -> bool:
     return False
 
 
-def _write_no_more() -> None:
-    """Python writes at its end what is left for stdout, and would fail again."""
+def _discard_stdout() -> None:
+    """Redirect stdout to the null device: Python flushes it at exit, and would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,7 +1,8 @@
 """Problems of a running gateway: one list for `/healthz`, console, `edge status`, metrics and doctor.
 
-A problem is what keeps clients from being served: commits that fail, logs that cannot be read, tokens that cannot be
-checked, and no room, so that publishes are refused. An address that gives up its old messages is none: it was told to.
+A problem keeps clients from being served: commits that fail, logs that cannot be read, tokens that cannot be verified,
+and publishes refused for lack of space. An address that drops its oldest messages is not a problem when it is
+configured to do so.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from edge.output.amounts import size
 from edge.output.text import line, word
 
 ADDRESSES_NAMED_MAX: Final = 3
-"""Addresses that a notice names: more do not fit on a line of a terminal."""
+"""Addresses that a notice lists: more do not fit on one line of a terminal."""
 
 _BACKLOG_STEP: Final = "find the consumer that does not take its backlog (waypost store info), or raise"
 
 
 def store_problems(texts: Sequence[str]) -> Iterator[FoundProblem]:
-    """Those of the store's medium, which say themselves what helps."""
+    """Yield the problems of the store's medium; their texts say what to do."""
     for text in texts:
-        step = "do what it says, or run `waypost doctor` with --data; until then messages may get no acknowledgement"
+        step = "do what it says, or run `waypost doctor` with --data; until then messages may not be acknowledged"
         yield FoundProblem("store", text, step)
 
 
 def token_problem(overdue: str) -> FoundProblem:
-    """The token issuer's keys are not known, or too old."""
+    """Return the problem that the token issuer's keys are unknown or too old."""
     step = "check network, clock and authenticationService.oidc.issuer; passwords and certificates still work"
     return FoundProblem("token issuer", overdue, step)
 
@@ -47,20 +48,23 @@ def unrouted_problem(addresses: Sequence[str], forward: str) -> FoundProblem:
 
 
 def name_problems(names: Iterable[NamesOf], lately: frozenset[str]) -> Iterator[FoundProblem]:
-    """Where clients may not make what they need. `lately`: the kinds refused to some within the last minute."""
+    """Yield limits that clients have reached. `lately`: kinds of names that were refused within the last minute."""
     for one in names:
         if one.kind.value in lately:
-            what = f"clients were refused {one.kind.value} in the last minute: user or space has the maximum number"
-            step = f"find who makes them ({one.names} of {one.space_max} exist), or raise spec.limits of the Gateway"
+            what = f"clients were refused {one.kind.value} in the last minute: a limit of user or space is reached"
+            step = f"find the client ({one.names} of {one.space_max} exist), or raise spec.limits of the Gateway"
             yield FoundProblem(one.kind.value, what, step)
 
 
 def memory_problems(*, bytes_max: int, exceeded: bool, lately: Container[str]) -> Iterator[FoundProblem]:
-    """Where connections are closed or refused for want of memory or places. `exceeded`: the process takes more than
-    `bytes_max`; `lately`: of ``shed`` and ``refused``, what has happened in the last minute."""
+    """Yield problems of connections that are closed or refused, for lack of memory or by a limit of their number.
+
+    `exceeded`: the process uses more than `bytes_max`. `lately`: ``shed``, ``refused``, if it happened in the last
+    minute.
+    """
     step = "the log names the clients; with enough memory, raise spec.limits.memoryBytesMax of the Gateway"
     if exceeded:
-        what = f"the process takes more than {size(bytes_max)} (limits.memoryBytesMax): new connections are refused"
+        what = f"the process uses more than {size(bytes_max)} (limits.memoryBytesMax): new connections are refused"
         yield FoundProblem("memory", what, step)
     elif "shed" in lately:
         what = "connections were closed in the last minute because they held too much memory"
@@ -74,12 +78,15 @@ def memory_problems(*, bytes_max: int, exceeded: bool, lately: Container[str]) -
 def room_problems(
     rooms: Sequence[QuotaUsage], *, space_bytes: int | None, at_floor: bool, floor_bytes: int, lately: frozenset[str]
 ) -> Iterator[FoundProblem]:
-    """Where messages are refused for want of room. `lately`: the addresses that refused some within the last minute;
-    `space_bytes`: quota of the space; `at_floor`: the medium has less than `floor_bytes` free."""
+    """Yield problems of messages that are refused for lack of space.
+
+    `lately`: addresses that refused messages within the last minute. `space_bytes`: quota of the address space.
+    `at_floor`: the medium has less than `floor_bytes` free.
+    """
     if at_floor:
         what = (
             f"the card has less than {size(floor_bytes)} free (limits.freeFloorBytes): messages beyond an "
-            "address's reserve are refused, or old ones given up"
+            "address's reserve are refused, or old ones dropped"
         )
         yield FoundProblem(
             "free space",
@@ -95,12 +102,13 @@ def room_problems(
             what = f"its quota of {size(room.quota)} is used up: messages are refused"
             yield FoundProblem(f"address {room.address}", what, f"{_BACKLOG_STEP} spec.quota.bytes of the Address")
         elif room.address in lately and not at_floor and not space_full:
-            what = "messages were refused in the last minute: there was no room for them"
+            what = "messages were refused in the last minute: their address or the space was full"
             yield FoundProblem(f"address {room.address}", what, f"{_BACKLOG_STEP} spec.quota.bytes of the Address")
 
 
 def _refusing(rooms: Sequence[QuotaUsage], space_bytes: int) -> bool:
-    """True when the space is used up, nobody gives way any more, and somebody wants more than was set aside for it."""
+    """Return True when the space is used up: no address drops messages for others, and one needs more than its
+    reserve."""
     if sum(max(room.used, room.reserve) for room in rooms) < space_bytes:
         return False
     refusing = [room for room in rooms if room.when_full == WhenFull.REJECT.value]

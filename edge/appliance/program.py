@@ -1,7 +1,7 @@
-"""What this program is called: what the person at the keyboard called it.
+"""Name of this program, as the user called it.
 
-In the code a text names every command in one form, `waypost store info`. Where it reaches a person, `as_called` puts in
-the name by which that person called the program: `./waypost` in a checkout, for example.
+Texts in the code write every command in one form, `waypost store info`. Before a user sees them, `as_called` replaces
+the name by the one that the user called, for example `./waypost` in a checkout.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT
 
 NAME: Final = "waypost"
 VARIABLE: Final = "WAYPOST_PROGRAM"
-"""Environment variable in which the launcher of a checkout says how it was called."""
+"""Environment variable by which the launcher of a checkout passes the name it was called by."""
 
 _COMMAND: Final = re.compile(rf"(?<![\w./-]){NAME}(?= (?:{'|'.join((*COMMANDS, *FROM_A_CHECKOUT))})\b)")
 
 
 @functools.cache
 def program_name() -> str:
-    """The program's name, to be pasted into a shell: a bare name where the shell finds it, else the path it was."""
+    """Return the program's name for a shell: a bare name if the shell finds it, otherwise the path that was called."""
     called = os.environ.get(VARIABLE, "")
     if not called and os.path.basename(sys.argv[0]) == NAME:  # the script of an installation
         called = sys.argv[0]
@@ -36,34 +36,34 @@ def program_name() -> str:
 
 
 def _found_by_shell(name: str) -> str | None:
-    """As `shutil.which`, of a bare name: to import that takes 0.6 MiB of every gateway's memory."""
+    """Find a bare name on the path, as `shutil.which` does: importing that takes 0.6 MiB in every gateway."""
     paths = (os.path.join(folder, name) for folder in os.get_exec_path())
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
 
 
 def frozen() -> bool:
-    """Whether this is a gateway that brings its own Python (`waypost image freeze`)."""
+    """Return True in a gateway that is packaged with its own Python (`waypost image freeze`)."""
     return bool(getattr(sys, "frozen", False))
 
 
 def command() -> list[str]:
-    """What starts this program, whoever starts it and wherever: the words before a command's."""
+    """Return the words that start this program from any directory, to be followed by a command."""
     return [sys.executable] if frozen() else [sys.executable, "-P", "-m", "edge.appliance.main"]
 
 
 def launcher() -> Path | None:
-    """The launcher of the checkout this runs from; None: it was not started by one."""
+    """Return the launcher of the checkout by which this was started; None without one."""
     called = os.environ.get(VARIABLE)
     return Path(called).absolute() if called else None
 
 
 def as_called(text: str) -> str:
-    """A text with the program's commands as this person calls them."""
+    """Return a text in which commands have the name that the user calls."""
     return _COMMAND.sub(lambda _: program_name(), text)
 
 
 def log_to_stderr(level: int) -> None:
-    """Log what is at least as grave as `level`; what was set up before stays."""
+    """Log to stderr from `level` on. An earlier set-up stays."""
     from edge.output.logs import write_to_stderr  # noqa: PLC0415 - help needs none
 
     write_to_stderr(level, as_called)

@@ -1,7 +1,7 @@
-"""`waypost apply | get | describe | diff | delete`: the resources of one data directory.
+"""`waypost apply | get | describe | diff | delete`: manage the resources of one data directory.
 
-A running gateway takes a change up by itself, a stopped one when it starts. Errors of a configuration are printed one
-a line (``file:line: path: what``) and end with exit code 2; nothing is then applied.
+A running gateway applies a change by itself, a stopped one when it starts. Errors in a configuration are printed one a
+line (``file:line: path: what``), with exit code 2; nothing is then applied.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ EMPTY: Final = "a resource is a YAML document with apiVersion, kind, metadata an
 def _existing(_context: click.Context, _parameter: click.Parameter, data: Path) -> Path:
     if not data.is_dir():
         raise CommandError(
-            f"there is no data directory {data}",
-            hint=f"give the one of a gateway; `waypost apply --data {word(data)} -f FILE` makes it",
+            f"data directory {data} not found",
+            hint=f"give the directory of a gateway; `waypost apply --data {word(data)} -f FILE` creates one",
             code=Exit.USAGE,
         )
     return data
@@ -62,7 +62,7 @@ def _data_option(**more: Any) -> Callable[[FC], FC]:
         envvar="WAYPOST_DATA",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
-        help="The gateway's data directory (or set WAYPOST_DATA).",
+        help="Data directory of the gateway (or set WAYPOST_DATA).",
         **more,
     )
 
@@ -76,12 +76,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 class KindWord(click.ParamType[ResourceKind]):
-    """A kind as people write it: ``Address``, ``addresses``, ``addr``."""
+    """Name of a kind as users write it: ``Address``, ``addresses``, ``addr``."""
 
     name = "kind"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ResourceKind:
-        """The kind meant by a word."""
+        """Return the kind of this name."""
         if isinstance(value, ResourceKind):
             return value
         word = str(value).lower()
@@ -99,12 +99,14 @@ kind_argument = click.argument("kind", type=KindWord(), metavar="KIND")
 @data_option
 @files_option
 @json_option
-@click.option("--local", is_flag=True, help="Also what the hub decides about; it counts until the hub's next version.")
-@click.option("--dry-run", is_flag=True, help="Check everything and say what would change; write nothing.")
+@click.option(
+    "--local", is_flag=True, help="Also replace resources that the hub manages, until the hub's next version."
+)
+@click.option("--dry-run", is_flag=True, help="Check everything and show what would change; write nothing.")
 def apply(data: Path, names: Sequence[str], as_json: bool, local: bool, dry_run: bool) -> None:
     """Apply resources from YAML: all of them, or none when anything is wrong.
 
-    Resources of the same kind and name are replaced, others stay; what the hub decides about is refused. Stored
+    Resources of the same kind and name are replaced, others stay. Resources that the hub manages are refused. Stored
     messages are never touched.
     """
     if not names:
@@ -114,7 +116,7 @@ def apply(data: Path, names: Sequence[str], as_json: bool, local: bool, dry_run:
     with explained("applied"):
         resources = read(KINDS, names)
         if not resources:
-            raise CommandError(f"{', '.join(names)}: no resource in it", hint=EMPTY, code=Exit.USAGE)
+            raise CommandError(f"{', '.join(names)}: no resource found", hint=EMPTY, code=Exit.USAGE)
         if dry_run:
             changes = repository.plan(resources, keep=local)
             version = repository.version
@@ -146,7 +148,7 @@ def get(data: Path, kind: ResourceKind | None, name: str | None, form: str, as_j
         _print_tables(resources)
         shown = [each for each in known.managed if each in {f"{one.kind}/{one.name}" for one in resources}]
         if shown:
-            say(f"note: the hub decides about {', '.join(shown)}", style="yellow", err=True)
+            say(f"note: the hub manages {', '.join(shown)}", style="yellow", err=True)
 
 
 @click.command()
@@ -155,7 +157,7 @@ def get(data: Path, kind: ResourceKind | None, name: str | None, form: str, as_j
 @click.argument("name")
 @json_option
 def describe(data: Path, kind: ResourceKind, name: str, as_json: bool) -> None:
-    """Show one resource in full, without its secrets, and what of it this version does not act on."""
+    """Show one resource in full, without its secrets, and the fields that this version ignores."""
     with explained("read"):
         [resource] = _select(Repository(data).load().resources, kind, name)
     notes = notices([resource])
@@ -197,7 +199,7 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
 def delete(
     data: Path, names: Sequence[str], as_json: bool, kind: ResourceKind | None, resource_names: Sequence[str]
 ) -> None:
-    """Delete resources by KIND and NAME, or those a file names. Stored messages are never touched."""
+    """Delete resources by KIND and NAME, or those of a file. Stored messages are never touched."""
     if bool(names) == bool(kind) or (kind is not None and not resource_names):
         raise click.UsageError("name what to delete: KIND NAME..., or -f FILE")
     repository = Repository(data)
@@ -210,7 +212,7 @@ def delete(
         managed = repository.load().managed
         for key in keys:
             if key not in own and "/".join(key) in managed:
-                raise CommandError(f"the hub decides about {'/'.join(key)}; this gateway has none of its own to delete")
+                raise CommandError(f"the hub manages {'/'.join(key)}; this gateway has none of its own to delete")
             if key not in own:
                 raise _absent(*key, [name for of_kind, name in own if of_kind == key[0]])
         version, changes = repository.delete(keys)
@@ -231,7 +233,7 @@ def schema() -> None:
 
 
 def _in_force(repository: Repository) -> Sequence[Resource] | None:
-    """What is applied now; None where it cannot be read, which whoever changes it will hear."""
+    """Return the applied resources; None when they cannot be read: the change then reports the error."""
     try:
         return repository.load().resources
     except (ConfigurationRejected, RepositoryError):
@@ -239,7 +241,7 @@ def _in_force(repository: Repository) -> Sequence[Resource] | None:
 
 
 def _restarts(data: Path, before: Sequence[Resource] | None, after: Sequence[Resource]) -> list[str]:
-    """What a gateway that runs does not take up before its next start."""
+    """Return notes on changes that a running gateway applies only at its next start."""
     if not before or not is_held(data):
         return []
     return restarts(KINDS, before, after)
@@ -247,7 +249,7 @@ def _restarts(data: Path, before: Sequence[Resource] | None, after: Sequence[Res
 
 @contextlib.contextmanager
 def explained(participle: str) -> Iterator[None]:
-    """Turns what parsing and the repository raise into errors of the command line."""
+    """Turn errors of parsing and of the repository into errors of the command line."""
     try:
         yield
     except ConfigurationRejected as why:
@@ -268,13 +270,13 @@ def _select(resources: Sequence[Resource], kind: ResourceKind | None, name: str 
 
 
 def _absent(kind: str, name: str, others: Sequence[str]) -> CommandError:
-    return CommandError(f'there is no {kind} "{name}"{suggestion(name, sorted(others)[:10])}')
+    return CommandError(f'{kind} "{name}" not found{suggestion(name, sorted(others)[:10])}')
 
 
 def print_changes(
     changes: Sequence[ResourceChange], version: int, as_json: bool, suffix: str = "", notes: Sequence[str] = ()
 ) -> None:
-    """Print what was changed, and the version of the configuration that it made."""
+    """Print the changes, and the resulting version of the configuration."""
     if as_json:
         listed = [_change_data(change, documents=False) for change in changes]
         say_json({"version": version, "changes": listed, "notes": list(notes)})

@@ -1,4 +1,4 @@
-"""Client of a gateway on this machine: asks its console over HTTP, as a user who may read its data directory."""
+"""HTTP client for the console of a gateway on this machine. It logs in by a token of the data directory."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 ANSWER_S: Final = 5.0
-"""A gateway on this machine that does not answer within this is not well."""
+"""Time limit for an answer: a gateway on this machine that takes longer is not healthy."""
 
 data_option = click.option(
     "--data",
     type=click.Path(path_type=Path, exists=True, file_okay=False, readable=False),
-    help="The gateway's data directory; its operator token logs the command in.",
+    help="Data directory of the gateway. Its operator token is used to log in.",
 )
 http_option = click.option(
-    "--http", metavar="HOST:PORT", help="Address of its console.  [default: as --data says, else 127.0.0.1:8080]"
+    "--http", metavar="HOST:PORT", help="Address of its console.  [default: from --data, else 127.0.0.1:8080]"
 )
 
 
 def console(data: Path | None, http: str | None) -> str:
-    """Return HOST:PORT of a gateway's console: as it was given, as the gateway of the data directory listens, or the
+    """Return HOST:PORT of a gateway's console: the given one, that of the gateway on the data directory, or the
     default. Raises CommandError."""
     if http is not None:
         return _place(http)
@@ -38,7 +38,7 @@ def console(data: Path | None, http: str | None) -> str:
 
 
 def token_of(data: Path | None) -> str | None:
-    """The operator's token of a data directory. Raises CommandError."""
+    """Return the operator's token of a data directory. Raises CommandError."""
     from edge.appliance.accounts.operator import OperatorTokenError, read_token
 
     try:
@@ -48,7 +48,7 @@ def token_of(data: Path | None) -> str | None:
 
 
 def ask(url: str, token: str | None, *, post: bool = False, answer_s: float = ANSWER_S) -> Any:
-    """The document at a URL of a gateway. Raises CommandError."""
+    """Return the document at a URL of a gateway. Raises CommandError."""
     with connect(url, token, post=post, answer_s=answer_s) as answer:
         try:
             return msgspec.json.decode(answer.read())
@@ -57,7 +57,7 @@ def ask(url: str, token: str | None, *, post: bool = False, answer_s: float = AN
 
 
 def connect(url: str, token: str | None, *, post: bool = False, answer_s: float = ANSWER_S) -> HTTPResponse:
-    """Return the answer of a gateway; its document is not read yet. Raises CommandError."""
+    """Return the response of a gateway, with its body not yet read. Raises CommandError."""
     import urllib.error
     import urllib.request
 
@@ -69,9 +69,9 @@ def connect(url: str, token: str | None, *, post: bool = False, answer_s: float 
     except urllib.error.HTTPError as refused:
         with refused:
             why = f"{url} answers {refused.code} {refused.reason}"
-            said = refused.read()
+            body = refused.read()
         if refused.code not in (401, 403):
-            raise CommandError(_error_in(said) or why) from None
+            raise CommandError(_error_in(body) or why) from None
         hint = "give --data with the gateway's data directory, and run this as the user the gateway runs as"
         if token is not None:
             hint = "another gateway answers there: --http has the address of this one, after http= in its `ready` line"
@@ -81,7 +81,7 @@ def connect(url: str, token: str | None, *, post: bool = False, answer_s: float 
 
 
 def _unreachable(url: str, error: Exception) -> CommandError:
-    """Return the error for a gateway that gives no answer."""
+    """Return the error for a gateway that does not answer."""
     reason = getattr(error, "reason", error)
     hint = "start it, and use the address after http= in its `ready` line"
     if isinstance(reason, TimeoutError):
@@ -89,27 +89,30 @@ def _unreachable(url: str, error: Exception) -> CommandError:
     return CommandError(f"no gateway answers at {url}: {reason}", hint=hint, code=Exit.UNREACHABLE)
 
 
-def _error_in(said: bytes) -> str | None:
-    """What a gateway says is wrong."""
+def _error_in(body: bytes) -> str | None:
+    """Return the error in a gateway's response; None without one."""
     try:
-        return msgspec.json.decode(said, type=dict[str, str]).get("error")
+        return msgspec.json.decode(body, type=dict[str, str]).get("error")
     except msgspec.MsgspecError:
         return None
 
 
 def _place(http: str) -> str:
-    """HOST:PORT, also where somebody copied the console's URL. Raises CommandError."""
+    """Return HOST:PORT; the console's URL is accepted too. Raises CommandError."""
     from bridge.resources.endpoint import ListenEndpoint
 
     try:
         return str(ListenEndpoint.parse(http.removeprefix("http://").rstrip("/")))
     except ValueError as why:
-        hint = "HOST:PORT is what comes after http= in the gateway's `ready` line"
+        hint = "HOST:PORT follows http= in the gateway's `ready` line"
         raise CommandError(f"--http {http}: {why}", hint=hint, code=Exit.USAGE) from None
 
 
 def _console_of(data: Path) -> str:
-    """Return where the gateway of a data directory has its console, seen from this machine. Raises CommandError."""
+    """Return the console's address of the gateway on a data directory, as seen from this machine.
+
+    Raises CommandError.
+    """
     from edge.appliance.endpoints import running_endpoints
     from edge.broker.store.lock import LOCK_NAME, is_held
 
@@ -117,7 +120,7 @@ def _console_of(data: Path) -> str:
     if listening is not None and "http" in listening:
         return str(listening["http"].from_here)
     if listening is not None:
-        hint = "give it one, spec.listeners.http of its Gateway resource, or --http of `waypost edge run`"
+        hint = "add one: spec.listeners.http of its Gateway resource, or --http of `waypost edge run`"
         raise CommandError(f"the gateway of {data} has no HTTP listener, and so no console", hint=hint)
     if not is_held(data) and (os.access(data / LOCK_NAME, os.R_OK) or not (data / LOCK_NAME).exists()):
         hint = f"start it: waypost edge run --data {word(data)}"
@@ -126,7 +129,7 @@ def _console_of(data: Path) -> str:
 
 
 def _configured_console(data: Path) -> str | None:
-    """Return where the applied configuration of a data directory has the console."""
+    """Return the console's address in the applied configuration of a data directory; None without a fixed port."""
     from edge.configuration.effective import effective
     from edge.configuration.file import RepositoryError
     from edge.configuration.repository import Repository

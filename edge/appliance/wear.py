@@ -1,4 +1,4 @@
-"""What the card has had to bear, and how long it will: the store's totals turned into an outlook."""
+"""Wear of the card: bytes written so far, rates, and the days left of its rated endurance."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from edge.output.amounts import counted, size, span
 
 DAY_S: Final = 24 * HOUR_S
 WINDOWS_S: Final = {"hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S}
-"""Of running: what rates are taken over."""
+"""Windows for rates, in seconds of running."""
 RATE_SPAN_S_MIN: Final = 600.0
-"""Less says nothing about a day: starting alone writes."""
+"""Shortest time for a rate: the writes of a start-up alone say nothing about a day."""
 MANY_WRITTEN_PER_BYTE: Final = 30.0
 """Bytes the gateway writes per byte of messages: a small message that is synced by itself costs some 70."""
 FEW_PAYLOAD_BYTES_S: Final = 20_000.0
@@ -22,7 +22,7 @@ FEW_PAYLOAD_BYTES_S: Final = 20_000.0
 
 
 class Outlook(msgspec.Struct, kw_only=True):
-    """Totals are those of `edge.broker.store.wear.WearTotals`; None: not known."""
+    """Wear of the card, from the totals of `edge.broker.store.wear.WearTotals`; None: not known."""
 
     device: str | None = None
     """Name of the block device the store is on."""
@@ -31,18 +31,18 @@ class Outlook(msgspec.Struct, kw_only=True):
     process_bytes: int | None
     device_bytes: int | None
     written_per_payload_byte: float | None
-    """By the gateway's process."""
+    """Bytes that the gateway's process writes per byte of bodies."""
     bytes_per_day: dict[str, float]
-    """Written to the device (by the process, where the device is not known) a day of running, by the window it is taken
-    over; without windows there is too little to say about."""
+    """Bytes written to the device in a day of running, by window; those of the process where the device is not known.
+    Empty when the gateway has not run for long enough."""
     own_bytes_per_day: dict[str, float] = {}
-    """The same of the gateway's process alone."""
+    """Bytes written by the gateway's process in a day of running, by window."""
     endurance_bytes: float | None = None
-    """What the device is rated for: ``spec.storage.enduranceTerabytes`` of the Gateway resource."""
+    """Rated endurance of the device: ``spec.storage.enduranceTerabytes`` of the Gateway resource."""
     used: float | None = None
-    """Share of its life, 1 is all: the larger of what was counted of its endurance and what the device says itself."""
+    """Used share of its life, from 0 to 1: the larger of the counted share and the one that the device reports."""
     days_left: float | None = None
-    """Of running, until its endurance is used up, at the faster of the last day's and the last week's pace; None: not
+    """Days of running until its endurance is used up, at the higher rate of the last day and the last week; None: not
     known, or never."""
 
 
@@ -54,7 +54,7 @@ def outlook(
     life_used: float | None = None,
     device: str | None = None,
 ) -> Outlook:
-    """`rows`: totals at earlier times, oldest first. `life_used`: what the device says of itself."""
+    """Return the wear and its outlook. `rows`: earlier totals, oldest first. `life_used`: as the device reports."""
     written, own, payload = _written(now), now.process_bytes, now.payload_bytes
     rates = {name: rate for name, window_s in WINDOWS_S.items() if (rate := _rate(now, rows, window_s)) is not None}
     alone, own_rows = _own(now), [_own(row) for row in rows]
@@ -88,12 +88,12 @@ def _written(totals: WearTotals) -> int:
 
 
 def _own(totals: WearTotals) -> WearTotals:
-    """Without what others wrote."""
+    """Return the totals without the writes of other programs."""
     return totals._replace(device_bytes=0)
 
 
 def _rate(now: WearTotals, rows: Sequence[WearTotals], window_s: float) -> float | None:
-    """Bytes a day from the newest row that is as old as the window, or from the beginning of what is known."""
+    """Return bytes a day since the newest row that is at least as old as the window, or since the first row."""
     if not _written(now):
         return None
     start = WearTotals() if not rows or rows[0].seconds < HOUR_S else rows[0]
@@ -103,13 +103,13 @@ def _rate(now: WearTotals, rows: Sequence[WearTotals], window_s: float) -> float
     seconds = now.seconds - start.seconds
     if seconds < RATE_SPAN_S_MIN:
         return None
-    if start.seconds and not (now.device_bytes and start.device_bytes):  # the device is not known, or was not then
+    if start.seconds and not (now.device_bytes and start.device_bytes):  # the device is or was unknown
         return max(0, now.process_bytes - start.process_bytes) / seconds * DAY_S
     return max(0, _written(now) - _written(start)) / seconds * DAY_S
 
 
 def written_line(seen: Outlook) -> str:
-    """Who wrote how much, for people: the gateway first, the whole disk beside it."""
+    """Format the bytes written for people: by the gateway first, then by all programs."""
     device, own = seen.device_bytes, seen.process_bytes
     if device is None and own is None:
         return "not known: the kernel does not report it"
@@ -124,7 +124,7 @@ def written_line(seen: Outlook) -> str:
 
 
 def lasting_line(seen: Outlook) -> str:
-    """How fast, and how long it will do, for people: the gateway's pace first, the whole disk's beside it."""
+    """Format rates and remaining life for people: the gateway's rate first, then that of all programs."""
     parts = []
     if seen.own_bytes_per_day:
         parts.append(f"{_pace(seen.own_bytes_per_day)} a day by the gateway")
@@ -143,15 +143,15 @@ def lasting_line(seen: Outlook) -> str:
 
 
 def advice(seen: Outlook) -> str | None:
-    """What would spare the card; None: nothing to say, or too early to say it."""
+    """Return advice that reduces the wear; None when there is none, or it is too early to tell."""
     factor = seen.written_per_payload_byte
     if factor is None or factor < MANY_WRITTEN_PER_BYTE or seen.running_s < RATE_SPAN_S_MIN:
         return None
     if seen.payload_bytes / seen.running_s > FEW_PAYLOAD_BYTES_S:
         return None
     return (
-        f"{factor:.0f} bytes are written per byte of messages, each is synced by itself: set `durability: batch:100` "
-        "at addresses whose senders can wait 100 ms for the answer (on disk all the same); that writes far less"
+        f"{factor:.0f} bytes are written per byte of messages, as each message is synced alone: set "
+        "`durability: batch:100` at addresses where senders can wait 100 ms for the acknowledgement; it writes far less"
     )
 
 

@@ -1,1 +1,1 @@
-"""What is wrong with a running process, gateway or hub: one noun, the problem, for whoever asks how it is."""
+"""Problems of a running process, gateway or hub."""

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 SOON: Final = datetime.timedelta(days=14)
-"""A gateway renews its certificate at a third of 90 days; two weeks before the end that has failed."""
+"""Time before the end from which a warning is shown: a gateway renews its certificate 30 days before the end, so the
+renewal has then failed for two weeks."""
 
 _FILE_BYTES_MAX: Final = 1 << 20
 
 
 class CertificateError(ValueError):
-    """These bytes are no certificate."""
+    """The bytes are not a certificate."""
 
 
 def validity_of(file: Path) -> tuple[float, float]:
@@ -32,7 +33,7 @@ def validity_of(file: Path) -> tuple[float, float]:
 
 
 def certificate_problems(paths: Iterable[str], now: datetime.datetime) -> Iterator[FoundProblem]:
-    """Find those of PEM files (each may have a chain) that have ended, and those that end soon."""
+    """Find certificates in PEM files (each may have a chain) that have expired or expire soon."""
     for path in paths:
         try:
             ends = min(certificate.not_valid_after_utc for certificate in _certificates(Path(path)))
@@ -41,12 +42,12 @@ def certificate_problems(paths: Iterable[str], now: datetime.datetime) -> Iterat
             yield FoundProblem(f"certificate {path}", f"it cannot be read: {reason}", "put a PEM certificate there")
             continue
         if ends <= now:
-            what = f"it ended on {ends:%Y-%m-%d}: whoever checks it refuses the connection"
-            yield FoundProblem(f"certificate {path}", what, "renew it; a new file is loaded by itself")
+            what = f"it expired on {ends:%Y-%m-%d}: peers that verify it refuse the connection"
+            yield FoundProblem(f"certificate {path}", what, "renew it; the new file is loaded automatically")
         elif ends - now < SOON:
-            what = f"it ends on {ends:%Y-%m-%d}"
+            what = f"it expires on {ends:%Y-%m-%d}"
             yield FoundProblem(
-                f"certificate {path}", what, "renew it; a new file is loaded by itself", Severity.WARNING
+                f"certificate {path}", what, "renew it; the new file is loaded automatically", Severity.WARNING
             )
 
 
@@ -57,7 +58,7 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except (ValueError, x509.InvalidVersion) as error:
-        raise CertificateError("no PEM certificate is in it") from error
+        raise CertificateError("it does not contain a PEM certificate") from error
 
 
 def _certificates(file: Path) -> list[x509.Certificate]:

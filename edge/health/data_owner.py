@@ -16,10 +16,10 @@ _DUMPED_MEMORY: Final = Path("/proc/self/coredump_filter")
 
 
 def directory_fault(directory: Path) -> str | None:
-    """Return why a data directory must not be used, with the next step; None: it may be.
+    """Return why a data directory must not be used, with the next step; None if it may.
 
-    Whoever can write there can put links and stores of its own into the place of ours. The root of a volume is let
-    through: whoever mounts it (Kubernetes, Docker) decides its owner and mode, and who else reaches it. Raises OSError.
+    A user who can write there could replace files by links or by another store. The root of a mounted volume is
+    accepted: the orchestrator (Kubernetes, Docker) decides its owner, mode and access. Raises OSError.
     """
     found = directory.stat()
     if os.path.ismount(directory):
@@ -35,10 +35,10 @@ def directory_fault(directory: Path) -> str | None:
 
 
 def forbid_core_dumps() -> None:
-    """Have no core dump of this process hold its memory.
+    """Keep the memory of this process out of core dumps.
 
-    The limit keeps the kernel from writing a file. A handler behind a pipe (systemd-coredump) gets no memory by the
-    filter. PR_SET_DUMPABLE is left: without it the process cannot read its own ``/proc/self/io``.
+    The limit keeps the kernel from writing a file; the filter leaves no memory to a handler behind a pipe
+    (systemd-coredump). PR_SET_DUMPABLE is not changed: without it the process cannot read ``/proc/self/io``.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # a kernel without core dumps

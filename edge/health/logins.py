@@ -14,27 +14,27 @@ connect again."""
 
 
 class PasswordQueue(Protocol):
-    """Verifies passwords."""
+    """Queue of logins with passwords to verify."""
 
     @property
     def waits_s(self) -> float:
-        """Seconds that the oldest login has waited."""
+        """Seconds for which the oldest login has waited."""
         ...
 
     @property
     def late(self) -> int:
-        """Logins since the start that were answered "busy", as their passwords waited too long."""
+        """Logins answered "busy" since the start, as they waited too long."""
         ...
 
 
-def login_problems(gate: PasswordQueue, given_up: CounterRise) -> Iterator[FoundProblem]:
+def login_problems(gate: PasswordQueue, late_logins: CounterRise) -> Iterator[FoundProblem]:
     """Yield the warning that logins wait now, or waited too long within the last minute."""
-    late = given_up.lately({"late": gate.late} if gate.late else {})
+    late = late_logins.lately({"late": gate.late} if gate.late else {})
     if late:
         what = "logins wait: within the last minute passwords could not be verified in time"
     elif gate.waits_s >= LOGINS_WAIT_SHOWN_S:
         what = f"logins wait: a password has waited {gate.waits_s:.0f} s to be verified"
     else:
         return
-    step = "the machine is short of processor time: see what uses it (top), and end that or give it lower priority"
+    step = "the machine is short of processor time: find what uses it (top), and stop it or lower its priority"
     yield FoundProblem("logins", what, step, Severity.WARNING)

@@ -1,8 +1,8 @@
 """Problems of a process: what is wrong now, since when, and the next step.
 
 An *error* keeps clients or peers from being served as promised: `/healthz` fails while there is one. A *warning* will
-become an error, or already costs something. A *notice* is a state that people should know of and that loses nothing
-(the uplink is down, messages reach no subscriber): it is shown, and changes no answer of `/healthz`.
+become an error, or already has a cost. A *notice* is a state that operators should know and that loses nothing (the
+uplink is down, messages reach no subscriber): it is shown, and does not change the answer of `/healthz`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNI
 
 
 class FoundProblem(NamedTuple):
-    """Problem as a source sees it now. `what` has no figures that change while the problem lasts."""
+    """Problem as a source reports it. `what` has no figures that change while the problem lasts."""
 
     name: str
     what: str
@@ -98,23 +98,23 @@ Source = Callable[[], Iterable[FoundProblem]]
 
 
 class HealthChecks:
-    """The problems of one process, from those who know of them."""
+    """Collect the problems of one process from their sources."""
 
     def __init__(self, sources: Sequence[Source], problems: ProblemList | None = None) -> None:
         self._sources = sources
         self._problems = problems or ProblemList()
 
     def problems(self) -> list[HealthProblem]:
-        """All of them, as they are now."""
+        """Return the current problems."""
         return self._problems.update(self._found())
 
     def _found(self) -> Iterator[FoundProblem]:
         for source in self._sources:
             try:
                 yield from source()
-            except Exception as error:  # who asks how we are wants an answer, and this is part of it
-                what = f"it cannot be told whether there is a problem: {type(error).__name__}"
-                yield FoundProblem(_name(source), what, "this is a fault of the program: see its log, and report it")
+            except Exception as error:  # a failing source must not hide the others
+                what = f"its check failed: {type(error).__name__}"
+                yield FoundProblem(_name(source), what, "a fault of the program: see its log, and report it")
                 if log.isEnabledFor(logging.DEBUG):
                     log.debug("%s", what, exc_info=error)
 

@@ -1,4 +1,4 @@
-"""Counters that rise: what happened lately, from how often it ever happened."""
+"""Detection of events in the last minute, by counters that rise."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 LATELY_S: Final = 60.0
-"""What happened counts as a problem for so long: who tries again does so within it."""
+"""Time for which an event counts as recent: clients retry within it."""
 
 
 class CounterRise:
-    """Which of some counters have risen within `LATELY_S`."""
+    """Detect which counters have risen within `LATELY_S`."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
@@ -19,7 +19,7 @@ class CounterRise:
         self._until: dict[str, float] = {}
 
     def lately(self, counters: Mapping[str, int]) -> frozenset[str]:
-        """`counters`: those above 0, by name; one that is not there is at 0."""
+        """Return the names of counters that rose within `LATELY_S`. `counters`: all above 0, by name."""
         now = self._monotonic_s()
         for name, count in counters.items():
             if count > self._counted.get(name, 0):

@@ -1,4 +1,4 @@
-"""What ought to move and does not: seen by looking at it again and again."""
+"""Detection of work that makes no progress, by repeated checks."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable, Collection, Hashable
 from typing import Final
 
-STANDS_S: Final = 60.0
-"""What has not moved for so long stands: a slow card and a hub that lands for a while are over by then."""
+STALLED_S: Final = 60.0
+"""Time without progress after which work counts as stalled: longer than a slow commit or landing."""
 
 
 class StallDetector:
-    """Since when each of some things is as it is, while it has something to do."""
+    """Track since when named work has made no progress."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
         self._seen: dict[str, tuple[Hashable, float]] = {}
 
-    def stands(self, name: str, progress: Hashable, *, busy: bool) -> bool:
-        """True when `name` was `busy` at each look of the last `STANDS_S` and `progress` was the same."""
+    def is_stalled(self, name: str, progress: Hashable, *, busy: bool) -> bool:
+        """Return True when `name` was `busy` with the same `progress` at each check of the last `STALLED_S`."""
         if not busy:
             self._seen.pop(name, None)
             return False
@@ -27,8 +27,8 @@ class StallDetector:
         if before != progress:
             since = now
         self._seen[name] = (progress, since)
-        return now - since >= STANDS_S
+        return now - since >= STALLED_S
 
     def keep(self, names: Collection[str]) -> None:
-        """Nothing but these is looked at any more."""
+        """Forget all other names."""
         self._seen = {name: seen for name, seen in self._seen.items() if name in names}

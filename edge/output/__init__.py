@@ -1,1 +1,1 @@
-"""What leaves the program for people: texts of peers, and log lines. It knows nothing else of the project."""
+"""Output for people: texts and log lines, with texts of peers escaped. It imports no other package of the project."""

@@ -1,9 +1,9 @@
-"""The log on stderr: one line an event, never a message, never a wait.
+"""Log on stderr: one line an event, without message contents, and without blocking the caller.
 
-Whoever logs puts a line into a bounded queue; a thread of its own writes it. A pipe that nobody reads stops that thread
-and nobody else: lines beyond the bound are dropped and counted. What peers have given is spelled out
-(`edge.output.text`), so each event is one line. Of an exception its type and place are shown and not what it says,
-which may quote a message; those of the system (OSError, sqlite3.Error) say themselves what is wrong and quote none.
+Log records go into a bounded queue, which a separate thread writes. A pipe that is not read blocks only that thread:
+further lines are dropped and counted. Control characters in texts of peers are escaped (`edge.output.text`), so each
+event is one line. An exception is shown by type and traceback, not by its text, which may quote a message. Errors of
+the system (OSError, sqlite3.Error) quote none, and are shown with their text.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from edge.output.repetition import Repetition
 from edge.output.text import line
 
 FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-QUOTES_NOTHING: Final = (OSError, sqlite3.Error)
-"""Exceptions whose text is the system's own."""
+SYSTEM_ERRORS: Final = (OSError, sqlite3.Error)
+"""Exceptions with a text of the system."""
 
 
 class LogFormatter(logging.Formatter):
-    """One event, one line; the frames of an exception follow, each behind four spaces. Who logs the frames alone, of an
-    exception whose text nobody may see, gives them as ``extra={"frames": …}``."""
+    """Format an event as one line; the frames of an exception follow, indented by four spaces. The frames of an
+    exception that is not logged itself can be given as ``extra={"frames": …}``."""
 
     def __init__(self, wording: Callable[[str], str] = str) -> None:
-        """`wording`: puts the last touch to a text of ours."""
+        """`wording`: function that is applied to each text."""
         super().__init__(FORMAT)
         self._wording = wording
 
@@ -58,13 +58,13 @@ class LogFormatter(logging.Formatter):
         return "\n".join(f"    {line(shown)}" for shown in stack_info.split("\n"))
 
 
-def said(error: BaseException) -> str:
-    """An exception in a few words that quote no message."""
-    return f"{type(error).__name__}: {error}" if isinstance(error, QUOTES_NOTHING) else type(error).__name__
+def describe_error(error: BaseException) -> str:
+    """Return a short description of an exception that quotes no message."""
+    return f"{type(error).__name__}: {error}" if isinstance(error, SYSTEM_ERRORS) else type(error).__name__
 
 
 def _chain(error: BaseException) -> Iterator[str]:
-    """Frames and type of an exception and of those it came from, the first of all first."""
+    """Yield the frames and types of an exception and its causes, the original cause first."""
     chain: list[BaseException] = []
     each: BaseException | None = error
     while each is not None and each not in chain:
@@ -73,27 +73,27 @@ def _chain(error: BaseException) -> Iterator[str]:
     for raised in reversed(chain):
         for frame in traceback.format_tb(raised.__traceback__):
             yield from frame.rstrip("\n").split("\n")
-        yield said(raised)
+        yield describe_error(raised)
 
 
 class LogCounters(NamedTuple):
-    """Since the start."""
+    """Counters of the log since the start."""
 
     dropped: int
-    """Lines that nobody can read any more: stderr did not take them."""
+    """Lines dropped because stderr was not read."""
     repeated: int
-    """Lines left out because there were too many of their kind; a line says how many."""
+    """Lines omitted because there were too many of their kind."""
     stuck_s: float
-    """How long stderr has not taken the line under way; 0: it does."""
+    """Seconds for which the current write to stderr has blocked; 0: it does not."""
 
 
 class LogWriter(logging.Handler):
-    """Formats where it is called, writes on its own thread, and waits for nobody."""
+    """Handler that formats in the calling thread, writes on its own thread, and never blocks the caller."""
 
     def __init__(
         self, descriptor: int, wording: Callable[[str], str] = str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`descriptor`: where lines go; it stays the caller's. `wording`: see `LogFormatter`."""
+        """`descriptor`: file descriptor of the output, which the caller owns. `wording`: see `LogFormatter`."""
         super().__init__()
         self.setFormatter(LogFormatter(wording))
         self._descriptor = descriptor
@@ -102,29 +102,29 @@ class LogWriter(logging.Handler):
         self._queued: deque[str] = deque()
         self._characters = 0
         self._dropped = 0
-        self._untold = 0
-        """Dropped since the last line that said so."""
+        self._unreported = 0
+        """Lines dropped since the last line that reported it."""
         self._writing_since: float | None = None
         self._ended = False
         self._gone = False
-        """Nobody has the other end any more."""
+        """True when the reader has closed the output."""
         self._work = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record, or count it."""
+        """Queue a record, or count it as dropped."""
         try:
             self._summarise()
-            told = not self._repetition.waiting
+            first = not self._repetition.waiting
             if self._repetition.admits(record):
                 self._put(self.format(record) + "\n")
-            elif told:
+            elif first:
                 self._await_summary()
-        except Exception as error:  # a record nobody can format must not end who logged it
-            self._put(f"a log line of {record.name} could not be made: {type(error).__name__}\n")
+        except Exception as error:  # a record that cannot be formatted must not raise in the caller
+            self._put(f"a log line of {record.name} could not be formatted: {type(error).__name__}\n")
 
     def close(self) -> None:
-        """Write what is queued, for at most `FLUSH_S`, and stop."""
+        """Write the queued lines, for at most `FLUSH_S`, and stop."""
         with self._work:
             self._ended = True
             self._work.notify_all()
@@ -135,7 +135,7 @@ class LogWriter(logging.Handler):
 
     @property
     def figures(self) -> LogCounters:
-        """See the class."""
+        """Counters since the start."""
         since = self._writing_since
         return LogCounters(self._dropped, self._repetition.left_out, 0.0 if since is None else self._clock() - since)
 
@@ -144,7 +144,7 @@ class LogWriter(logging.Handler):
             self._put(self.format(summary) + "\n")
 
     def _await_summary(self) -> None:
-        """Wake the thread: it may wait for lines alone, and the next one may never come."""
+        """Wake the thread so that it waits for the time of the next summary, not only for lines."""
         with self._work:
             self._work.notify()
 
@@ -152,7 +152,7 @@ class LogWriter(logging.Handler):
         with self._work:
             if self._gone or self._characters + len(text) > QUEUE_CHARACTERS_MAX:
                 self._dropped += 1
-                self._untold += 1
+                self._unreported += 1
                 return
             self._queued.append(text)
             self._characters += len(text)
@@ -170,13 +170,13 @@ class LogWriter(logging.Handler):
             self._writing_since = self._clock()
             try:
                 _write(self._descriptor, text.encode("utf-8", "backslashreplace"))
-            except OSError:  # closed: nobody will ever read it, nobody can be told, and its number may be another's
+            except OSError:  # closed: stop, as the number may be reused for another file
                 self._dropped += text.count("\n")
                 self._gone = True
             self._writing_since = None
 
     def _next(self) -> str | None:
-        """All that is queued; nothing when there may be a summary to write; None: no more will come."""
+        """Return all queued lines; an empty text when a summary may be due; None at the end."""
         with self._work:
             if not self._queued:
                 if self._ended:
@@ -185,21 +185,21 @@ class LogWriter(logging.Handler):
             text = "".join(self._queued)
             self._queued.clear()
             self._characters = 0
-            if self._untold:
-                text = f"{self._untold} log lines were dropped: nobody read the log\n{text}"
-                self._untold = 0
+            if self._unreported:
+                text = f"{self._unreported} log lines were dropped: the log was not read\n{text}"
+                self._unreported = 0
             return text
 
 
 def write_to_stderr(level: int, wording: Callable[[str], str] = str) -> None:
-    """Log to stderr from `level` on, unless logging is set up already; what ends the program is logged too."""
+    """Log to stderr from `level` on, unless logging is set up already. Uncaught exceptions are logged too."""
     root = logging.getLogger()
     if root.handlers:
         return
     writer = LogWriter(sys.stderr.fileno(), wording)
     root.addHandler(writer)
     root.setLevel(level)
-    logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))  # its life is ours, and we tell it
+    logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))  # the gateway logs its start and stop itself
     logging.raiseExceptions = False
     atexit.register(writer.close)
     sys.excepthook = _uncaught
@@ -207,14 +207,16 @@ def write_to_stderr(level: int, wording: Callable[[str], str] = str) -> None:
 
 
 def unhandled(_loop: object, context: Mapping[str, Any]) -> None:
-    """For `asyncio.AbstractEventLoop.set_exception_handler`: what a callback or a forgotten task raised. The loop's own
-    way shows the task, whose representation quotes what it raised."""
+    """Log an exception of a callback or a forgotten task; for `asyncio.AbstractEventLoop.set_exception_handler`.
+
+    The loop's default handler shows the task, which quotes the text of the exception.
+    """
     words, error = context.get("message", "a callback raised"), context.get("exception")
     logging.getLogger("waypost").error("%s", words, exc_info=error if isinstance(error, BaseException) else None)
 
 
 def figures() -> LogCounters:
-    """Of the log this process writes; zeros where somebody else set logging up."""
+    """Return the counters of this process's log; zeros when logging was set up in another way."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, LogWriter):
             return handler.figures
@@ -232,10 +234,10 @@ def _thread_ended(arguments: threading.ExceptHookArgs) -> None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """All of it. Raises OSError."""
+    """Write all data. Raises OSError."""
     left = memoryview(data)
     while left:
         try:
             left = left[os.write(descriptor, left) :]
-        except BlockingIOError:  # somebody else made the descriptor non-blocking
+        except BlockingIOError:  # another process made the descriptor non-blocking
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Passwords as commands read them: one line of standard input, or a prompt without echo on a terminal."""
+"""Reading of passwords: one line of standard input, or a prompt without echo on a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 def read_password() -> str:
-    """Read the password of `--password-stdin`; empty where standard input has none.
+    """Read the password of `--password-stdin`; empty if standard input has none.
 
     Raises UnicodeDecodeError for what is not UTF-8 and click.Abort for Ctrl-C at the prompt.
     """
@@ -20,6 +20,6 @@ def read_password() -> str:
 
 
 def ask_secret(name: str) -> str:
-    """Ask the terminal for a secret, without echo. Raises click.Abort for Ctrl-C."""
+    """Prompt for a secret on the terminal, without echo. Raises click.Abort for Ctrl-C."""
     secret: str = click.prompt(name, hide_input=True, err=True)
     return secret

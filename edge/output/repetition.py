@@ -1,7 +1,7 @@
-"""Lines that repeat: so many of a kind in a while, and then one line that says how many were left out.
+"""Rate limit of repeated log lines, with a summary of how many were omitted.
 
-A kind is a logger with the text before its values are filled in. Who it is about is the first value, without a port:
-one peer that floods takes no place from the lines about others, and many together no more than all of a kind may have.
+A kind is a logger with a text before its values are filled in. Its peer is the first value, without a port. There is a
+limit for each peer, so that one that floods the log does not suppress lines about others, and one for all peers.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Kind = tuple[str, int, str]
 
 
 class Repetition:
-    """Counts lines in turns of `REPETITION_S`. Debugging asked for every line: those are not counted."""
+    """Count lines in periods of `REPETITION_S`. Lines of level DEBUG are never limited."""
 
     def __init__(self, now: float) -> None:
         self.left_out = 0
-        """Lines, since the start."""
+        """Lines omitted since the start."""
         self._began = now
         self._lines: Counter[tuple[Kind, str]] = Counter()
         self._kinds: Counter[Kind] = Counter()
         self._skipped: Counter[Kind] = Counter()
         self._last: dict[Kind, logging.LogRecord] = {}
-        """Last line of each kind that was left out."""
+        """Last omitted line of each kind."""
 
     def admits(self, record: logging.LogRecord) -> bool:
-        """True when a line is to be written. Call `summaries` before."""
+        """Return True when a line is to be written. Call `summaries` before."""
         if record.levelno <= logging.DEBUG:
             return True
         kind = (record.name, record.levelno, str(record.msg))
@@ -52,7 +52,7 @@ class Repetition:
         return True
 
     def summaries(self, now: float) -> Iterator[logging.LogRecord]:
-        """What to write of the turn that is over, if one is."""
+        """Yield the summaries of the period if it is over."""
         passed = now - self._began
         if passed < REPETITION_S:
             return
@@ -68,11 +68,11 @@ class Repetition:
 
     @property
     def waiting(self) -> bool:
-        """True when lines were left out and no summary has said so yet."""
+        """True when lines were omitted that no summary has reported yet."""
         return bool(self._skipped)
 
     def due_in(self, now: float) -> float | None:
-        """Seconds until there is a summary to write; None: nothing was left out."""
+        """Return the seconds until the next summary; None: no lines were omitted."""
         return max(0.0, self._began + REPETITION_S - now) if self._skipped else None
 
 

@@ -1,4 +1,4 @@
-"""Next step for an error of the operating system, for people."""
+"""Next steps for errors of the operating system."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import errno
 
 
 def write_advice(error: OSError) -> str:
-    """Return what helps when a file or folder cannot be written."""
+    """Return the next step when a file or folder cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full: free space there"
     if error.errno == errno.EROFS:
         return "the file system is mounted read-only: see the system log, then mount it again"
-    return "this user must be able to write it"
+    return "give this user write access"

@@ -1,6 +1,6 @@
-"""What commands print: every text and document a person or a script reads goes through here.
+"""Output of commands: all texts and documents for people and scripts are printed here.
 
-Styles are ours (`style`), the texts may be a peer's: what steers a terminal is spelled out before it is styled.
+Texts may be from a peer: terminal control characters are escaped before the text is styled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def say(
     text: object, *, style: str | None = None, err: bool = False, nl: bool = True, file: IO[Any] | None = None
 ) -> None:
-    """Print a text; only newlines act. `style`: a colour of click's, dimmed or bold by those words."""
+    """Print a text, with control characters escaped except newlines. `style`: a colour of click, ``bold``, ``dim``."""
     words = (style or "").split()
     colour = next((word for word in words if word not in ("bold", "dim")), None)
     bold, dim = "bold" in words or None, "dim" in words or None
@@ -27,13 +27,13 @@ def say(
 
 def say_json(document: Any, *, indent: int = 2) -> None:
     """Print a document as JSON; `indent` 0: on one line."""
-    from edge.output.document import json  # noqa: PLC0415 - help has none
+    from edge.output.document import json  # noqa: PLC0415 - not needed for help
 
     click.echo(json(document, indent=indent))
 
 
 def styled(text: object, style: str = "") -> Text:
-    """A text for rich, which obeys `[markup]` in plain ones; `style` is rich's."""
-    from rich.text import Text  # noqa: PLC0415 - not every command has tables
+    """Return a text for rich without interpretation of `[markup]`; `style` is rich's."""
+    from rich.text import Text  # noqa: PLC0415 - only for tables
 
     return Text(lines(text), style=style)

@@ -49,7 +49,7 @@ def test_it_ends_when_its_data_directory_is_made_anew(tmp_path: Path) -> None:
         other.rename(own)
         assert gateway.ends() == 1
         publisher.end()
-    assert f"{own} was deleted or moved, and made anew" in gateway.log.read_text()
+    assert f"{own} was deleted or moved and created again" in gateway.log.read_text()
     with edge(tmp_path, "gw") as again:
         assert health(again.port("http")) == (200, [])
         assert again.stop() == 0

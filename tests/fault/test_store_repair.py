@@ -291,7 +291,7 @@ class TestSafety:
         assert run(["store", "repair", "--data", str(made.path.parent)]) == Exit.INTEGRITY
         out, err = capsys.readouterr()
         assert "lost: 10 messages" in out
-        assert "--yes does" in err
+        assert "--yes makes" in err
         assert made.path.read_bytes() == before
         assert leftovers(made.path.parent) == set()
         assert list(made.path.parent.glob("*.damaged-*")) == []
@@ -299,7 +299,7 @@ class TestSafety:
     def test_the_command(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
         rot(made.path, 1, 100)
         assert run(["store", "repair", "--data", str(made.path.parent), "--yes"]) == 0
-        assert "repaired, verified" in capsys.readouterr().out
+        assert "repaired and verified" in capsys.readouterr().out
         assert run(["store", "repair", "--data", str(made.path.parent), "--yes"]) == 0
         assert "nothing to repair" in capsys.readouterr().out
 

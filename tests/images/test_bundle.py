@@ -139,7 +139,7 @@ def test_it_is_written_whole_and_is_what_starts_next(
 ) -> None:
     signed = packed(system, keys, "0.2.0")
     build_id = (system / "root.sha256").read_text().strip()
-    assert slotted.rauc.look(str(signed)) == BundleInfo("0.2.0", build_id)
+    assert slotted.rauc.inspect(str(signed)) == BundleInfo("0.2.0", build_id)
     monkeypatch.setattr(bundle, "MANIFEST", bundle.MANIFEST.replace("verity", "plain"))
     updating = Updater(slotted.rauc, UpdateRecord(tmp_path / "machine"), lambda: None)
     updating.install(str(packed(system, keys, "0.3.0")))
@@ -164,7 +164,7 @@ def test_what_somebody_else_signed_or_changed_is_refused(
         file.write(bytes(20))
     for each in (forged, changed):
         with pytest.raises(SlotsError, match=r"(?i)signature|verif|parse|manifest"):
-            slotted.rauc.look(str(each))
+            slotted.rauc.inspect(str(each))
         with pytest.raises(SlotsError):
             slotted.rauc.install(str(each))
     assert not any(slotted.slot["B"].read_bytes())

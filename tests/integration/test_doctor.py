@@ -126,7 +126,7 @@ def test_everything_broken(tmp_path: Path) -> None:
     assert code == 1
     assert failures(found) == {"port mqtts", "certificate of listeners", "uplink upstream", "store", "secrets"}
     assert "is taken by" in found["port mqtts"][0]["seen"]
-    assert "ended on" in found["certificate of listeners"][0]["seen"]
+    assert "expired on" in found["certificate of listeners"][0]["seen"]
     assert "cannot be reached" in found["uplink upstream"][0]["seen"]
     assert len([result for result in found["secrets"] if result["level"] == "fail"]) == 2
 
@@ -156,5 +156,5 @@ def test_people_get_eighty_columns(tmp_path: Path) -> None:
     assert done.stderr == ""
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "\x1b" not in done.stdout
-    assert "is not there yet" in " ".join(done.stdout.split())  # wrapped where the path is long
+    assert "not found" in " ".join(done.stdout.split())  # wrapped where the path is long
     assert " to look at, " in done.stdout.splitlines()[-1]

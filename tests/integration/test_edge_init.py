@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_nothing_and_it_can_be_done_again(tmp_path: Path, roo
         line = [*PROGRAM, "edge", "init", *told]
         done = subprocess.run(line, env=medium.environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert medium.count("failures") > 0
-    assert (done.returncode, "nothing was made" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "nothing was created" in done.stderr) == (1, True), done.stderr
     assert "Traceback" not in done.stderr
     assert list(root.iterdir()) == []
     assert command("edge", "init", *told).returncode == 0

@@ -235,7 +235,7 @@ def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
             assert init(tmp_path, *wrong)[0] == 2
         other = EnrolmentToken.parse(token)._replace(authority=b"x" * 32).text
         code, said = init(tmp_path, url, other)
-        assert (code, "not the hub this token is for" in said) == (1, True), said
+        assert (code, "not the hub of this token" in said) == (1, True), said
         code, said = init(tmp_path, url.replace("localhost", "127.0.0.2"), token)
         assert (code, "IP address mismatch" in said) == (1, True), said
         assert not (tmp_path / "hall").exists()

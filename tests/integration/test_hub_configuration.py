@@ -138,7 +138,7 @@ def test_what_does_not_fit_or_was_changed_on_the_way_is_refused(fleet: EnrolledF
         registry.execute("UPDATE configurations SET content = replace(content, 'two', 'six') WHERE version = 2")
     fleet.hub.start()
     row = fleet.wait_for("hall", "refused", 2)
-    assert "its signature is not of the authority this gateway has enrolled with" in row["why"]
+    assert "its signature is not from the authority at which this gateway enrolled" in row["why"]
     assert "Address/six" not in applied(fleet, "hall")
     fleet.fleet("config", "apply", "hall", "-f", address(fleet, "two"))
     fleet.wait_for("hall", "confirmed", 3)

@@ -80,7 +80,7 @@ MISTAKES = (
         2,
         ("no data directory {typo}", "apply --data {typo}"),
     ),
-    Mistake("a store that is not there", "store info --data {typo}", 2, ("{typo}", "--data is the directory")),
+    Mistake("a store that is not there", "store info --data {typo}", 2, ("{typo}", "give --data as for")),
     Mistake("a file for a directory", "edge run --dev --data {file}", 2, ("{file}", "is a file")),
     Mistake("a place where nobody may write", "edge init --data /proc/waypost --name a", 1, ("/proc/waypost",)),
     Mistake(
@@ -221,7 +221,7 @@ MISTAKES = (
         "a device without a gateway",
         "{simulate} --protocol mqtt --url mqtt://127.0.0.1:{closed} --name d",
         3,
-        ("connection refused: nobody listens there", "does a gateway serve mqtt://127.0.0.1:{closed}?"),
+        ("connection refused: no server listens there", "check that a gateway serves mqtt://127.0.0.1:{closed}"),
     ),
     Mistake(
         "MQTT at the port of AMQP",

@@ -70,7 +70,9 @@ def test_repaired_it_serves_and_forwards(tmp_path: Path) -> None:
     gateway = filled(tmp_path, port)
     rot(path, *largest(path))
     command = [sys.executable, "-m", "edge.appliance.main", "store", "repair", "--data", str(path.parent), "--yes"]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.count("repaired, verified") == 1
+    assert (
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout.count("repaired and verified") == 1
+    )
     expected = {(f"load/{number % 3}", number // 3) for number in range(SENT + 3)}
     with gateway, Client(gateway, "d") as client, hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
         for number in range(SENT, SENT + 3):
@@ -118,7 +120,7 @@ def test_its_first_page_is_gone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "edge.appliance.main", "store", "repair", "--data", str(path.parent), "--yes"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert f"kept: {SENT} messages" in said
-    assert "repaired, verified" in said
+    assert "repaired and verified" in said
     expected = {(f"load/{number % 3}", number // 3) for number in range(SENT + 3)}
     with gateway, Client(gateway, "d") as client, hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
         for number in range(SENT, SENT + 3):

@@ -162,7 +162,7 @@ def desired_of_a_hub(scheduler: Scheduler) -> DesiredConfigurations:
 def verified(signed: SignedDesired) -> VerifiedDesired:
     """Verify a document in place of `edge.appliance.identity.signature.verify`."""
     if signed.signature != signing(AUTHORITY)(signed.content):
-        raise DesiredError("its signature is not of the authority this gateway has enrolled with")
+        raise DesiredError("its signature is not from the authority at which this gateway enrolled")
     return VerifiedDesired(read(signed.content), "authority")
 
 

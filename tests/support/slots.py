@@ -47,7 +47,7 @@ class Card(Rauc):
         own, other = self._slot(self.booted), self._slot(self._beside())
         return SystemSlots(own, other, NAMES[self.order[0]])
 
-    def look(self, file: str) -> BundleInfo:
+    def inspect(self, file: str) -> BundleInfo:
         if file == "forged":
             raise SlotsError("signature verification failed")
         return self.offered

@@ -1,1 +1,1 @@
-"""The users of a gateway: who may connect, and what they may do."""
+"""Users of a gateway: credentials and rights."""

@@ -1,6 +1,6 @@
-"""`waypost device add | list | allow | credentials | remove`: who may connect to a gateway, and what they may do there.
+"""`waypost device add | list | allow | credentials | remove`: manage the users of a gateway and their rights.
 
-The commands write the credential file of a data directory; a gateway that runs on it follows within a second.
+The commands write the credential file of a data directory. A running gateway applies the change within a second.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def _data(function: FC) -> FC:
 
 
 def _as_json(function: FC) -> FC:
-    return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def _password(function: FC) -> FC:
-    generate = click.option("--generate", is_flag=True, help="Make a password and print it, once (the default).")
+    generate = click.option("--generate", is_flag=True, help="Generate a password and print it once (the default).")
     stdin = click.option(
         "--password-stdin",
         is_flag=True,
@@ -70,7 +70,7 @@ def _allow(function: FC) -> FC:
         "allowed",
         multiple=True,
         metavar="OPERATIONS:FILTER",
-        help="What it may do, e.g. send:plant/%u/# or send,recv:a/+ (repeatable; %u user, %c client id).",
+        help="Right to grant, e.g. send:plant/%u/# or send,recv:a/+ (repeatable; %u user, %c client id).",
     )(function)
 
 
@@ -90,7 +90,7 @@ def add(
     allowed: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Add a user (usually a device) with a password. It may do what --profile and --allow grant, and nothing else.
+    """Add a user (usually a device) with a password. It has the rights of --profile and --allow, and no others.
 
     \b
     Profiles (%u is the user's name):
@@ -109,7 +109,7 @@ def add(
     def make(file: CredentialFile) -> None:
         if name in file.load().users:
             step = f"its rights: waypost device allow {of}\na new password: waypost device credentials rotate {of}"
-            raise CommandError(f"there is a user {name} already", hint=step)
+            raise CommandError(f"user {name} exists already", hint=step)
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
     _with_file(data, make)
@@ -123,7 +123,7 @@ def add(
 @_data
 @_as_json
 def list_devices(data: Path, as_json: bool) -> None:
-    """List users with what they may do; passwords are not kept, so not shown."""
+    """List users with their rights. Passwords are stored as hashes and cannot be shown."""
     users = list(_with_file(data, lambda file: file.load()).users.values())
     rows = [_described(user) for user in users]
     if as_json:
@@ -146,7 +146,7 @@ def allow(name: str, data: Path, allowed: tuple[str, ...], as_json: bool) -> Non
     rules = _rules(allowed)
 
     def change(file: CredentialFile) -> None:
-        file.put([with_rules(_mine(file, name), rules)])
+        file.put([with_rules(_changeable_user(file, name), rules)])
 
     _with_file(data, change)
     _report(f"{name}: {counted(len(rules), 'right')}", {"name": name, "allow": rights.words(rules)}, None, as_json)
@@ -160,7 +160,7 @@ def remove(name: str, data: Path, as_json: bool) -> None:
     """Remove a user. Its connections are closed, and it can no longer log in."""
 
     def take(file: CredentialFile) -> None:
-        _mine(file, name)
+        _changeable_user(file, name)
         file.remove([name])
 
     _with_file(data, take)
@@ -169,7 +169,7 @@ def remove(name: str, data: Path, as_json: bool) -> None:
 
 @click.group()
 def credentials() -> None:
-    """Secrets of a user."""
+    """Manage the secrets of a user."""
 
 
 @credentials.command()
@@ -177,9 +177,9 @@ def credentials() -> None:
 @_data
 @_password
 @click.option(
-    "--overlap", default="1h", show_default=True, help="How long the old secrets stay valid: 0s, 90s, 1h, 7d."
+    "--overlap", default="1h", show_default=True, help="Time for which the old secrets stay valid: 0s, 90s, 1h, 7d."
 )
-@click.option("--start-in", default="0s", show_default=True, help="When the new secret becomes valid.")
+@click.option("--start-in", default="0s", show_default=True, help="Time until the new secret becomes valid.")
 @_as_json
 def rotate(
     name: str, data: Path, password_stdin: bool, generate: bool, overlap: str, start_in: str, as_json: bool
@@ -194,7 +194,7 @@ def rotate(
     ends = now + start_s + overlap_s
 
     def change(file: CredentialFile) -> None:
-        user = ending(_mine(file, name), ends)
+        user = ending(_changeable_user(file, name), ends)
         not_before = now + start_s if start_s else 0.0
         file.put([with_secret(user, password, at_s=now, not_before=not_before)])
 
@@ -204,7 +204,7 @@ def rotate(
 
 @click.group()
 def device() -> None:
-    """Devices: who may connect to a gateway, and a simulated device to try it with."""
+    """Manage devices that may connect to a gateway, and simulate one."""
 
 
 for command in (add, list_devices, allow, credentials, remove, simulate):
@@ -217,33 +217,33 @@ for command in (add, list_devices, allow, credentials, remove, simulate):
 def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
     if not data.is_dir():
         raise CommandError(
-            f"there is no data directory {data}",
-            hint=f"give the one of a gateway, or make it: waypost edge init --data {word(data)}",
+            f"data directory {data} not found",
+            hint=f"give the directory of a gateway, or create one: waypost edge init --data {word(data)}",
             code=Exit.USAGE,
         )
     try:
         with CredentialFile.open(data) as file:
             return use(file)
     except CredentialsDamaged as error:
-        step = "move it away and add the devices again: waypost device add; no messages are in it"
+        step = "move it away and add the devices again: waypost device add; it holds no messages"
         raise CommandError(str(error), hint=step, code=Exit.INTEGRITY) from None
     except CredentialsError as error:
         raise CommandError(str(error)) from None
 
 
-def _mine(file: CredentialFile, name: str) -> CredentialUser:
-    """The user, if these commands may change it."""
+def _changeable_user(file: CredentialFile, name: str) -> CredentialUser:
+    """Return the user. Raises CommandError when it does not exist, or comes from a resource."""
     user = file.load().users.get(name)
     if user is None:
         step = f"list the users: waypost device list --data {word(file.path.parent)}"
-        raise CommandError(f"there is no user {name}", hint=step)
+        raise CommandError(f"user {name} not found", hint=step)
     if user.origin == BY_RESOURCE:
         raise CommandError(f"user {name} comes from a MessagingUser resource", hint="change that with `waypost apply`")
     return user
 
 
 def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
-    """The password, and the same again if it was made here and has to be told."""
+    """Return the password, and the same again if it was generated and has to be printed."""
     if password_stdin and generate:
         raise click.UsageError("--password-stdin and --generate exclude each other")
     if not password_stdin:
@@ -254,7 +254,7 @@ def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
     except UnicodeDecodeError:
         raise CommandError("the password on standard input is not UTF-8", code=Exit.USAGE) from None
     if not password:
-        step = "write one line to it, or leave --password-stdin out: then one is made and printed"
+        step = "write one line to it, or omit --password-stdin to generate a password"
         raise CommandError("no password on standard input: it is empty", hint=step, code=Exit.USAGE)
     return password, None
 
@@ -286,7 +286,7 @@ def _moment(utc_s: float) -> str:
 
 
 def _report(text: str, document: dict[str, Any], password: str | None, as_json: bool) -> None:
-    """Say what was done; a password made here is shown this once."""
+    """Print the result. A generated password is shown only this once."""
     if as_json:
         say_json(document if password is None else {**document, "password": password}, indent=0)
         return

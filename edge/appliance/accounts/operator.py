@@ -1,7 +1,8 @@
-"""The token of who sits at the gateway: a file in the data directory, which the gateway's own user may read.
+"""Token of the local operator: a file in the data directory, readable only by the gateway's user.
 
-It stands for the rights `view` and `manage`, over HTTP from this machine only. Whoever can read the file can read and
-write everything else there, so it gives away nothing; `edge status` shows it, Prometheus may be given its path.
+It grants the rights `view` and `manage`, over HTTP from this machine only. A user who can read the file can read and
+write everything else in the directory, so the token grants nothing more. `edge status` sends it; Prometheus may be
+given its path.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ FILE: Final = "operator.token"
 FILE_MODE: Final = 0o600
 _TOKEN_BYTES: Final = 32
 _CHARACTERS_MIN: Final = 40
-"""What is shorter was cut off by a full card, or written by somebody."""
+"""Shortest valid token: a shorter one was cut off by a full card, or not written by a gateway."""
 
 
 class OperatorTokenError(Exception):
-    """The token cannot be read; the message says why, and what to do."""
+    """The token cannot be read. The message has the reason and the next step."""
 
 
 def operator_token(data: Path) -> str:
-    """The token of a data directory, made where there is none that nobody else could read. Raises OSError."""
+    """Return the token of a data directory. Make a new one if it is missing or other users could read it.
+
+    Raises OSError.
+    """
     path = data / FILE
     try:
         kept = path.read_text("ascii").strip()
@@ -44,12 +48,12 @@ def operator_token(data: Path) -> str:
 
 
 def read_token(data: Path) -> str:
-    """The token a gateway made. Raises OperatorTokenError."""
+    """Return the token that a gateway made. Raises OperatorTokenError."""
     path = data / FILE
     try:
         return path.read_text("ascii").strip()
     except FileNotFoundError:
-        raise OperatorTokenError(f"there is no {path}: has a gateway run on this data directory?") from None
+        raise OperatorTokenError(f"{path} not found: has a gateway run on this data directory?") from None
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it holds no token"
-        raise OperatorTokenError(f"{path}: {why}; ask as the user the gateway runs as") from None
+        why = error.strerror if isinstance(error, OSError) else "it does not contain a token"
+        raise OperatorTokenError(f"{path}: {why}; run this command as the gateway's user") from None

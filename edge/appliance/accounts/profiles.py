@@ -1,8 +1,8 @@
-"""Rights by kind of device: the one convention of names that firmware, simulated devices and the README follow.
+"""Rights by kind of user: the convention for topic names that firmware, simulated devices and documentation follow.
 
-`%u` stands for the user's name. A device sends readings below ``plant/<user>/``, says whether it is there at
-``status/<user>`` (retained, and its last will), hears commands at ``command/<user>`` and responds to them at
-``command-response/<user>``. A viewer sees the console and the metrics; an operator also pauses the uplink and changes
+`%u` is replaced by the user's name. A device sends readings below ``plant/<user>/`` and reports its presence at
+``status/<user>``, retained and as its last will. It receives commands at ``command/<user>`` and responds at
+``command-response/<user>``. A viewer sees console and metrics; an operator can also pause the uplink and change
 addresses over AMQP.
 """
 
@@ -17,4 +17,4 @@ PROFILES: Final[Mapping[str, tuple[str, ...]]] = {
     "operator": ("view:#", "manage:#"),
     "application": ("recv:plant/#", "recv:status/#", "send:command/#"),
 }
-"""Profile → rights, as `--allow` takes them."""
+"""Rights by profile, as `--allow` takes them."""

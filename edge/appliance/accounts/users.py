@@ -1,4 +1,4 @@
-"""The users of a gateway's resources, written to its credential file."""
+"""Synchronize the users of a gateway's resources to its credential file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 
 def apply_resources(file: CredentialFile, configured: Sequence[ConfiguredUser]) -> CredentialSnapshot:
-    """Write the users of resources into the file and take those away that have no resource any more.
+    """Write the users of resources to the file, and remove those that no longer have a resource.
 
-    A user made by hand is not touched: its resource is not in force, which is said. Raises CredentialsError.
+    A user made by `waypost device add` is kept: its resource is ignored, with a warning. Raises CredentialsError.
     """
     found = file.load().users
     wanted = {user.name: user for user in configured}
@@ -35,7 +35,7 @@ def apply_resources(file: CredentialFile, configured: Sequence[ConfiguredUser]) 
         existing = found.get(name)
         if existing is not None and existing.origin != BY_RESOURCE:
             log.warning(
-                "user %s was made with `waypost device add`: its MessagingUser is not in force until that is removed",
+                "user %s was made with `waypost device add`: its MessagingUser is ignored until that user is removed",
                 name,
             )
             continue

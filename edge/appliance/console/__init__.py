@@ -1,1 +1,1 @@
-"""The gateway's console: one page, a small JSON API, health and metrics. It shows what it is told and owns nothing."""
+"""Console of the gateway: one page, a small JSON API, health and metrics. It reads the status and keeps no state."""

@@ -1,16 +1,16 @@
-"""The console's routes.
+"""Routes of the console.
 
 =============================  ==============  ====================================================================
-``GET /healthz``               anybody         200 while it serves, 503 otherwise; with ``view`` the problems too
-``GET /``                      view            the page (self-contained)
-``GET /api/v1/status``         view            the status, `status.Status`
+``GET /healthz``               anyone          200 while it serves, 503 otherwise; with ``view`` also the problems
+``GET /``                      view            the page, self-contained
+``GET /api/v1/status``         view            the status, `status.GatewayStatus`
 ``GET /api/v1/history``        view            the last 15 minutes: ``{"samples": [[seconds, received, …], …]}``
-``GET /metrics``               view            for Prometheus
-``POST /api/v1/uplink/pause``  manage          close the uplink and keep it closed; ``/resume`` takes it up again
+``GET /metrics``               view            metrics for Prometheus
+``POST /api/v1/uplink/pause``  manage          close the uplink until ``/resume``
 =============================  ==============  ====================================================================
 
-The second column is the right that is needed (`Operation`), on the space as a whole. Paths that are none are told to
-users only. Where nobody has to say who he is, everybody may view, and who sits at this machine may manage.
+The second column is the required right (`Operation`) on the whole space. Only users get 404 for an unknown path. On a
+gateway without authentication everyone may view, and clients on this machine may manage.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ def make_app(
     uplink_control: UplinkControl | None = None,
     more: Sequence[HttpRoute] = (),
 ) -> ASGIApp:
-    """The console over a history, which somebody else keeps sampling, and its source of status. Without
-    `uplink_control` pausing answers 404. `more` routes, which ask `access` themselves, are served too."""
+    """Make the console over a history, which the caller keeps sampling, and its source of status.
+
+    Without `uplink_control` pausing answers 404. `more`: further routes, which check `access` themselves.
+    """
     console = _Console(history, access, uplink_control)
     view, manage = needing(access.require_view), needing(access.require_manage)
     routes = [
@@ -62,9 +64,9 @@ def make_app(
 class _Console:
     def __init__(self, history: StatusHistory, access: HttpAccess, uplink_control: UplinkControl | None) -> None:
         self._history = history
-        self._now = StatusCache(history.source)
+        self._cached = StatusCache(history.source)
         self._access = access
-        self._control = uplink_control
+        self._uplink_control = uplink_control
         self._page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         self._page_headers = {**NEVER_CACHED, "Content-Security-Policy": _policy(self._page)}
 
@@ -72,30 +74,30 @@ class _Console:
         return HTMLResponse(self._page, headers=self._page_headers)
 
     async def status(self, request: Request) -> Response:
-        return Response(self._now.json, media_type="application/json", headers=NEVER_CACHED)
+        return Response(self._cached.json, media_type="application/json", headers=NEVER_CACHED)
 
     async def samples(self, request: Request) -> Response:
         return JSONResponse({"samples": self._history.samples}, headers=NEVER_CACHED)
 
     async def pause(self, request: Request) -> Response:
-        return self._steer(lambda control: control.pause())
+        return self._control_uplink(lambda control: control.pause())
 
     async def resume(self, request: Request) -> Response:
-        return self._steer(lambda control: control.resume())
+        return self._control_uplink(lambda control: control.resume())
 
     async def healthz(self, request: Request) -> Response:
-        problems = list(self._now.status.get("problems", ()))
+        problems = list(self._cached.status.get("problems", ()))
         ok = all(problem["severity"] != "error" for problem in problems)
         shown = {"problems": problems} if await self._may_see(request) else {}
         return JSONResponse({"ok": ok, **shown}, status_code=200 if ok else 503)
 
     async def metrics(self, request: Request) -> Response:
-        from edge.appliance.console.metrics import CONTENT_TYPE  # noqa: PLC0415 - 1 MiB for who scrapes
+        from edge.appliance.console.metrics import CONTENT_TYPE  # noqa: PLC0415 - 1 MiB, only for scrapes
 
-        return Response(self._now.metrics, headers={"Content-Type": CONTENT_TYPE})
+        return Response(self._cached.metrics, headers={"Content-Type": CONTENT_TYPE})
 
     async def _may_see(self, request: Request) -> bool:
-        """Problems name addresses and files: they are for who may view, and for who is at the machine."""
+        """Return True when the client may view the problems, which name addresses and files."""
         if is_local(request):
             return True
         try:
@@ -104,16 +106,16 @@ class _Console:
             return False
         return True
 
-    def _steer(self, act: Callable[[UplinkControl], None]) -> Response:
-        if self._control is None:
+    def _control_uplink(self, act: Callable[[UplinkControl], None]) -> Response:
+        if self._uplink_control is None:
             return JSONResponse({"error": "this gateway has no uplink"}, status_code=404)
-        act(self._control)
-        self._now.forget()
-        return Response(self._now.json, media_type="application/json", headers=NEVER_CACHED)
+        act(self._uplink_control)
+        self._cached.forget()
+        return Response(self._cached.json, media_type="application/json", headers=NEVER_CACHED)
 
 
 def _policy(page: str) -> str:
-    """Only the page's own inline script and style run, and they talk to nobody but us."""
+    """Return the content security policy: the page's own inline script and style, connecting to this gateway only."""
 
     def hashes(tag: str) -> str:
         found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""The last quarter of an hour of a gateway, a sample a second, so that a console opened late still shows the outage."""
+"""Samples of the last 15 minutes, one a second, so that a console opened after an outage still shows it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SAMPLES_MAX = 900
 INTERVAL_S = 1.0
 
 Sample = tuple[float, int, int, int, bool]
-"""(seconds since 1970, messages received, messages waiting for the uplink, messages acked by the hub, uplink is not
-cut off: it is up, or there is none)."""
+"""(seconds since 1970, messages received, messages waiting for the uplink, messages acknowledged by the hub, the uplink
+is connected or not configured)."""
 
 
 def sample_of(status: GatewayStatus, at: float) -> Sample:
-    """What is kept of a status."""
+    """Return the sample of a status."""
     uplink = status.get("uplink", {})
     return (
         round(at, 3),
@@ -30,7 +30,7 @@ def sample_of(status: GatewayStatus, at: float) -> Sample:
 
 
 class StatusHistory:
-    """Takes a sample each second while `run` runs."""
+    """Samples of a status, one a second while `run` runs."""
 
     def __init__(self, source: StatusSource) -> None:
         self.source = source
@@ -41,11 +41,11 @@ class StatusHistory:
         return list(self._samples)
 
     def take(self, at: float) -> None:
-        """Take one sample now, which is `at`."""
+        """Take one sample, at the current time `at`."""
         self._samples.append(sample_of(status_of(self.source), at))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Take samples until cancelled."""
         while True:
             self.take(time.time())
             await asyncio.sleep(INTERVAL_S)

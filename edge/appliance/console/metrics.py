@@ -27,7 +27,7 @@ UPLINK_STATES = ("connected", "connecting", "paused", "off")
 
 
 class GatewayCollector(Collector):
-    """Turns a status into metric families named ``waypost_*``."""
+    """Turn a status into metric families named ``waypost_*``."""
 
     def __init__(self, source: StatusSource, now_s: Callable[[], float] = time.time) -> None:
         self._source = source
@@ -48,20 +48,20 @@ class GatewayCollector(Collector):
 
 
 def registry(source: StatusSource) -> CollectorRegistry:
-    """A registry with this gateway's metrics and nothing else."""
+    """Return a registry with this gateway's metrics alone."""
     made = CollectorRegistry()
     made.register(GatewayCollector(source))
     return made
 
 
 def exposition(source: StatusSource) -> bytes:
-    """The metrics as they are now, in Prometheus' text format."""
+    """Return the current metrics in Prometheus' text format."""
     return generate_latest(registry(source))
 
 
 def _gateway(status: GatewayStatus) -> Iterable[Metric]:
     info = {name: str(status.get(name, "")) for name in ("gateway", "epoch", "version")}
-    yield InfoMetricFamily("waypost_gateway", "Which gateway this is.", value=info)
+    yield InfoMetricFamily("waypost_gateway", "Name, epoch and version of the gateway.", value=info)
     yield GaugeMetricFamily("waypost_uptime_seconds", "Seconds since the start.", value=status.get("uptime_s", 0.0))
     clients = GaugeMetricFamily("waypost_clients", "Connections open now.", labels=["protocol"])
     for protocol, count in status.get("clients", {}).items():
@@ -76,7 +76,7 @@ def _gateway(status: GatewayStatus) -> Iterable[Metric]:
     commits = store.get("commits")
     if commits is not None:
         ends = [*((f"{end:.6g}", count) for end, count in commits["buckets"]), ("+Inf", commits["total"])]
-        name, about = "waypost_store_commit_seconds", "How long commits took."
+        name, about = "waypost_store_commit_seconds", "Duration of commits."
         yield HistogramMetricFamily(name, about, buckets=ends, sum_value=commits["seconds"])
     yield from _addresses(status)
     logins = CounterMetricFamily("waypost_logins_refused", "Logins refused since the start.", labels=["reason"])
@@ -86,7 +86,7 @@ def _gateway(status: GatewayStatus) -> Iterable[Metric]:
 
 
 def _addresses(status: GatewayStatus) -> Iterable[Metric]:
-    """Metrics of the queues and durable subscriptions that the status names; it names a bounded number."""
+    """Yield metrics of the queues and durable subscriptions in the status, which lists a bounded number."""
     labels = ["address", "subscription"]
     received = CounterMetricFamily("waypost_address_received", "Messages committed to a queue.", labels=labels)
     settled = CounterMetricFamily(
@@ -108,11 +108,11 @@ def _addresses(status: GatewayStatus) -> Iterable[Metric]:
             settled.add_metric(names, max(0, each["received"] - stored))
     left_out = status.get("addresses_left_out", 0)
     yield from (received, settled, depth, consumers)
-    yield GaugeMetricFamily("waypost_addresses_left_out", "Addresses without metrics, because of many.", value=left_out)
+    yield GaugeMetricFamily("waypost_addresses_left_out", "Addresses without metrics: too many.", value=left_out)
 
 
 def _wear(wear: WearStatus) -> Iterable[Metric]:
-    """What the kernel or the configuration does not say is left out."""
+    """Yield metrics of wear; figures that neither kernel nor configuration provide are left out."""
     counted: tuple[tuple[str, str, int | None], ...] = (
         ("waypost_store_payload_bytes", "Bytes of bodies stored since the store was made.", wear.get("payload_bytes")),
         ("waypost_process_written_bytes", "Bytes the gateway wrote to media since then.", wear.get("process_bytes")),
@@ -129,7 +129,7 @@ def _wear(wear: WearStatus) -> Iterable[Metric]:
         yield family
     for name, about, figure in (
         ("waypost_device_endurance_bytes", "Bytes the device is rated for.", wear.get("endurance_bytes")),
-        ("waypost_device_used_ratio", "Share of the device's life that is used up.", wear.get("used")),
+        ("waypost_device_used_ratio", "Used share of the device's life.", wear.get("used")),
         (
             "waypost_device_days_left",
             "Days of running until its life is used up, at the present rate.",
@@ -140,11 +140,15 @@ def _wear(wear: WearStatus) -> Iterable[Metric]:
             gauge = GaugeMetricFamily(name, about, labels=["device"])
             gauge.add_metric(device, figure)
             yield gauge
-    paces = GaugeMetricFamily("waypost_device_written_bytes_per_day", "Pace over the last while.", labels=["window"])
+    paces = GaugeMetricFamily(
+        "waypost_device_written_bytes_per_day", "Bytes written to the device a day, by window.", labels=["window"]
+    )
     for window, pace in wear.get("bytes_per_day", {}).items():
         paces.add_metric([window], pace)
     yield paces
-    own = GaugeMetricFamily("waypost_process_written_bytes_per_day", "The gateway's own pace.", labels=["window"])
+    own = GaugeMetricFamily(
+        "waypost_process_written_bytes_per_day", "Bytes the gateway writes a day, by window.", labels=["window"]
+    )
     for window, pace in wear.get("own_bytes_per_day", {}).items():
         own.add_metric([window], pace)
     if own.samples:
@@ -155,10 +159,12 @@ def _memory(status: GatewayStatus) -> Iterable[Metric]:
     memory = status.get("memory")
     if memory is None:
         return
-    yield GaugeMetricFamily("waypost_resident_bytes", "What the process takes.", value=memory["resident"])
-    yield GaugeMetricFamily("waypost_resident_max_bytes", "What it may take.", value=memory["resident_max"])
-    held = GaugeMetricFamily("waypost_held_bytes", "What connections hold.", labels=["pool"])
-    held_max = GaugeMetricFamily("waypost_held_max_bytes", "What they may hold.", labels=["pool"])
+    yield GaugeMetricFamily("waypost_resident_bytes", "Resident memory of the process.", value=memory["resident"])
+    yield GaugeMetricFamily("waypost_resident_max_bytes", "Limit of the resident memory.", value=memory["resident_max"])
+    held = GaugeMetricFamily("waypost_held_bytes", "Memory that connections hold.", labels=["pool"])
+    held_max = GaugeMetricFamily(
+        "waypost_held_max_bytes", "Limit of the memory that connections hold.", labels=["pool"]
+    )
     for name, pool in memory["pools"].items():
         held.add_metric([name], pool["held"])
         held_max.add_metric([name], pool["held_max"])
@@ -167,8 +173,12 @@ def _memory(status: GatewayStatus) -> Iterable[Metric]:
     for name, about, value in (
         ("waypost_connections_shed", "Connections closed because they held the most memory.", memory["shed"]),
         ("waypost_connections_shed_bytes", "Bytes that the closed connections held.", memory["shed_bytes"]),
-        ("waypost_connections_displaced", "Unauthenticated connections closed to make room.", memory["displaced"]),
-        ("waypost_connections_refused", "Connections refused to users and addresses with many.", memory["refused"]),
+        ("waypost_connections_displaced", "Unauthenticated connections closed to free memory.", memory["displaced"]),
+        (
+            "waypost_connections_refused",
+            "Connections refused by a limit of user or address.",
+            memory["refused"],
+        ),
     ):
         yield CounterMetricFamily(name, about, value=value)
 
@@ -189,12 +199,12 @@ def _uplink(status: GatewayStatus) -> Iterable[Metric]:
 
 
 def _bridge(bridge: BridgeSummary, now_s: float) -> Iterable[Metric]:
-    """By connector."""
+    """Yield metrics of the bridge, by connector."""
     for name, about, figure in (
-        ("waypost_bridge_room_bytes", "Bytes of message bodies for which there is room.", bridge.get("room_bytes")),
+        ("waypost_bridge_room_bytes", "Bytes of message bodies that can still be stored.", bridge.get("room_bytes")),
         (
             "waypost_bridge_autonomy_hours",
-            "Hours until the room is used up if nothing is sent.",
+            "Hours until the store is full if nothing is sent.",
             bridge.get("autonomy_hours"),
         ),
     ):
@@ -213,7 +223,7 @@ def _bridge(bridge: BridgeSummary, now_s: float) -> Iterable[Metric]:
     )
     accepted = CounterMetricFamily("waypost_bridge_accepted", "Messages its peer accepted.", labels=labels)
     stated = GaugeMetricFamily(
-        "waypost_bridge_manifest_waiting", "Manifest statements that the peer does not have.", labels=labels
+        "waypost_bridge_manifest_waiting", "Manifest statements that the peer has not accepted.", labels=labels
     )
     for one in bridge.get("connectors", ()):
         who, oldest_at = [line(one.get("name", ""))], one.get("backlog_oldest_at")
@@ -227,17 +237,17 @@ def _bridge(bridge: BridgeSummary, now_s: float) -> Iterable[Metric]:
 
 
 def _process(status: GatewayStatus) -> Iterable[Metric]:
-    """Of the loop, the log and the ledger."""
+    """Yield metrics of event loop, log and loss ledger."""
     loop, log = status.get("loop"), status.get("log")
     if loop is not None:
         about = "Largest delay of the event loop's timers in the last minute."
         yield GaugeMetricFamily("waypost_loop_lag_seconds", about, value=loop["lag_s"])
     if log is not None:
-        about = "Log lines that stderr did not take."
+        about = "Log lines dropped because stderr was not read."
         yield CounterMetricFamily("waypost_log_lines_dropped", about, value=log["dropped"])
-        about = "Log lines left out because too many were alike."
+        about = "Log lines omitted because too many were alike."
         yield CounterMetricFamily("waypost_log_lines_repeated", about, value=log["repeated"])
-    about = "How often messages were given up, by reason."
+    about = "Entries of the loss ledger, by reason."
     entered = CounterMetricFamily("waypost_ledger_entries", about, labels=["reason"])
     for reason, count in status.get("ledger", {}).items():
         entered.add_metric([line(reason)], count)

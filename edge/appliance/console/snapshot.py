@@ -1,7 +1,7 @@
-"""The status as it was a moment ago, and what is made of it: asked for often, and not made anew each time.
+"""Short-lived cache of the status with its JSON and metrics.
 
-A status goes through every queue and subscription, its metrics take a millisecond: whoever asks as fast as it can must
-not have the gateway do nothing else.
+A status reads every queue and subscription, and its metrics take a millisecond. Without the cache a client that polls
+as fast as it can would keep the gateway busy.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from edge.appliance.console.status import GatewayStatus, StatusSource, status_of
 
 FRESH_S: Final = 0.25
-"""Four a second, whoever asks: a person sees no difference."""
+"""Lifetime of a cached status: four a second are enough for a person."""
 
 
 class StatusCache:
-    """Of one source of status."""
+    """Cache of one source of status."""
 
     def __init__(self, source: StatusSource, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is monotonic seconds."""
@@ -32,7 +32,7 @@ class StatusCache:
 
     @property
     def status(self) -> GatewayStatus:
-        """As of `FRESH_S` ago at most."""
+        """Status, at most `FRESH_S` old."""
         now = self._clock()
         if now - self._taken_at >= FRESH_S:
             self.forget()
@@ -52,12 +52,12 @@ class StatusCache:
         """The status in Prometheus' text format."""
         status = self.status
         if self._metrics is None:
-            from edge.appliance.console.metrics import exposition  # noqa: PLC0415 - 1 MiB for who scrapes
+            from edge.appliance.console.metrics import exposition  # noqa: PLC0415 - 1 MiB, only for scrapes
 
             self._metrics = exposition(lambda: status)
         return self._metrics
 
     def forget(self) -> None:
-        """Something has changed that who asks next must see."""
+        """Drop the cached status, as it has changed."""
         self._taken_at = float("-inf")
         self._json = self._metrics = None

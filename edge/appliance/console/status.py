@@ -1,7 +1,7 @@
-"""The shape of what a gateway tells about itself: the JSON of `GET /api/v1/status`.
+"""Types of a gateway's status: the JSON of `GET /api/v1/status`.
 
-Every key may be missing (a gateway without an uplink has none to describe); readers must cope. Counters never fall
-while the process lives. Times are ISO 8601, UTC.
+Readers must accept that a key is missing, such as the uplink of a gateway that has none. Counters never decrease while
+the process runs. Times are ISO 8601, UTC.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Clients(TypedDict, total=False):
 class Messages(TypedDict, total=False):
     """Counters of messages since the process started.
 
-    `delivered`     handed to clients, one for each client that gets it
-    `stored`        put on disk by a commit
+    `delivered`     sent to clients, counted once for each client
+    `stored`        written to disk by a commit
     `unrouted`      to topics without a subscriber: neither stored nor delivered
-    `acknowledged`  answered with success; MQTT with QoS 0 and AMQP settled by its sender get no answer
+    `acknowledged`  answered with success; MQTT QoS 0 and pre-settled AMQP messages get no answer
     `refused`       answered with an error
     """
 
@@ -37,10 +37,10 @@ class Messages(TypedDict, total=False):
 
 
 class AddressStatus(TypedDict, total=False):
-    """One address, or one filter of addresses; `stored` waits for at least one consumer or the uplink.
+    """One address or topic filter. `stored` messages wait for at least one consumer or the uplink.
 
-    `subscription`  name of a durable subscription: several may have one filter
-    `received`      messages ever committed to a queue; filters share logs and have no such count
+    `subscription`  name of a durable subscription; several may share one filter
+    `received`      messages ever committed to a queue; subscriptions share logs and have no such count
     """
 
     address: str
@@ -52,7 +52,7 @@ class AddressStatus(TypedDict, total=False):
 
 
 class CommitDurations(TypedDict):
-    """How long the store's commits took since the start; `buckets`: (at most so many seconds, how many), cumulative."""
+    """Durations of the store's commits since the start. `buckets`: (upper limit in seconds, count), cumulative."""
 
     total: int
     seconds: float
@@ -60,7 +60,7 @@ class CommitDurations(TypedDict):
 
 
 class RoomStatus(TypedDict, total=False):
-    """What one `Address` resource keeps and may keep, bytes of bodies; `refused` messages had no room."""
+    """Use and quota of one `Address` resource, in bytes of bodies; `refused`: messages refused when it was full."""
 
     address: str
     used: int
@@ -72,7 +72,7 @@ class RoomStatus(TypedDict, total=False):
 
 
 class WearStatus(TypedDict, total=False):
-    """What the card has had to bear: `edge.appliance.wear.Outlook`. Totals are since the store was made."""
+    """Wear of the card: `edge.appliance.wear.Outlook`. Totals are since the store was created."""
 
     device: str | None
     running_s: float
@@ -88,14 +88,14 @@ class WearStatus(TypedDict, total=False):
 
 
 class StoreStatus(TypedDict, total=False):
-    """`room`: in the order in which addresses give way when there is none; `quota`: of the whole space;
-    `at_floor`: the medium has as little free space as messages must leave."""
+    """Store of the gateway. `room`: addresses in the order in which they drop messages when the store is full.
+    `quota`: of the whole address space. `at_floor`: the medium's free space is at the configured minimum."""
 
     messages: int
     bytes: int
     file_bytes: int
     memory_bytes: int
-    """Bytes of bodies that are in memory only (``durability: memory``): what is lost with the process."""
+    """Bytes of bodies that are in memory only (``durability: memory``), and lost when the process ends."""
     quota: int | None
     at_floor: bool
     room: Sequence[RoomStatus]
@@ -104,7 +104,7 @@ class StoreStatus(TypedDict, total=False):
 
 
 class PoolStatus(TypedDict):
-    """What the connections of one pool hold, and may; bytes."""
+    """Memory of the connections of one pool and its limit, in bytes."""
 
     held: int
     held_max: int
@@ -112,8 +112,11 @@ class PoolStatus(TypedDict):
 
 
 class MemoryStatus(TypedDict):
-    """What the process takes, and may; bytes. `pools` by name. Connections `shed` held most (`shed_bytes`) when there
-    was no room; `displaced` ones had not said who they are; `refused` ones were of users and addresses with many."""
+    """Memory of the process and its limit, in bytes; `pools` by name.
+
+    Counts of connections: `shed` held the most memory (`shed_bytes`) when it was short; `displaced` were not
+    authenticated; `refused` exceeded the limit of a user or a remote address.
+    """
 
     resident: int
     resident_max: int
@@ -125,7 +128,7 @@ class MemoryStatus(TypedDict):
 
 
 class UplinkStatus(TypedDict, total=False):
-    """`paused`: by hand; `off`: none configured. `sent` and `acked` count messages."""
+    """Uplink to the hub. `paused`: by an operator; `off`: not configured. `sent` and `acked` count messages."""
 
     state: Literal["connected", "connecting", "paused", "off"]
     endpoint: str
@@ -136,13 +139,13 @@ class UplinkStatus(TypedDict, total=False):
     acked: int
     last_error: str | None
     since: str
-    """When `connected` became what it is."""
+    """Time of the last change between connected and not connected."""
     progress: dict[str, Any]
     """`edge.broker.router.connector_uplink.UplinkProgress`."""
 
 
 class ConnectorSummary(TypedDict, total=False):
-    """`edge.appliance.crossing.documents.ConnectorStatus`, as far as metrics have it."""
+    """Part of `edge.appliance.crossing.documents.ConnectorStatus` that metrics use."""
 
     name: str
     state: str
@@ -154,7 +157,7 @@ class ConnectorSummary(TypedDict, total=False):
 
 
 class BridgeSummary(TypedDict, total=False):
-    """`edge.appliance.crossing.documents.BridgeStatus`."""
+    """Part of `edge.appliance.crossing.documents.BridgeStatus` that metrics use."""
 
     room_bytes: int | None
     autonomy_hours: float | None
@@ -162,7 +165,7 @@ class BridgeSummary(TypedDict, total=False):
 
 
 class ProblemStatus(TypedDict):
-    """`edge.health.problems.HealthProblem`."""
+    """JSON of `edge.health.problems.HealthProblem`."""
 
     name: str
     what: str
@@ -172,14 +175,14 @@ class ProblemStatus(TypedDict):
 
 
 class LoopStatus(TypedDict):
-    """How much later than asked for the event loop's timers came: the most of the last minute, and since the start."""
+    """Largest delay of the event loop's timers in the last minute, and since the start."""
 
     lag_s: float
     lag_s_max: float
 
 
 class LogStatus(TypedDict):
-    """`edge.output.logs.LogCounters`."""
+    """JSON of `edge.output.logs.LogCounters`."""
 
     dropped: int
     repeated: int
@@ -187,8 +190,8 @@ class LogStatus(TypedDict):
 
 
 class GatewayStatus(TypedDict, total=False):
-    """All of it. `problems`: what is wrong; `/healthz` fails while there are errors among them. `configuration`: how it
-    is with the hub's (`bridge.desired.DesiredReport`)."""
+    """Complete status. `/healthz` fails while `problems` has an error. `configuration`: state of the hub's
+    configuration (`bridge.desired.DesiredReport`)."""
 
     gateway: str
     dev: bool
@@ -200,7 +203,7 @@ class GatewayStatus(TypedDict, total=False):
     messages: Messages
     addresses: Sequence[AddressStatus]
     addresses_left_out: int
-    """Addresses that are not among them, because there are more than a status names."""
+    """Number of addresses that are not listed, as a status lists a limited number."""
     logins_refused: Mapping[str, int]
     """Count by reason: wrong credentials, or too many attempts at once."""
     store: StoreStatus
@@ -211,10 +214,10 @@ class GatewayStatus(TypedDict, total=False):
     loop: LoopStatus
     log: LogStatus
     ledger: Mapping[str, int]
-    """How often messages were given up since the start, by reason."""
+    """Entries of the loss ledger since the start, by reason."""
     problems: Sequence[ProblemStatus]
     first_boot: Mapping[str, object]
-    """What a card has set up (`edge.appliance.first_boot.journal.FirstBootState`); empty where none has."""
+    """Settings applied from a card (`edge.appliance.first_boot.journal.FirstBootState`); empty without a card."""
     configuration: Mapping[str, Any]
 
 
@@ -222,17 +225,17 @@ StatusSource = Callable[[], Mapping[str, object]]
 
 
 class UplinkControl(Protocol):
-    """What the console may do to the uplink."""
+    """Control of the uplink by the console."""
 
     def pause(self) -> None:
-        """Close the uplink and keep it closed; what arrives is stored."""
+        """Close the uplink until `resume`; new messages are stored."""
         ...
 
     def resume(self) -> None:
-        """Take the uplink up again."""
+        """Connect the uplink again."""
         ...
 
 
 def status_of(source: StatusSource) -> GatewayStatus:
-    """What the source says, by the names above."""
+    """Return the status of a source, with its type."""
     return cast(GatewayStatus, source())

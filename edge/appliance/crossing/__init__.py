@@ -1,1 +1,1 @@
-"""Operating the bridge: what `waypost bridge` asks of a gateway."""
+"""Operation of the bridge: `waypost bridge` and the routes it calls on a gateway."""

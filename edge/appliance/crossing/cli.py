@@ -1,4 +1,4 @@
-"""`waypost bridge`: the crossing to the hub, watched and steered; and what came of it, proved."""
+"""`waypost bridge`: monitor and control the bridge to the hub, and prove that messages are in the lake."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ PROVE: Final = "prove"
 
 
 class BridgeGroup(click.Group):
-    """A group one of whose commands is the hub's, and is imported when it is used."""
+    """Group with one command of the hub's packages, which is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, in the order of use."""
+        """Return the names in the order of use."""
         return [*self.commands, PROVE]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Raises `CommandError` when the packages of the hub are not installed."""
+        """Return a command. Raises `CommandError` when the packages of the hub are not installed."""
         return load(f"bridge {PROVE}", BRIDGE_PROVE) if cmd_name == PROVE else super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Help imports no command."""
+        """Write the commands without importing them."""
         rows = [(name, command.get_short_help_str(70)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl([*rows, (PROVE, BRIDGE_PROVE.help)])
@@ -42,7 +42,7 @@ class BridgeGroup(click.Group):
 
 @click.group(cls=BridgeGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def bridge() -> None:
-    """Watch and steer the bridge from a gateway to its hub, and prove that what crossed it is in the lake."""
+    """Monitor and control the bridge from a gateway to its hub, and prove that its messages are in the lake."""
 
 
 @bridge.command()
@@ -50,15 +50,15 @@ def bridge() -> None:
 @http_option
 @json_option
 def status(data: Path | None, http: str | None, as_json: bool) -> None:
-    """Show each connector and forwarder: what waits, how fast it goes, how long there is room.
+    """Show backlog and rate of each connector and forwarder, and the hours until the store is full.
 
     \b
-      state      connected, connecting (the last error says why not) or paused
+      state      connected, connecting (with the last error) or paused
       waiting    messages the peer has not accepted, their approximate bytes, the age of the oldest
       rate       messages accepted a second, over the last minute
-      drained    when nothing waits any more, at the rate of the last minute
-      room       hours until messages are refused or given up if nothing is sent, at the present rate of storing
-      manifest   the hour that is being counted, and statements the hub does not have
+      drained    time until the backlog is empty, at the rate of the last minute
+      room       hours until messages are refused or dropped if nothing is sent, at the present rate of storing
+      manifest   the hour that is being counted, and statements that the hub has not accepted
 
     \b
       waypost bridge status --data ./data/gw1
@@ -78,12 +78,12 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
 @http_option
 @json_option
 def pause(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
-    """Pause connectors, those named or all, until `resume` or the next start. Messages are stored meanwhile.
+    """Pause the named connectors, or all, until `resume` or the next start. Messages are stored in the meantime.
 
     \b
       waypost bridge pause hub --data ./data/gw1
     """
-    _steer("pause", connectors, data, http, as_json)
+    _control("pause", connectors, data, http, as_json)
 
 
 @bridge.command()
@@ -92,12 +92,12 @@ def pause(connectors: tuple[str, ...], data: Path | None, http: str | None, as_j
 @http_option
 @json_option
 def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
-    """Resume connectors, those named or all, at once.
+    """Resume the named connectors, or all, at once.
 
     \b
       waypost bridge resume --data ./data/gw1
     """
-    _steer("resume", connectors, data, http, as_json)
+    _control("resume", connectors, data, http, as_json)
 
 
 @bridge.command()
@@ -110,15 +110,14 @@ def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_
     default=600.0,
     metavar="SECONDS",
     show_default=True,
-    help="How long to wait at most.",
+    help="Longest time to wait.",
 )
 @json_option
 def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) -> None:
     """Wait until no message waits for a peer, and the hub has the manifest of all of them.
 
-    Use it before a gateway is switched off or replaced, after its devices were told to stop. Exit code 1 when something
-    still waits after --timeout; the error says what.
-
+    Use it before a gateway is switched off or replaced, after its devices were stopped. Exit code 1 when messages still
+    wait after --timeout; the error says for which connector.
 
     \b
       waypost bridge drain --data ./data/gw1 --timeout 3600 && systemctl poweroff
@@ -140,11 +139,11 @@ def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) 
 @http_option
 @json_option
 def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
-    """Probe connectors, those named or all, from end to end, and show the round trip.
+    """Probe the named connectors, or all, end to end, and show the round trip.
 
-    A hub lands the probe like any document, so its answer proves that it receives, lands and acknowledges; the lake
-    shows nothing of the probe. For a peer that is no hub the command says whether its links are attached. Exit code 1
-    when one fails.
+    A hub lands the probe like any document, so its answer proves that it receives, lands and acknowledges messages.
+    The probe leaves nothing in the lake. For a peer other than a hub the command checks that its links are attached.
+    Exit code 1 when a probe fails.
 
     \b
       waypost bridge test --data ./data/gw1
@@ -170,10 +169,10 @@ def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_js
 @click.argument("filters", nargs=-1, required=True, metavar="FILTER...")
 @json_option
 def forward(data: Path, filters: tuple[str, ...], as_json: bool) -> None:
-    """Forward topics to the hub from now on: messages that match a FILTER are stored, and sent when the hub is there.
+    """Forward topics to the hub from now on: messages that match a FILTER are stored, and sent when it is connected.
 
-    It adds an Address of type topic for each filter, as `waypost apply` would. A gateway that runs follows within a
-    second. `waypost delete Address NAME` ends it again; `waypost get Address` shows the names.
+    It adds an Address of type topic for each filter, as `waypost apply` does. A running gateway applies it within a
+    second. `waypost delete Address NAME` ends it; `waypost get Address` shows the names.
 
     \b
       waypost bridge forward 'sensors/#' --data ./data/gw1
@@ -189,11 +188,11 @@ def forward(data: Path, filters: tuple[str, ...], as_json: bool) -> None:
 @files_option
 @json_option
 def plan(data: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Say what a configuration would do to the bridge, before it is applied.
+    """Show how a configuration would change the bridge, without applying it.
 
     It lists the connectors and forwarders that are added, changed and removed, with the messages that wait for each. A
-    forwarder that existed before continues where it was; any other begins with messages that come from then on. Nothing
-    is changed; mistakes and loops are reported as `apply` reports them.
+    forwarder that existed before continues at its cursor; a new one starts with messages that arrive from then on.
+    Errors and loops are reported as by `apply`.
 
     \b
       waypost bridge plan --data ./data/gw1 -f gateway.yaml
@@ -213,7 +212,7 @@ def plan(data: Path, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _bridge(data: Path | None, http: str | None) -> BridgeStatus:
-    """Raises CommandError."""
+    """Return the status of the bridge. Raises CommandError."""
     url = f"http://{console(data, http)}/api/v1/bridge"
     return _read(url, ask(url, token_of(data)))
 
@@ -222,17 +221,17 @@ def _read(url: str, document: Any) -> BridgeStatus:
     try:
         return msgspec.convert(document, BridgeStatus)
     except msgspec.ValidationError as error:
-        raise CommandError(f"{url} is not the bridge of a gateway of this version: {error}") from None
+        raise CommandError(f"{url} did not return the bridge of a gateway of this version: {error}") from None
 
 
 def _post(data: Path | None, http: str | None, what: str, connector: str = "", *, answer_s: float = ANSWER_S) -> Any:
-    """Raises CommandError."""
+    """Post to a route of the bridge; return the document of its answer. Raises CommandError."""
     url = f"http://{console(data, http)}/api/v1/bridge/{what}"
     query = f"?connector={quote(connector, safe='')}" if connector else ""
     return ask(url + query, token_of(data), post=True, answer_s=answer_s)
 
 
-def _steer(what: str, connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
+def _control(what: str, connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
     document: Any = None
     for name in connectors or ("",):
         document = _post(data, http, what, name)

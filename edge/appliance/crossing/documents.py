@@ -1,4 +1,4 @@
-"""What a gateway says of its bridge, and a command reads: JSON at ``/api/v1/bridge``."""
+"""Status of a gateway's bridge: JSON at ``/api/v1/bridge``, read by `waypost bridge`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 PROBE_S: Final = 20.0
-"""How long an answer may take: a hub gathers for half a second and lands, a slow disk for some seconds more."""
+"""Time limit for an answer: a hub gathers for half a second, then lands, which takes seconds on a slow disk."""
 
 
 AUTONOMY_SHOWN_HOURS_MAX: Final = 10 * 365 * 24
@@ -16,39 +16,39 @@ AUTONOMY_SHOWN_HOURS_MAX: Final = 10 * 365 * 24
 
 
 def autonomy(hours: float) -> str:
-    """Return for how long there is room, for people."""
+    """Return the hours until the store is full, for people."""
     if hours > AUTONOMY_SHOWN_HOURS_MAX:
         return "more than 10 years"
     return f"{hours:,.1f} hours" if hours < 1000 else f"{hours / 24:,.0f} days"
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """Result of a probe."""
 
     connector: str
     ok: bool
     round_trip_s: float | None
-    """Until the hub had landed it; None: the peer is none, or did not answer."""
+    """Time until the hub had landed it; None: the peer is not a hub, or did not answer."""
     why: str
 
 
 class ForwarderStatus(msgspec.Struct, frozen=True):
-    """One forwarder."""
+    """Status of one forwarder."""
 
     name: str
     direction: str
     filter: str
     remote_address: str
     backlog_messages: int
-    """At most: messages of other addresses in the same logs may count while it is behind."""
+    """Upper bound: while it is behind, messages of other addresses in the same logs may count."""
     fault: str | None = None
-    """Why it takes nothing from its address; None: it does."""
+    """Reason why it takes nothing from its address, or None."""
     rejected: int = 0
-    """Messages that arrived since the start and cannot be taken here (too large, no place for them)."""
+    """Messages from the peer rejected since the start (too large, or their address is full)."""
 
 
 class ConnectorStatus(msgspec.Struct, frozen=True):
-    """One connector. Times are seconds since 1970."""
+    """Status of one connector. Times are seconds since 1970."""
 
     name: str
     type: str
@@ -58,49 +58,49 @@ class ConnectorStatus(msgspec.Struct, frozen=True):
     endpoint: str | None
     peer: str | None
     attempts: int
-    """Since it was last connected."""
+    """Attempts since it was last connected."""
     last_error: str | None
     backlog_messages: int
     backlog_bytes: int
-    """Bodies, about: what its logs keep, in proportion."""
+    """Approximate size of the bodies, estimated from the size of its logs."""
     backlog_oldest_at: float | None
-    """When the oldest message that waits was received; None: none does, or it is not known."""
+    """Time at which the oldest waiting message was received; None: none waits, or not known."""
     accepted: int
     accepted_per_s: float
-    """Over the last minute."""
+    """Rate of the last minute."""
     drain_s: float | None
-    """Seconds until the backlog is gone as it shrinks now; None: it does not."""
+    """Seconds until the backlog is empty at the current rate; None: it does not shrink."""
     manifest_hour: float | None
-    """The hour whose messages are stated when it is over; None: the peer takes no manifests."""
+    """Hour that is being counted for the next manifest; None: the peer takes no manifests."""
     manifest_waiting: int
-    """Statements the peer has not got."""
+    """Statements that the peer has not accepted."""
     manifest_due: bool
-    """It is to be stated what was accepted until now."""
+    """True while a manifest of the messages accepted until now is requested."""
     forwarders: Sequence[ForwarderStatus]
     live_messages: int = 0
-    """Of the backlog: what came since the link came up; the rest was there."""
+    """Messages of the backlog that arrived since the link came up."""
     budget_bytes: int | None = None
-    """Of a month, both ways; None: there is none."""
+    """Data budget of a month, both directions; None: unlimited."""
     spent_bytes: int = 0
-    """Of it, this month (UTC)."""
+    """Bytes of the budget used this month (UTC)."""
     quiet: bool = False
-    """It is in its quiet hours: what was there waits."""
+    """True in its quiet hours: the backlog waits."""
 
 
 class BridgeStatus(msgspec.Struct, frozen=True):
-    """The whole bridge."""
+    """Status of the bridge."""
 
     gateway: str
     epoch: str
     public_key: str | None
-    """What manifests are signed with; None before there is one."""
+    """Public key of the manifests' signatures; None before the key is made."""
     room_bytes: int | None
-    """Bodies there is room for before messages are refused or given up; None: not known."""
+    """Bytes of bodies that can be stored before messages are refused or dropped; None: not known."""
     stored_bytes_per_s: float
-    """Bodies taken into the store, over the last minute."""
+    """Bytes of bodies stored a second, over the last minute."""
     autonomy_hours: float | None
-    """Until there is no room, were nothing sent; None: nothing comes, or the room is not known."""
+    """Hours until the store is full if nothing is sent; None: nothing is stored, or the free space is not known."""
     connectors: Sequence[ConnectorStatus]
     left: dict[str, int] = {}
-    """Messages that wait for forwarders that are configured no more, at most, by ``CONNECTOR/NAME``. What comes is kept
-    for them too, until they come back or are purged."""
+    """Upper bounds of the messages that wait for forwarders that are no longer configured, by ``CONNECTOR/NAME``. New
+    messages are kept for them too, until they are configured again or purged."""

@@ -1,4 +1,4 @@
-"""Waiting until nothing waits for a peer."""
+"""Wait until no message waits for a peer."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from edge.output.amounts import counted, verb
 
 LOOK_S: Final = 0.5
 STATED_S: Final = 30.0
-"""How long the statement of what was drained may take after it: the gateway looks once a second, the hub lands, and
-a machine may be busy."""
+"""Time limit for the manifest after the backlog is empty: the gateway checks once a second, the hub has to land it, and
+the machine may be busy."""
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """How it ended."""
+    """Result of draining."""
 
     drained: bool
     waiting: int
-    """Messages that wait still."""
+    """Messages that still wait."""
     seconds: float
     why: str
 
@@ -38,7 +38,7 @@ def wait_drained(
     clock_s: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Drained:
-    """Look until nothing waits, then have it stated. Raises what `status` and `state` raise."""
+    """Poll `status` until nothing waits, then request the manifest by `state`. Raises what these two raise."""
     began, most, asked = clock_s(), 0, False
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, transient=True, disable=not sys.stderr.isatty(), console=Console(stderr=True)) as progress:

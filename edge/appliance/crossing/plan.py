@@ -1,4 +1,4 @@
-"""What a configuration would do to the bridge, before it is applied."""
+"""Preview of the changes that a configuration makes to the bridge."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ from edge.output.text import word
 
 
 class PlannedChange(msgspec.Struct, frozen=True):
-    """What happens to one connector or forwarder."""
+    """Change of one connector or forwarder."""
 
     kind: str
     name: str
     change: str
     """``added``, ``changed`` or ``removed``."""
     waiting: int
-    """Messages in the store that wait for it: sent when it comes, kept when it goes."""
+    """Stored messages that wait for it: they are sent when it is added, and kept when it is removed."""
     sentence: str
 
 
 def planned(data: Path, names: Sequence[str]) -> list[PlannedChange]:
-    """What applying these files would do. Raises CommandError."""
+    """Return the changes that applying these files would make. Raises CommandError."""
     repository = Repository(data)
     with explained("planned"):
         resources = read(KINDS, names)
         repository.plan(resources)
-        there = repository.load().resources
-        after = list({(one.kind, one.name): one for one in (*there, *resources)}.values())
-        return list(changes(effective(there), effective(after), waiting_in(data)))
+        applied = repository.load().resources
+        after = list({(one.kind, one.name): one for one in (*applied, *resources)}.values())
+        return list(changes(effective(applied), effective(after), waiting_in(data)))
 
 
 def waiting_in(data: Path) -> Mapping[str, int]:
-    """Messages that wait for each forwarder the store knows, by ``CONNECTOR/NAME``; nothing where there is no store.
-    Raises CommandError."""
+    """Return the messages that wait for each forwarder, by ``CONNECTOR/NAME``; empty without a store.
+
+    Raises CommandError.
+    """
     path = data / FILE_NAME
     if not path.exists():
         return {}
@@ -63,7 +65,7 @@ def waiting_in(data: Path) -> Mapping[str, int]:
 def changes(
     before: BrokerConfiguration, after: BrokerConfiguration, waiting: Mapping[str, int]
 ) -> Iterator[PlannedChange]:
-    """In the order of connectors, then forwarders. `waiting`: see `waiting_in`."""
+    """Yield the changes: of connectors, then of forwarders. `waiting`: see `waiting_in`."""
     yield from _connectors(before, after)
     yield from _forwarders(before, after, waiting)
 
@@ -98,8 +100,8 @@ def _forwarders(
         count = waiting.get(name, 0)
         if name not in new:
             what = (
-                f"{_messages(count)} that wait for it stay stored, and further ones wait too, until it comes back or "
-                f"`waypost store purge --cursor {word(FORWARDER_PREFIX + name)}` gives them up"
+                f"{_messages(count)} that wait for it stay stored, and new ones wait too, until it is applied again or "
+                f"`waypost store purge --cursor {word(FORWARDER_PREFIX + name)}` drops them"
             )
             yield _forwarder(name, "removed", count, what)
         elif name not in old:
@@ -111,10 +113,10 @@ def _forwarders(
 
 def _begins(forwarder: Forwarder, known: bool, count: int) -> str:
     if forwarder.direction is Direction.IN:
-        return "messages come in from the peer"
+        return "messages are received from the peer"
     if known:
-        return f"it continues where it was, with {_messages(count)} that wait for it"
-    return "it begins with messages that come from then on; stored ones are not sent"
+        return f"it continues at its cursor, with {_messages(count)} that wait for it"
+    return "it starts with messages that arrive from then on; stored ones are not sent"
 
 
 def _forwarder(name: str, change: str, waiting: int, what: str) -> PlannedChange:

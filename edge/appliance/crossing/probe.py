@@ -1,8 +1,8 @@
-"""A probe of a connector, from end to end, that is no message of any address.
+"""End-to-end probe of a connector, without a message to any address.
 
-To a hub it is a ledger document without ranges: it goes through the hub's landing like any other, so its answer says
-that the hub takes, lands and answers, and leaves nothing in the lake. To a peer that is no hub it is the connection
-itself: its links are attached.
+To a hub it sends a ledger document without ranges. The hub lands it like any other, so its answer proves that the hub
+receives, lands and acknowledges; nothing of it is in the lake. For any other peer it checks that the links are
+attached.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from edge.broker.router.uplinks import AnyConnector, is_to_hub
 
 
 async def probe(uplink: AnyConnector, clock_s: Callable[[], float] = time.monotonic) -> ProbeResult:
-    """Probe one connector; takes `PROBE_S` at most."""
+    """Probe one connector, for at most `PROBE_S`."""
     name, state = uplink.connector.name, uplink.dialer.state
     if state.paused:
         return ProbeResult(name, False, None, "it is paused")
     if not state.connected:
         return ProbeResult(name, False, None, f"not connected: {state.last_error or 'no attempt has ended yet'}")
     if not (is_to_hub(uplink) and state.batching):
-        return ProbeResult(
-            name, True, None, f"{state.peer or 'the peer'} is attached; it is no hub that answers probes"
-        )
+        return ProbeResult(name, True, None, f"{state.peer or 'the peer'} is attached; only hubs answer probes")
     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     began = clock_s()
 

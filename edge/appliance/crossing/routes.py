@@ -1,13 +1,13 @@
-"""The bridge over HTTP, for `waypost bridge`.
+"""HTTP routes of the bridge, for `waypost bridge`.
 
 ====================================  ======  ========================================================
-``GET /api/v1/bridge``                view    `status.BridgeStatus`
-``POST /api/v1/bridge/pause``         manage  cut `?connector=NAME`, or all; ``/resume`` takes them up again
-``POST /api/v1/bridge/state``         manage  state in the manifest what was accepted until now
-``POST /api/v1/bridge/test``          manage  probe `?connector=NAME`, or all: a list of `probe.ProbeResult`
+``GET /api/v1/bridge``                view    `documents.BridgeStatus`
+``POST /api/v1/bridge/pause``         manage  close `?connector=NAME`, or all, until ``/resume``
+``POST /api/v1/bridge/state``         manage  request a manifest of the messages accepted until now
+``POST /api/v1/bridge/test``          manage  probe `?connector=NAME`, or all: list of `documents.ProbeResult`
 ====================================  ======  ========================================================
 
-Each answers with the status but the last. A connector that is not there is answered with 404.
+All but the last answer with the status. An unknown connector gets 404.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEVER_CACHED: Final = {"Cache-Control": "no-store"}
 
 
 def bridge_routes(watch: BridgeWatch, status: Callable[[], BridgeStatus], access: HttpAccess) -> Sequence[HttpRoute]:
-    """The routes over a gateway's bridge."""
+    """Return the routes of a gateway's bridge."""
     bridge = _Bridge(watch, status)
     view, manage = needing(access.require_view), needing(access.require_manage)
     return [
@@ -50,7 +50,7 @@ class _Bridge:
         self._status = status
 
     async def show(self, request: Request) -> Response:
-        return self._shown()
+        return self._status_response()
 
     async def pause(self, request: Request) -> Response:
         return self._each(request, lambda uplink: uplink.dialer.pause())
@@ -59,25 +59,25 @@ class _Bridge:
         return self._each(request, lambda uplink: uplink.dialer.resume())
 
     async def state(self, request: Request) -> Response:
-        return self._each(request, _ask)
+        return self._each(request, _request_manifest)
 
     async def test(self, request: Request) -> Response:
-        uplinks = self._meant(request)
+        uplinks = self._chosen(request)
         if uplinks is None:
             return self._unknown(request)
         results = await asyncio.gather(*map(probe, uplinks))
         return Response(msgspec.json.encode(results), media_type="application/json", headers=NEVER_CACHED)
 
     def _each(self, request: Request, act: Callable[[AnyConnector], None]) -> Response:
-        uplinks = self._meant(request)
+        uplinks = self._chosen(request)
         if uplinks is None:
             return self._unknown(request)
         for uplink in uplinks:
             act(uplink)
-        return self._shown()
+        return self._status_response()
 
-    def _meant(self, request: Request) -> list[AnyConnector] | None:
-        """None: there is no connector of that name."""
+    def _chosen(self, request: Request) -> list[AnyConnector] | None:
+        """Return the connector that the request names, or all; None for an unknown name."""
         name, connectors = request.query_params.get("connector"), self._watch.connectors
         if name is None:
             return list(connectors.values())
@@ -85,13 +85,13 @@ class _Bridge:
 
     def _unknown(self, request: Request) -> Response:
         known = ", ".join(self._watch.connectors) or "none"
-        error = f"there is no connector {request.query_params['connector']!r}; there are: {known}"
+        error = f"connector {request.query_params['connector']!r} not found; configured: {known}"
         return JSONResponse({"error": error}, status_code=404)
 
-    def _shown(self) -> Response:
+    def _status_response(self) -> Response:
         return Response(msgspec.json.encode(self._status()), media_type="application/json", headers=NEVER_CACHED)
 
 
-def _ask(uplink: AnyConnector) -> None:
+def _request_manifest(uplink: AnyConnector) -> None:
     if is_to_hub(uplink):
         uplink.manifests.ask()

@@ -1,4 +1,4 @@
-"""Shows the bridge on a terminal."""
+"""Print the status of the bridge on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edge.output.terminal import styled
 
 
 def show(bridge: BridgeStatus, now_s: float) -> None:
-    """Print it; `now_s`: seconds since 1970."""
+    """Print the status of the bridge; `now_s`: seconds since 1970."""
     out = Console()
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in (*_whole(bridge), *(row for one in bridge.connectors for row in _connector(one, now_s))):
@@ -71,7 +71,7 @@ def _drained(one: ConnectorStatus) -> str:
         return "now"
     if one.state != "connected":
         return "not before it is resumed" if one.state == "paused" else "not before the link is back"
-    return "not at the present rate: more comes than goes" if one.drain_s is None else f"in {span(one.drain_s)}"
+    return "not at the present rate: the backlog grows" if one.drain_s is None else f"in {span(one.drain_s)}"
 
 
 def _left(bridge: BridgeStatus) -> str:

@@ -1,4 +1,4 @@
-"""Watching the bridge of a running gateway: what waits, how fast it goes, and for how long there is room."""
+"""Monitor the bridge of a running gateway: backlog, rates, and the hours until the store is full."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
 from edge.broker.store.contract import Store
 
 RATE_S: Final = 60
-"""Seconds a rate is taken over: one look a second is kept for each."""
+"""Window of a rate, with one sample a second."""
 
 SELDOM_S: Final = 10.0
-"""How often the oldest message that waits is read, a segment of the store, and the medium asked for its room."""
+"""Interval at which the free space is queried, and the oldest waiting message is read, which takes a segment of the
+store."""
 
 
 class _RateSample(NamedTuple):
@@ -30,38 +31,38 @@ class _RateSample(NamedTuple):
 
 
 class LinkRates:
-    """What changed within the last minute."""
+    """Rates of the last minute, by name."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, deque[_RateSample]] = {}
+        self._samples: dict[str, deque[_RateSample]] = {}
 
-    def look(self, name: str, at_s: float, accepted: int, backlog: int) -> None:
-        """What a counter and a backlog are now."""
-        looks = self._looks.setdefault(name, deque())
-        looks.append(_RateSample(at_s, accepted, backlog))
-        while looks[0].at_s < at_s - RATE_S:
-            looks.popleft()
+    def add(self, name: str, at_s: float, accepted: int, backlog: int) -> None:
+        """Add a sample of a counter and a backlog."""
+        samples = self._samples.setdefault(name, deque())
+        samples.append(_RateSample(at_s, accepted, backlog))
+        while samples[0].at_s < at_s - RATE_S:
+            samples.popleft()
 
     def keep(self, names: set[str]) -> None:
-        """Forget all others."""
-        self._looks = {name: looks for name, looks in self._looks.items() if name in names}
+        """Drop the samples of all other names."""
+        self._samples = {name: samples for name, samples in self._samples.items() if name in names}
 
     def of(self, name: str) -> tuple[float, float]:
-        """(counted, by how much the backlog shrank), each a second."""
-        looks = self._looks.get(name)
-        if not looks or looks[-1].at_s <= looks[0].at_s:
+        """Return (increase of the counter, decrease of the backlog), each a second."""
+        samples = self._samples.get(name)
+        if not samples or samples[-1].at_s <= samples[0].at_s:
             return 0.0, 0.0
-        first, last = looks[0], looks[-1]
+        first, last = samples[0], samples[-1]
         passed_s = last.at_s - first.at_s
         return (last.accepted - first.accepted) / passed_s, (first.backlog - last.backlog) / passed_s
 
 
 _STORED: Final = "$stored"
-"""Among the rates: bytes taken into the store. No connector is called so."""
+"""Name of the rate of stored bytes; not a valid name of a connector."""
 
 
 class BridgeWatch:
-    """Looks at the bridge once a second, so that it can say how fast it is."""
+    """Sample the bridge once a second, to report its rates."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class BridgeWatch:
         room_bytes: Callable[[], int | None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`stored_bytes`: bodies taken into the store so far; `room_bytes`: what it still has room for."""
+        """`stored_bytes`: bytes of bodies stored so far; `room_bytes`: bytes that can still be stored."""
         self._uplinks = uplinks
         self._store = store
         self._stored_bytes = stored_bytes
@@ -85,24 +86,24 @@ class BridgeWatch:
 
     @property
     def connectors(self) -> dict[str, AnyConnector]:
-        """By name, as they are now."""
+        """Current connectors by name."""
         return {uplink.connector.name: uplink for uplink in self._uplinks}
 
     def look(self) -> None:
-        """Once a second."""
+        """Take a sample; call it once a second."""
         now = self._clock_s()
         for uplink in self._uplinks:
             name = uplink.connector.name
-            self._rates.look(name, now, uplink.figures.messages_accepted, uplink.backlog)
+            self._rates.add(name, now, uplink.figures.messages_accepted, uplink.backlog)
             if now >= self._seldom_due_s:
-                self._ask_oldest(uplink)
+                self._read_oldest(uplink)
         if now >= self._seldom_due_s:
             self._seldom_due_s, self._room = now + SELDOM_S, self._room_bytes()
-        self._rates.look(_STORED, now, self._stored_bytes(), 0)
+        self._rates.add(_STORED, now, self._stored_bytes(), 0)
         self._rates.keep({_STORED, *(uplink.connector.name for uplink in self._uplinks)})
 
     def status(self, gateway: str, public_key: str | None, forwarders: Sequence[Forwarder]) -> BridgeStatus:
-        """Return the whole bridge; `forwarders` are those configured."""
+        """Return the status of the bridge; `forwarders` are the configured ones."""
         taken, _ = self._rates.of(_STORED)
         hours = self.autonomy_hours
         connectors = [self._connector(uplink, forwarders) for uplink in self._uplinks]
@@ -148,14 +149,16 @@ class BridgeWatch:
         )
 
     def _bytes(self, part: LogSubscription) -> int:
-        """Of what waits of one log, in proportion to all it keeps."""
+        """Return the bytes of one log's waiting messages, in proportion to its size."""
         first, following = self._store.logs.bounds(part.log)
         waiting = part.backlog + part.outstanding
         return self._store.retention.log_bytes(part.log) * min(waiting, following - first) // max(following - first, 1)
 
-    def _ask_oldest(self, uplink: AnyConnector) -> None:
-        """When the oldest message that waits came: one run of the log of which most waits is read, a second later it
-        is known."""
+    def _read_oldest(self, uplink: AnyConnector) -> None:
+        """Read when the oldest waiting message was received, from the log with the largest backlog.
+
+        The time is known when the read ends, before the next sample.
+        """
         name = uplink.connector.name
         part = max(uplink.parts, key=lambda one: one.backlog + one.outstanding, default=None)
         if part is None or not part.backlog + part.outstanding:

@@ -1,1 +1,1 @@
-"""`waypost doctor`: what is wrong with this machine and this gateway, and what to do about each thing."""
+"""`waypost doctor`: checks of a machine and a gateway, each with the next step."""

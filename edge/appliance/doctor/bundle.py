@@ -1,4 +1,4 @@
-"""The support archive: what the doctor saw, what is configured, what the logs say. No message is in it, no secret."""
+"""Support archive: findings, configuration, figures of the store, and logs, without messages and secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from edge.output.text import line
 from edge.output.times import moment
 
 LOG_BYTES_MAX: Final = 2_000_000
-"""The end of each log file; earlier lines seldom explain what is wrong now."""
+"""Size of the end of each log file; earlier lines seldom explain a current problem."""
 LOG_FILES_MAX: Final = 20
 JOURNAL_LINES: Final = 5000
 JOURNAL_TIMEOUT_S: Final = 20.0
@@ -40,7 +40,7 @@ SYSTEM_FILES: Final = (
 def write_bundle(
     target: Path, around: CheckContext, results: Sequence[CheckResult], logs: Sequence[Path] = ()
 ) -> list[str]:
-    """Write the archive, readable by its owner alone; returns the names in it. Raises OSError."""
+    """Write the archive, readable by its owner alone; return the names of its files. Raises OSError."""
     documents = [resource.document for resource in around.resources]
     redactor = Redactor(known_secrets(around.configuration, documents), key_files(around.configuration))
     if target.exists() and not target.is_file():
@@ -66,7 +66,7 @@ def write_bundle(
 def _contents(
     around: CheckContext, results: Sequence[CheckResult], redactor: Redactor, logs: Sequence[Path]
 ) -> Iterator[tuple[str, str]]:
-    """(name, text) of every file, free of secrets."""
+    """Yield (name, text) of each file, without secrets."""
     yield "about.txt", f"waypost {VERSION}\nmade {moment(around.now())}\nNo message and no secret is in this archive.\n"
     yield "doctor.json", _json(redactor.document(msgspec.to_builtins(list(results))))
     yield "configuration/resources.yaml", _yaml([redactor.document(r.document) for r in around.resources])
@@ -115,7 +115,7 @@ def _verified(path: Path) -> str:
 
 
 def _listing(data: Path) -> str:
-    """Names, modes, owners and sizes in the data directory, as ``ls -l`` shows them."""
+    """List modes, owners, sizes and names in the data directory, similar to ``ls -l``."""
     lines = []
     for path in sorted(data.rglob("*")):
         try:
@@ -140,7 +140,7 @@ def _tail(path: Path) -> str | None:
 
 
 def _journal() -> str:
-    """What the system kept of a service called waypost; empty where there is no journal."""
+    """Return the journal of services named waypost; empty without a journal."""
     try:
         done = subprocess.run(  # noqa: S603 - a fixed command
             ["journalctl", "--unit=waypost*", f"--lines={JOURNAL_LINES}", "--no-pager", "--quiet"],  # noqa: S607

@@ -1,4 +1,4 @@
-"""Certificates the gateway shows and trusts: readable, in time, of one chain, with their key; lists of revoked ones."""
+"""Checks of certificates and revocation lists: readable, valid now, a complete chain, with the right key."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from edge.broker.listeners.revocations import ClientRevocations
 from edge.output.amounts import counted
 
 DAYS_WARN: Final = 30
-"""A certificate that is renewed by itself is renewed before; by hand it needs the time."""
+"""Days before its end at which a certificate gets a warning: time to renew it by hand."""
 DAYS_WARN_ENROLLED: Final = 20
-"""A gateway's own is renewed when 30 of 90 days are left, or some days later."""
+"""The same for a certificate from an enrolment, which is renewed about 30 days before its end."""
 BEGIN_CRL: Final = b"-----BEGIN X509 CRL-----"
 
 
 class Files(NamedTuple):
-    """What belongs together: who uses it, a certificate with its key, an authority, a list of revoked certificates."""
+    """Files of one user of TLS: certificate and key, authority, revocation list."""
 
     user: str
     certificate: str | None
@@ -35,15 +35,15 @@ class Files(NamedTuple):
 
     @property
     def enrolled(self) -> bool:
-        """The gateway got it when it enrolled, and renews it itself."""
+        """True when the certificate is from an enrolment: the gateway renews it."""
         return self.certificate is not None and Path(self.certificate).parts[-2:] == (FOLDER, FILE)
 
 
 def certificates(around: CheckContext) -> Iterator[CheckResult]:
-    """Of the listeners and of every connector."""
+    """Check the certificates of the listeners and of each connector."""
     for files in _configured(around):
         yield from check_files(files, datetime.datetime.fromtimestamp(around.now(), datetime.UTC))
-    yield from _of_clients(around)
+    yield from _client_revocations(around)
 
 
 def _configured(around: CheckContext) -> Iterator[Files]:
@@ -56,22 +56,22 @@ def _configured(around: CheckContext) -> Iterator[Files]:
             yield Files(f"connector {connector.name}", own.certificate, own.key, own.ca, own.crl)
 
 
-def _of_clients(around: CheckContext) -> Iterator[CheckResult]:
-    """Lists of revoked client certificates, as a start would take them."""
+def _client_revocations(around: CheckContext) -> Iterator[CheckResult]:
+    """Check the list of revoked client certificates as a start does."""
     tls = around.configuration.tls
     if tls is None or tls.client_crl is None:
         return
     known = ClientRevocations(tls.client_crl, tls.client_ca, around.now)
     name = "revocations of listeners"
     if known.trouble is None:
-        yield ok(name, f"{tls.client_crl} is good")
+        yield ok(name, f"{tls.client_crl} is valid")
     else:
-        say = fail if known.closed else warn
-        yield say(name, known.trouble, "put the authority's current list there; it is loaded by itself")
+        result = fail if known.closed else warn
+        yield result(name, known.trouble, "put the authority's current list there; it is loaded by itself")
 
 
 def check_files(files: Files, now: datetime.datetime) -> Iterator[CheckResult]:
-    """What is wrong with them at a time; one result that says well when nothing is."""
+    """Yield the problems of these files at a time, or one good result."""
     name = f"certificate of {files.user}"
     problems = list(_problems(files, name, now))
     yield from problems
@@ -98,9 +98,7 @@ def _problems(files: Files, name: str, now: datetime.datetime) -> Iterator[Check
             for certificate in trusted:
                 yield from _times(certificate, f"authority of {files.user}", now)
     if files.revoked is not None and not Path(files.revoked).is_file():
-        yield fail(
-            f"revocations of {files.user}", f"{files.revoked} is not there", "fetch the authority's current list"
-        )
+        yield fail(f"revocations of {files.user}", f"{files.revoked} not found", "fetch the authority's current list")
     for place in (files.revoked, files.authority):
         if place is not None:
             yield from _revoked(place, files.user, now)
@@ -114,7 +112,7 @@ def _load(path: str) -> list[x509.Certificate] | str:
     try:
         return x509.load_pem_x509_certificates(content)
     except (ValueError, x509.InvalidVersion):
-        return f"{path} holds no certificate in PEM"
+        return f"{path} does not contain a PEM certificate"
 
 
 def _times(
@@ -123,16 +121,16 @@ def _times(
     subject = certificate.subject.rfc4514_string() or "(no name)"
     renew, days_warn = "renew it; the gateway loads the new file by itself", DAYS_WARN
     if enrolled:
-        renew = "the gateway renews it while it runs: does it reach its hub? else a new token, and waypost edge enrol"
+        renew = "the gateway renews it: check that it reaches its hub; otherwise use a new token: waypost edge enrol"
         days_warn = DAYS_WARN_ENROLLED
     if now < certificate.not_valid_before_utc:
         begins = certificate.not_valid_before_utc.date()
-        yield fail(name, f"{subject} is valid from {begins} on only", "is the clock right? else have it issued again")
+        yield fail(name, f"{subject} is not valid before {begins}", "check the clock; otherwise get a new certificate")
     left = certificate.not_valid_after_utc - now
     if left.total_seconds() <= 0:
-        yield fail(name, f"{subject} ended on {certificate.not_valid_after_utc.date()}", renew)
+        yield fail(name, f"{subject} expired on {certificate.not_valid_after_utc.date()}", renew)
     elif left.days < days_warn:
-        yield warn(name, f"{subject} ends in {counted(left.days, 'day')}", renew)
+        yield warn(name, f"{subject} expires in {counted(left.days, 'day')}", renew)
 
 
 def _chained(chain: Sequence[x509.Certificate], name: str) -> Iterator[CheckResult]:
@@ -141,7 +139,7 @@ def _chained(chain: Sequence[x509.Certificate], name: str) -> Iterator[CheckResu
             lower.verify_directly_issued_by(upper)
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             seen = f"{upper.subject.rfc4514_string()} did not sign {lower.subject.rfc4514_string()}"
-            yield fail(name, seen, "order the file: own certificate first, then whoever signed it, and so on")
+            yield fail(name, seen, "order the file: own certificate first, then its issuer, and so on")
 
 
 def _key(certificate: x509.Certificate, path: str, name: str) -> Iterator[CheckResult]:
@@ -151,11 +149,13 @@ def _key(certificate: x509.Certificate, path: str, name: str) -> Iterator[CheckR
         yield fail(name, f"key {path}: {error.strerror}", "put the key there, readable by the gateway's user")
         return
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        yield fail(name, f"key {path} is no PEM key without a passphrase", "store it without one, mode 0600")
+        yield fail(name, f"key {path} is not a PEM key without a passphrase", "store it without one, mode 0600")
         return
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
-        yield fail(name, f"key {path} does not belong to it", "put the key there that its request was made with")
+        yield fail(
+            name, f"key {path} does not belong to it", "put there the key with which the certificate was requested"
+        )
 
 
 def _revoked(path: str, user: str, now: datetime.datetime) -> Iterator[CheckResult]:
@@ -165,7 +165,7 @@ def _revoked(path: str, user: str, now: datetime.datetime) -> Iterator[CheckResu
             return
         revoked = x509.load_pem_x509_crl(content[content.index(BEGIN_CRL) :])
     except OSError:
-        return  # told of the authority already
+        return  # the check of the authority reports it
     except ValueError as error:
         yield fail(f"revocations of {user}", f"{path}: {error}", "fetch the authority's current list")
         return

@@ -1,4 +1,4 @@
-"""What a check is: a function from the surroundings to results, each with what was seen and the next step."""
+"""Checks of the doctor: functions from a context to results, each with the observation and the next step."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from edge.configuration.repository import Repository
 
 
 class Level(enum.Enum):
-    """How bad it is."""
+    """Severity of a result."""
 
     OK = "ok"
     WARN = "warn"
-    """Works, and will not for ever, or not as well as it could."""
+    """It works now, but may fail later, or is worse than it could be."""
     FAIL = "fail"
-    """Does not work, or loses what it promised to keep."""
+    """It does not work, or can lose acknowledged messages."""
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """What one check found."""
+    """Result of one check."""
 
     name: str
     level: Level
     seen: str
     next_step: str = ""
-    """What to do; empty when nothing is to be done."""
+    """What to do; empty when no action is needed."""
 
 
 def ok(name: str, seen: str) -> CheckResult:
-    """Nothing to do."""
+    """Return a good result."""
     return CheckResult(name, Level.OK, seen)
 
 
@@ -53,40 +53,40 @@ def note(name: str, seen: str, next_step: str) -> CheckResult:
 
 
 def warn(name: str, seen: str, next_step: str) -> CheckResult:
-    """It works, and something should be done."""
+    """Return a warning: it works, and something should be done."""
     return CheckResult(name, Level.WARN, seen, next_step)
 
 
 def fail(name: str, seen: str, next_step: str) -> CheckResult:
-    """It does not work, or does not keep its promise."""
+    """Return a failure: it does not work, or can lose acknowledged messages."""
     return CheckResult(name, Level.FAIL, seen, next_step)
 
 
 class CheckContext(msgspec.Struct, kw_only=True):
-    """What checks look at. Tests put others in the place of this machine's clock and its /proc and /sys."""
+    """Data directory, configuration and machine that checks examine. Tests replace the clock, /proc and /sys."""
 
     data: Path | None = None
     running: bool = False
-    """A gateway holds the data directory."""
+    """True when a gateway holds the data directory."""
     configuration: BrokerConfiguration = BrokerConfiguration()
     resources: list[Resource] = []
     errors: list[str] = []
-    """Why the applied configuration cannot be used."""
+    """Errors of the applied configuration."""
     notices: list[str] = []
     exposure: list[str] = []
-    """Notices of who may connect from where."""
+    """Notices about who can connect from which network."""
     root: Path = Path("/")
-    """Where ``proc``, ``sys`` and ``dev`` are."""
+    """Folder of ``proc``, ``sys`` and ``dev``."""
     now: Callable[[], float] = time.time
     """UTC seconds."""
     synchronized: Callable[[], bool] = kernel_synchronized
     environment: dict[str, str] = {}
     timeout_s: float = 5.0
-    """For each step towards a peer."""
+    """Time limit of each step of a connection."""
     uid: int = msgspec.field(default_factory=os.geteuid)
 
     def text(self, *parts: str) -> str | None:
-        """The content of a file of the system, stripped; None when it is not there or cannot be read."""
+        """Return the content of a system file, stripped; None when it cannot be read."""
         try:
             return self.root.joinpath(*parts).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
@@ -96,10 +96,10 @@ class CheckContext(msgspec.Struct, kw_only=True):
 Check = Callable[[CheckContext], Iterable[CheckResult]]
 
 
-def surroundings(
+def context_of(
     data: Path | None, *, running: bool, environment: dict[str, str], timeout_s: float, config: Path | None = None
 ) -> CheckContext:
-    """This machine, and the gateway of a data directory with what was applied to it, or what is in `config`."""
+    """Return the context of this machine and of a data directory, with its applied resources or those of `config`."""
     found = CheckContext(data=data, running=running, environment=environment, timeout_s=timeout_s)
     if data is None or not data.is_dir():
         return found
@@ -117,7 +117,7 @@ def surroundings(
 
 
 def examine(checks: Sequence[tuple[str, Check]], around: CheckContext) -> Iterator[CheckResult]:
-    """Run every check. One that fails itself is a result like others: a doctor does not faint."""
+    """Run each check. An exception of a check becomes a warning, so that the others run."""
     for name, check in checks:
         try:
             for result in check(around):
@@ -125,5 +125,5 @@ def examine(checks: Sequence[tuple[str, Check]], around: CheckContext) -> Iterat
                 yield msgspec.structs.replace(result, seen=as_called(result.seen), next_step=step)
         except PermissionError as error:
             yield warn(name, f"{error.filename}: {error.strerror}", "run the doctor as the gateway's user")
-        except Exception as error:  # whatever it is, the other checks still have to be made
+        except Exception as error:  # the other checks still have to run
             yield warn(name, f"could not be examined: {type(error).__name__}: {error}", "report this")

@@ -1,4 +1,4 @@
-"""`waypost doctor`: examine this machine and a gateway's data directory, and say the next step for each finding."""
+"""`waypost doctor`: check this machine and a gateway's data directory, with a next step for each finding."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 @click.option(
     "--data",
     envvar="WAYPOST_DATA",
-    type=click.Path(readable=False, path_type=Path),  # a finding, and no wrong usage
+    type=click.Path(readable=False, path_type=Path),  # an unreadable directory is a finding, not wrong usage
     metavar="DIR",
-    help="The gateway's data directory (or set WAYPOST_DATA). Without it only the machine is examined.",
+    help="Data directory of the gateway (or set WAYPOST_DATA). Without it only the machine is checked.",
 )
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
     metavar="FILE",
-    help="The resources the gateway runs with, where none were applied.",
+    help="YAML file of resources that the gateway runs with, instead of the applied ones.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
@@ -46,24 +46,24 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(dir_okay=False, exists=True, readable=False, path_type=Path),
     metavar="FILE",
-    help="A log file for the archive (repeatable), beside *.log in the data directory and the journal of the system.",
+    help="Log file for the archive (repeatable), in addition to *.log in the data directory and the system's journal.",
 )
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0.1, 120), default=5.0, show_default=True,
-    help="Seconds for each step towards a peer.",
+    help="Time limit in seconds for each step of a connection to a peer.",
 )  # fmt: skip
 def doctor(
     data: Path | None, config: Path | None, as_json: bool, bundle: Path | None, logs: Sequence[Path], timeout_s: float
 ) -> None:
     """Check this machine and a gateway, and name the next step for each problem. Exit code 1 when something fails.
 
-    It changes nothing (beside a small file written and removed to time the medium), and may run beside the gateway.
+    It changes nothing, except for a small temporary file that measures the medium. The gateway may run.
     """
-    from edge.appliance.doctor.check import Level, examine, surroundings
+    from edge.appliance.doctor.check import Level, context_of, examine
     from edge.broker.store.lock import is_held
 
     running = data is not None and is_held(data)
-    around = surroundings(data, running=running, environment=dict(os.environ), timeout_s=timeout_s, config=config)
+    around = context_of(data, running=running, environment=dict(os.environ), timeout_s=timeout_s, config=config)
     results = list(examine(checks(), around))
     if as_json:
         say_json(_document(results))
@@ -76,7 +76,7 @@ def doctor(
 
 
 def checks() -> Sequence[tuple[str, Check]]:
-    """Every check, in the order a person would look."""
+    """Return all checks, in the order of their output."""
     from edge.appliance.doctor import certificates, health, home, machine, medium, network
 
     return (
@@ -137,4 +137,4 @@ def _bundle(
     except OSError as error:
         raise CommandError(f"cannot write {target}: {error.strerror or error}") from None
     if not quiet:
-        say(f"{target}: {counted(len(names), 'file')}, no message and no secret in them; look before you send it")
+        say(f"{target}: {counted(len(names), 'file')}, without messages and secrets; check it before you send it")

@@ -1,4 +1,4 @@
-"""Check of the problems that a running gateway reports: failing commits, unreadable logs, no room, missing files."""
+"""Check of the problems that a running gateway reports at ``/healthz``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _RESULTS: Final[Mapping[Severity, Callable[[str, str, str], CheckResult]]] = {
 
 
 class _Health(msgspec.Struct):
-    """The body of ``GET /healthz``."""
+    """Body of ``GET /healthz``."""
 
     problems: Sequence[HealthProblem]
 
 
 def health(around: CheckContext) -> Iterator[CheckResult]:
-    """Ask ``/healthz`` where the configuration says it is."""
+    """Query ``/healthz`` at the configured address."""
     endpoint = around.configuration.endpoint("http")
     if not around.running or endpoint is None or not endpoint.port:
         return
@@ -35,7 +35,7 @@ def health(around: CheckContext) -> Iterator[CheckResult]:
     try:
         problems = _problems(f"http://{endpoint}/healthz", around.timeout_s)
     except (OSError, msgspec.MsgspecError) as error:
-        step = "see its log; was it started with other options?"
+        step = "see its log, and check the options it was started with"
         yield warn("health", f"{endpoint} does not answer: {getattr(error, 'reason', error)}", step)
         return
     for problem in problems:
@@ -46,10 +46,10 @@ def health(around: CheckContext) -> Iterator[CheckResult]:
 
 
 def _problems(url: str, timeout_s: float) -> Sequence[HealthProblem]:
-    """Raises OSError, msgspec.MsgspecError."""
+    """Return the reported problems. Raises OSError, msgspec.MsgspecError."""
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 - http
             body = answer.read()
-    except urllib.error.HTTPError as refused:  # 503 is the answer of one that has problems
+    except urllib.error.HTTPError as refused:  # 503 is the answer of a gateway with errors
         body = refused.read()
     return msgspec.json.decode(body, type=_Health).problems

@@ -1,4 +1,4 @@
-"""The data directory: whose it is, who may read its secrets, what is configured, and the store in it."""
+"""Checks of a data directory: owner and mode, secrets, configuration, and store."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from edge.output.amounts import counted, number, size, span, verb
 from edge.output.text import word
 
 WALK_BYTES_MAX: Final = 256_000_000
-"""Up to here the tree of pages is walked: about ten seconds on a card. `store verify` walks any."""
+"""Largest store of which the tree of pages is verified: about ten seconds on a card. `store verify` has no limit."""
 FULL_FAIL_H: Final = 2.0
 FULL_WARN_H: Final = 48.0
-"""A weekend."""
+"""Hours until the store is full that give a warning: a weekend."""
 WEAR_WARN_DAYS: Final = 90.0
-"""A site visit takes that long to arrange."""
+"""Days left of the card that give a warning: time to arrange a site visit."""
 SECRET_FILES: Final = ("credentials.db*", f"{FILE_NAME}*", f"{FOLDER}/*")
-"""Passwords and messages in a data directory; copies that `store repair` and `store migrate` keep are among them."""
+"""Files with passwords and messages, including the copies that `store repair` and `store migrate` keep."""
 
 
 def directory(around: CheckContext) -> Iterator[CheckResult]:
-    """There, ours, and nobody else's."""
+    """Check that the directory exists, and belongs to the gateway's user alone."""
     name, data = "data directory", around.data
     if data is None:
         return
     try:
         found = data.stat()
     except FileNotFoundError:
-        yield warn(name, f"{data} is not there yet", "it is made by `waypost edge run`; is this the one it was given?")
+        yield warn(name, f"{data} not found", "`waypost edge run` creates it; check that --data is the same there")
         return
     except OSError as error:
         yield fail(name, f"{data}: {error.strerror}", "run the doctor as the gateway's user")
         return
     if not stat.S_ISDIR(found.st_mode):
-        yield fail(name, f"{data} is no directory", "give --data the directory `waypost edge run` was given")
+        yield fail(name, f"{data} is not a directory", "give --data the directory `waypost edge run` was given")
         return
     if not os.access(data, os.W_OK | os.X_OK) or (around.uid and found.st_uid != around.uid):
         owner = f"owned by user {found.st_uid}, this is user {around.uid}"
@@ -59,20 +59,20 @@ def directory(around: CheckContext) -> Iterator[CheckResult]:
 
 
 def secrets(around: CheckContext) -> Iterator[CheckResult]:
-    """Passwords, keys and messages are readable by the gateway's user alone."""
+    """Check that passwords, keys and messages are readable by the gateway's user alone."""
     checked = 0
     for path in _secret_files(around):
         try:
             found = path.stat()
         except OSError:
-            continue  # a certificate's files are another check's
+            continue  # the check of certificates reports missing files
         checked += 1
         if found.st_mode & 0o077:
             yield fail("secrets", f"{path}: mode {_mode(found)}: others may read it", f"chmod 600 {word(path)}")
         elif around.uid and found.st_uid != around.uid:
             yield fail("secrets", f"{path}: owned by user {found.st_uid}", f"chown {around.uid} {word(path)}")
     if checked:
-        yield ok("secrets", f"{counted(checked, 'file')} looked at")
+        yield ok("secrets", f"{counted(checked, 'file')} checked")
 
 
 def _secret_files(around: CheckContext) -> Iterator[Path]:
@@ -90,7 +90,7 @@ def _mode(found: os.stat_result) -> str:
 
 
 def configuration(around: CheckContext) -> Iterator[CheckResult]:
-    """Can it be used, and does it do all it says?"""
+    """Check that the configuration is valid, and that this version acts on all of it."""
     name = "configuration"
     if around.data is None or not around.data.is_dir():
         return
@@ -99,14 +99,14 @@ def configuration(around: CheckContext) -> Iterator[CheckResult]:
             name, error, f"correct the resource and apply it again: waypost apply --data {word(around.data)} -f FILE"
         )
     for notice in around.notices:
-        yield warn(name, notice, "change the resource, or keep it knowing this")
+        yield warn(name, notice, "change the resource, or accept this")
     for notice in around.exposure:
-        yield warn("exposure", notice, "nothing where the network is trusted; else change listeners of the Gateway")
+        yield warn("exposure", notice, "none if the network is trusted; otherwise change listeners of the Gateway")
     if around.errors:
         return
     listening = [listener.name for listener in around.configuration.listeners]
     if not around.resources:
-        step = f"waypost apply --data {word(around.data)} -f FILE; give --config FILE here where edge run has it"
+        step = f"waypost apply --data {word(around.data)} -f FILE; give --config FILE here if edge run has it"
         yield warn(name, "nothing is applied", step)
     elif not listening:
         yield warn(name, "no listener: devices cannot connect", "give the Gateway resource a listener")
@@ -117,15 +117,15 @@ def configuration(around: CheckContext) -> Iterator[CheckResult]:
 
 
 def _copies(data: Path) -> Iterator[CheckResult]:
-    """Name the whole copies of the store that take room until someone removes them."""
+    """Note copies of the store that use space until they are removed."""
     if copies := kept_copies(data):
         names = ", ".join(path.name for path in copies)
         what = f"kept by `store repair` or `store migrate`, {size(sum(copies.values()))}: {names}"
-        yield note("store copies", what, "remove what you need no longer; the gateway does not use it")
+        yield note("store copies", what, "remove those you no longer need; the gateway does not use them")
 
 
 def store(around: CheckContext) -> Iterator[CheckResult]:
-    """Sound, and with room for how long?"""
+    """Check the store for damage, backlog, free space, wear and losses."""
     if around.data is None or not store_path(around.data).is_file():
         return
     path = store_path(around.data)
@@ -151,7 +151,7 @@ def store(around: CheckContext) -> Iterator[CheckResult]:
     stored = f"{counted(waiting, 'message')} {verb(waiting, 'waits', 'wait')}"
     backlog = f"{stored} for {consumers}, {size(figures.bytes)} kept"
     full, lasting = figures.room.hours_to_full, figures.room.hours_of_autonomy
-    seen = backlog if lasting is None else f"{backlog}; room for {span(lasting * 3600)} with the uplink away"
+    seen = backlog if lasting is None else f"{backlog}; full in {span(lasting * 3600)} without an uplink"
     step = (
         f"see which consumers do not take their backlog (waypost store info --data {word(around.data)}), or free space"
     )
@@ -161,35 +161,34 @@ def store(around: CheckContext) -> Iterator[CheckResult]:
         yield warn("backlog", f"{seen}; full in {span(full * 3600)}", step)
     else:
         yield ok("backlog", seen)
-    if not (
-        around.running and around.configuration.endpoint("http") is not None
-    ):  # else the gateway says it, see `health`
+    # A running gateway with a console reports it itself, see `health`.
+    if not (around.running and around.configuration.endpoint("http") is not None):
         yield from _room(figures.room)
     if figures.wear is not None:
         yield _worn(figures.wear)
-    given_up = sum(entry.messages for entry in figures.ledger)
-    if given_up:
+    lost = sum(entry.messages for entry in figures.ledger)
+    if lost:
         reasons = ", ".join(f"{number(entry.messages)} {entry.reason}" for entry in figures.ledger)
         yield warn(
             "losses",
-            f"the ledger has {counted(given_up, 'message')}: {reasons}",
+            f"the ledger has {counted(lost, 'message')}: {reasons}",
             "sqlite3 store.sqlite 'SELECT * FROM losses'",
         )
 
 
 def _room(room: StoreRoom) -> Iterator[CheckResult]:
-    """Are messages refused, or given up, for want of it?"""
+    """Check whether messages are refused or dropped for lack of space."""
     name, step = "room", "see which consumers do not take their backlog (waypost store info); "
     if not room.usable_bytes:
         seen = "none for messages: free space is at its minimum (limits.freeFloorBytes), or the space is at its quota"
-        yield fail(name, f"{seen}; more are refused, or old ones given up", step + "free space on the card")
+        yield fail(name, f"{seen}; more are refused, or old ones dropped", step + "free space on the card")
     if room.used_up:
         seen = f"{', '.join(room.used_up)}: the quota is used up, more messages are refused"
         yield warn(name, seen, step + "or raise spec.quota.bytes")
 
 
 def _worn(wear: Outlook) -> CheckResult:
-    """How long the card will do."""
+    """Return the wear of the card."""
     name, seen = "card wear", f"{written_line(wear)}; {lasting_line(wear)}"
     if wear.used is not None and wear.used >= 1:
         return fail(name, seen, "replace the card; copy the data directory while the gateway is stopped")
@@ -202,9 +201,9 @@ def _worn(wear: Outlook) -> CheckResult:
 def _verified(report: VerificationReport, *, walked: bool) -> Iterator[CheckResult]:
     for finding in report.findings:
         if finding.damage:
-            step = "stop the gateway, then `waypost store repair` shows what it would do"
+            step = "stop the gateway; `waypost store repair` then shows what it would do"
             yield fail("store", f"{finding.where}: {finding.what}", step)
     if not report.damaged:
-        scope = "" if walked else "; too large to walk here: waypost store verify reads it all"
+        scope = "" if walked else "; too large for a full check here: use waypost store verify"
         looked_at = f"{counted(report.logs, 'log')}, {counted(report.cursors, 'cursor')}"
         yield ok("store", f"no damage found in {looked_at}{scope}")

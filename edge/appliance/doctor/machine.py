@@ -1,4 +1,4 @@
-"""The machine: clock, entropy, memory, heat and power, open files, versions."""
+"""Checks of the machine: clock, entropy, memory, temperature and power, open files, versions."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from edge.appliance.doctor.check import CheckContext, CheckResult, fail, ok, war
 from edge.output.amounts import size
 
 ENTROPY_BITS_MIN: Final = 128
-"""Less cannot make a key of 128 bits; kernels since 5.18 always say 256."""
+"""Entropy for a key of 128 bits; kernels since 5.18 always report 256."""
 MEMORY_WARN: Final = 96 * 1024 * 1024
 MEMORY_FAIL: Final = 32 * 1024 * 1024
 HEAT_WARN_C: Final = 75.0
 HEAT_FAIL_C: Final = 85.0
-"""The Raspberry Pi's own limit; it slows down from 80 degrees on."""
+"""Limit of the Raspberry Pi, which is throttled from 80 degrees on."""
 CLOCKS_APART_S: Final = 2.0
 FILES_BESIDE_CONNECTIONS: Final = 100
-"""Store, logs, listeners, uplinks, console (as `edge run` reckons)."""
+"""Open files of store, logs, listeners, uplinks and console."""
 LIBRARIES: Final = ("python-qpid-proton", "uvloop", "msgspec", "zstandard", "starlette", "uvicorn", "cryptography")
 
 _POWER: Final = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft temperature limit"}
-"""Bits of the firmware's `get_throttled`; 16 more for "has happened since the start"."""
+"""Bits of the firmware's `get_throttled`; the same 16 bits higher for "has happened since the start"."""
 
 
 def clock(around: CheckContext) -> Iterator[CheckResult]:
-    """Plausible, synchronized, and kept over a power cut?"""
+    """Check that the clock is plausible and synchronized, and the clock chip."""
     now = around.now()
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="seconds")
     ntp = "run a time service (systemd-timesyncd or chrony) that reaches its server; check: timedatectl timesync-status"
@@ -47,15 +47,13 @@ def clock(around: CheckContext) -> Iterator[CheckResult]:
     if rtc is None:
         yield ok("clock chip", "none: after a power cut the time is wrong until it is synchronized")
     elif not rtc.isdigit() or abs(int(rtc) - now) > CLOCKS_APART_S + 1:
-        yield warn(
-            "clock chip", f"does not agree with the clock (it says {rtc} s since 1970)", "run: hwclock --systohc"
-        )
+        yield warn("clock chip", f"differs from the clock (it shows {rtc} s since 1970)", "run: hwclock --systohc")
     else:
-        yield ok("clock chip", "there, and agrees with the clock")
+        yield ok("clock chip", "present, and agrees with the clock")
 
 
 def entropy(around: CheckContext) -> Iterator[CheckResult]:
-    """Enough to make keys."""
+    """Check the entropy for making keys."""
     text = around.text("proc", "sys", "kernel", "random", "entropy_avail")
     if text is None or not text.isdigit():
         return
@@ -67,7 +65,7 @@ def entropy(around: CheckContext) -> Iterator[CheckResult]:
 
 
 def memory(around: CheckContext) -> Iterator[CheckResult]:
-    """Free memory, and swap that wears the card."""
+    """Check free memory, and swap that wears out the card."""
     figures: dict[str, int] = {}
     for line in (around.text("proc", "meminfo") or "").splitlines():
         name, _, rest = line.partition(":")
@@ -100,7 +98,7 @@ def _data_on_card(around: CheckContext) -> bool:
 
 
 def heat(around: CheckContext) -> Iterator[CheckResult]:
-    """Temperature, and what the firmware says of power and throttling."""
+    """Check the temperature, and power and throttling as the firmware reports them."""
     zones = []
     for path in sorted(around.root.glob("sys/class/thermal/thermal_zone*/temp")):
         text = around.text(*path.relative_to(around.root).parts)
@@ -126,24 +124,24 @@ def heat(around: CheckContext) -> Iterator[CheckResult]:
     if "under-voltage" in now:
         yield fail("power", f"now: {', '.join(now)}", step)
     elif now or before:
-        yield warn("power", f"now: {', '.join(now) or 'well'}; since the start: {', '.join(before) or 'well'}", step)
+        yield warn("power", f"now: {', '.join(now) or 'good'}; since the start: {', '.join(before) or 'good'}", step)
     else:
         yield ok("power", "never throttled since the start")
 
 
 def open_files(around: CheckContext) -> Iterator[CheckResult]:
-    """May the gateway open as many files as it may have connections?"""
+    """Check that the limit of open files allows all connections."""
     wanted = around.configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         step = f"raise it (LimitNOFILE={wanted} in the unit, or ulimit -n), or lower limits.connectionsMax"
-        yield warn("open files", f"{hard:,} allowed, {wanted:,} wanted for all connections", step)
+        yield warn("open files", f"{hard:,} allowed, {wanted:,} needed for all connections", step)
     else:
-        yield ok("open files", f"{hard:,} allowed, {wanted:,} wanted" if hard >= 0 else "any number allowed")
+        yield ok("open files", f"{hard:,} allowed, {wanted:,} needed" if hard >= 0 else "any number allowed")
 
 
 def versions(_: CheckContext) -> Iterator[CheckResult]:
-    """What runs here."""
+    """Report the versions of program, libraries and system."""
     parts = [
         f"waypost {VERSION}",
         f"Python {platform.python_version()}",

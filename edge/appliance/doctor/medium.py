@@ -1,4 +1,4 @@
-"""The card or disk the store is on: does it keep what it says it has, how full, how worn, how fast."""
+"""Checks of the card or disk of the store: durability, wear, free space, and speed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from edge.output.text import word
 
 FREE_BYTES_WARN: Final = 500_000_000
 FREE_BYTES_FAIL: Final = 50_000_000
-"""Below it neither a checkpoint of the store nor an update of the system is sure to find room."""
+"""Free space for a checkpoint of the store and an update of the system."""
 INODES_WARN: Final = 1000
 SYNCS: Final = 32
-"""Writes timed: a second on a slow card, nothing it would notice of its life."""
+"""Writes that are timed: a second on a slow card, with negligible wear."""
 SYNC_BYTES: Final = 4096
 SYNC_WARN_S: Final = 0.1
-"""A device that publishes one message after the other gets ten a second through."""
+"""With this latency a device that awaits each acknowledgement publishes ten messages a second."""
 SYNC_FAIL_S: Final = 1.0
 SYNC_UNTRUE_S: Final = 20e-6
-"""Faster than any medium without a battery writes: NVMe with power-loss protection takes 20-30 us."""
+"""Shorter than a durable write on any medium: NVMe with power-loss protection takes 20-30 us."""
 
 FORGETS: Final = {"tmpfs", "ramfs"}
 REMOTE: Final = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"}
@@ -40,7 +40,7 @@ UNSAFE_OPTIONS: Final = {
 
 
 class Mount(NamedTuple):
-    """A line of /proc/self/mountinfo (proc(5))."""
+    """Line of /proc/self/mountinfo (proc(5))."""
 
     point: str
     kind: str
@@ -49,7 +49,7 @@ class Mount(NamedTuple):
 
 
 def mount_of(path: Path, mountinfo: str) -> Mount | None:
-    """The mount a path is on: of those it is below the longest, and of equal ones the last."""
+    """Return the mount of a path: the longest mount point above it, and of equal ones the last."""
     found: Mount | None = None
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -67,7 +67,7 @@ def _unescaped(text: str) -> str:
 
 
 def _place(around: CheckContext) -> Path | None:
-    """The data directory, or what will hold it."""
+    """Return the data directory, or its nearest existing parent."""
     if around.data is None:
         return None
     path = around.data.resolve()
@@ -77,18 +77,18 @@ def _place(around: CheckContext) -> Path | None:
 
 
 def file_system(around: CheckContext) -> Iterator[CheckResult]:
-    """Does it keep what was synced?"""
+    """Check that the file system keeps synced data over a power cut."""
     place, name = _place(around), "file system"
     if place is None:
         return
     mountinfo = around.text("proc", "self", "mountinfo")
     if mountinfo is None:
-        yield warn(name, f"{place}: what it is on is not known without /proc", "mount it: mount -t proc proc /proc")
+        yield warn(name, f"{place}: its file system is not known without /proc", "mount it: mount -t proc proc /proc")
         return
     mount = mount_of(place, mountinfo)
     if mount is None:
-        seen = f"{place}: none of the mounts in /proc/self/mountinfo, as in a chroot whose root is no mount"
-        yield warn(name, seen, "run the doctor outside of the chroot, with --data where the directory is from there")
+        seen = f"{place}: below no mount in /proc/self/mountinfo, as in a chroot whose root is not a mount"
+        yield warn(name, seen, "run the doctor outside of the chroot, with --data for the directory as seen from there")
         return
     seen = f"{mount.kind} on {mount.source}, mounted at {mount.point}"
     local = "move the data directory to a local ext4 file system"
@@ -97,22 +97,22 @@ def file_system(around: CheckContext) -> Iterator[CheckResult]:
             name, f"{seen}, read-only", f"look for errors in dmesg, then: mount -o remount,rw {word(mount.point)}"
         )
     elif mount.kind in FORGETS:
-        yield fail(name, f"{seen}: memory, which a power cut empties", local)
+        yield fail(name, f"{seen}: in memory, which is lost in a power cut", local)
     elif mount.kind in REMOTE:
         yield fail(name, f"{seen}: the store's write-ahead log does not work over a network", local)
     elif mount.kind in UNJOURNALED:
         yield warn(name, f"{seen}: without a journal a power cut can damage it", local)
     elif mount.kind == "overlay":
-        yield warn(name, f"{seen}: what is written may be gone with the container", "mount a volume for the data")
+        yield warn(name, f"{seen}: data may be removed with the container", "mount a volume for the data")
     else:
         yield ok(name, seen)
     for option, why in UNSAFE_OPTIONS.items():
         if option in mount.options:
-            yield fail("mount options", f"{option}: {why}", f"take {option} out of /etc/fstab and remount")
+            yield fail("mount options", f"{option}: {why}", f"remove {option} from /etc/fstab and remount")
 
 
 def card(around: CheckContext) -> Iterator[CheckResult]:
-    """What the medium says of its wear (JEDEC eMMC 5.0 EXT_CSD, as the kernel shows it)."""
+    """Check the wear that the medium reports (JEDEC eMMC 5.0 EXT_CSD, as the kernel shows it)."""
     place = _place(around)
     mount = mount_of(place, around.text("proc", "self", "mountinfo") or "") if place is not None else None
     found = re.match(r"/dev/(mmcblk\d+|nvme\d+n\d+|[hsv]d[a-z]+)", mount.source) if mount is not None else None
@@ -135,7 +135,7 @@ def card(around: CheckContext) -> Iterator[CheckResult]:
     elif end_of_life == 2 or used >= 80:
         yield warn(name, f"{seen}: most of its spare blocks are used up", replace)
     elif kind == "SD" and not lives:
-        yield ok(name, f"{seen}: an SD card does not tell its wear")
+        yield ok(name, f"{seen}: an SD card does not report its wear")
     else:
         yield ok(name, seen)
 
@@ -153,7 +153,7 @@ def _number(text: str | None) -> int | None:
 
 
 def free_space(around: CheckContext) -> Iterator[CheckResult]:
-    """Bytes and inodes."""
+    """Check free bytes and inodes."""
     place = _place(around)
     if place is None:
         return
@@ -172,7 +172,7 @@ def free_space(around: CheckContext) -> Iterator[CheckResult]:
 
 
 def sync_latency(around: CheckContext) -> Iterator[CheckResult]:
-    """How long an acknowledgement waits for the medium: the time of small synced writes beside the store."""
+    """Measure how long an acknowledgement waits for the medium, by small synced writes next to the store."""
     if around.data is None or not around.data.is_dir():
         return
     name = "sync latency"
@@ -182,16 +182,18 @@ def sync_latency(around: CheckContext) -> Iterator[CheckResult]:
         yield fail(name, f"{around.data} cannot be written: {error.strerror}", "check mount, owner and free space")
         return
     middle, slowest = statistics.median(times), times[-1]
-    yield judged(middle, slowest)
+    yield latency_result(middle, slowest)
 
 
-def judged(middle_s: float, slowest_s: float) -> CheckResult:
-    """What the times of synced writes mean."""
+def latency_result(middle_s: float, slowest_s: float) -> CheckResult:
+    """Return the result for these times of synced writes."""
     name = "sync latency"
     seen = f"median {middle_s * 1000:.2f} ms, slowest of {SYNCS} {slowest_s * 1000:.1f} ms"
     if middle_s < SYNC_UNTRUE_S:
-        step = "use another medium: this one confirms writes it has not made, so acknowledged messages can be lost"
-        return warn(name, f"{seen}: too fast to have written", step)
+        step = (
+            "use another medium: this one confirms writes before they are durable, so acknowledged messages can be lost"
+        )
+        return warn(name, f"{seen}: too fast for a durable write", step)
     if middle_s > SYNC_FAIL_S:
         return fail(name, f"{seen}: devices will time out", "replace the card; look for errors in dmesg")
     if middle_s > SYNC_WARN_S or slowest_s > SYNC_FAIL_S:
@@ -200,7 +202,7 @@ def judged(middle_s: float, slowest_s: float) -> CheckResult:
 
 
 def _sync_times(data: Path) -> Iterator[float]:
-    """Seconds of each write. Raises OSError."""
+    """Yield the seconds of each write. Raises OSError."""
     with tempfile.NamedTemporaryFile(prefix=".doctor-", dir=data) as file:
         block = os.urandom(SYNC_BYTES)
         for _ in range(SYNCS):

@@ -1,4 +1,4 @@
-"""Ports the gateway listens on, and every peer it dials: name, TCP, TLS, AMQP, one step after the other."""
+"""Checks of listening ports, and of each peer step by step: name, TCP, TLS, AMQP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROXIES: Final = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all
 
 
 def ports(around: CheckContext) -> Iterator[CheckResult]:
-    """Free, or held by this gateway itself."""
+    """Check that each port is free, or held by this gateway."""
     for listener in around.configuration.listeners:
         yield _port(around, f"port {listener.name}", listener.endpoint)
 
@@ -49,13 +49,15 @@ def _port(around: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckRes
         except OSError as error:
             return _taken(around, name, endpoint, error)
     if around.running:
-        return warn(name, f"{endpoint} is free although the gateway runs", "was it started with other options?")
+        return warn(name, f"{endpoint} is free although the gateway runs", "check the options it was started with")
     return ok(name, f"{endpoint} is free")
 
 
 def _taken(around: CheckContext, name: str, endpoint: ListenEndpoint, error: OSError) -> CheckResult:
     if error.errno == errno.EADDRNOTAVAIL:
-        return fail(name, f"{endpoint.host} is no address of this machine", "listen on one that is, or on 0.0.0.0")
+        return fail(
+            name, f"{endpoint.host} is not an address of this machine", "listen on one of its addresses, or on 0.0.0.0"
+        )
     if error.errno == errno.EACCES:
         step = "choose a port above 1023, or allow it: sysctl net.ipv4.ip_unprivileged_port_start"
         return fail(name, f"{endpoint}: this user may not listen there", step)
@@ -78,7 +80,7 @@ def _held(around: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckRes
 
 
 def _holder(port: int) -> tuple[int, str] | None:
-    """(process, its name) of whoever listens on a port, where we may know."""
+    """Return (process id, name) of the process that listens on a port; None when it is not visible to this user."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
@@ -89,7 +91,7 @@ def _holder(port: int) -> tuple[int, str] | None:
 
 
 def _gateway(around: CheckContext) -> int | None:
-    """The process that holds the data directory, as it has written into its lock."""
+    """Return the id of the process that holds the data directory, from its lock file."""
     try:
         return int((around.data / "store.lock").read_text()) if around.data is not None else None
     except (OSError, ValueError):
@@ -97,12 +99,12 @@ def _gateway(around: CheckContext) -> int | None:
 
 
 def uplinks(around: CheckContext) -> Iterator[CheckResult]:
-    """Each endpoint of each connector."""
+    """Check each endpoint of each connector."""
     connectors = around.configuration.connectors
     proxies = sorted({name for name in PROXIES if around.environment.get(name)})
     if proxies and any(connector.proxy is None for connector in connectors):
-        seen = f"{', '.join(proxies)} is set: a gateway does not go by the environment"
-        yield warn("proxy", seen, "name the proxy in the configuration: hub.proxy, or proxy of a connector")
+        seen = f"{', '.join(proxies)} is set: a gateway ignores these variables"
+        yield warn("proxy", seen, "set the proxy in the configuration: hub.proxy, or proxy of a connector")
     for connector in connectors:
         for endpoint in dialed(connector):
             yield asyncio.run(_reach(around, connector, endpoint))
@@ -136,13 +138,13 @@ async def _reach(around: CheckContext, connector: Connector, endpoint: PeerEndpo
     except AttemptError as error:
         return fail(name, f"{place} cannot be reached: {error}", "see proxy and interface of the connector")
     except (OSError, TimeoutError) as error:
-        step = "is the peer up, the port right, and no firewall in between?"
+        step = "check that the peer runs, the port is right, and no firewall blocks it"
         return fail(name, f"{place} cannot be reached: {_why(error, limit)}", step)
     try:
         async with asyncio.timeout(limit):
             reader, writer = await streams_over(opened, context, endpoint.host)
     except (OSError, TimeoutError) as error:
-        step = "do the certificates fit: authority, name, end, and this machine's clock?"
+        step = "check the certificates (authority, name, expiry) and this machine's clock"
         return fail(name, f"{place}: TLS failed: {_why(error, limit)}", step)
     try:
         return await _open(name, place, connector, endpoint, around, reader, writer)
@@ -152,7 +154,7 @@ async def _reach(around: CheckContext, connector: Connector, endpoint: PeerEndpo
             async with asyncio.timeout(limit):
                 await writer.wait_closed()
         except (OSError, TimeoutError):
-            pass  # the peer's end of it is not what was asked
+            pass  # how the peer closes is not checked
 
 
 async def _open(
@@ -164,7 +166,7 @@ async def _open(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> CheckResult:
-    """Open an AMQP connection as the uplink does, under a name of its own, and close it again."""
+    """Open an AMQP connection as the uplink does, under a name of its own, and close it."""
     container = f"{connector.container or around.configuration.gateway or 'waypost'}{PROBE_SUFFIX}"
     engine = Engine(container_id=container, server=False, hostname=endpoint.host, sasl=credentials_of(connector))
     engine.open()
@@ -187,14 +189,14 @@ async def _open(
                     elif isinstance(event, Closed):
                         return _ended(name, place, peer, event, loop.time() - began)
                 if frames is not None and frames.refused:
-                    step = "is it the hub's HTTPS port, and does nothing on the way end TLS?"
+                    step = "check that it is the hub's HTTPS port, and that no proxy in between terminates TLS"
                     return fail(name, f"{place}: {frames.refused}", step)
                 if not data:
                     return fail(name, f"{place}: the peer closed the connection", "look into the peer's log")
     except (OSError, TimeoutError) as error:
         if peer is not None:
             return ok(name, f"{place} opens AMQP as {peer}")
-        step = "does AMQP 1.0 listen there, with or without TLS as configured?"
+        step = "check that the peer speaks AMQP 1.0 there, with or without TLS as configured"
         return fail(name, f"{place}: no AMQP connection: {_why(error, around.timeout_s)}", step)
 
 
@@ -202,9 +204,9 @@ def _ended(name: str, place: str, peer: str | None, event: Closed, seconds: floa
     if peer is not None and event.condition is None:
         return ok(name, f"{place} opens AMQP as {peer} in {seconds * 1000:.0f} ms")
     condition = event.condition
-    said = "no reason given" if condition is None else condition.description or condition.name
-    step = "check user, password or certificate, and what the peer lets this gateway do"
-    return fail(name, f"{place}: AMQP refused: {said}", step)
+    reason = "no reason given" if condition is None else condition.description or condition.name
+    step = "check user, password or certificate, and the rights of this gateway at the peer"
+    return fail(name, f"{place}: AMQP refused: {reason}", step)
 
 
 def _why(error: BaseException, limit_s: float) -> str:

@@ -1,7 +1,7 @@
-"""What must not leave the gateway in a support archive, and how text is freed of it.
+"""Removal of secrets from the texts of a support archive.
 
-Two nets, one behind the other: every value that is known to be a secret (of the configuration, of key files) is
-replaced wherever it stands, in its own form and in base64; and what looks like a secret is replaced, known or not.
+Known secrets (of the configuration and of key files) are replaced wherever they occur, plain or in base64. Then
+everything that looks like a secret is replaced too.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from edge.broker.configuration import BrokerConfiguration
 
 REDACTED: Final = "[redacted]"
 SECRET_CHARACTERS_MIN: Final = 3
-"""A shorter secret would take half of the words with it."""
+"""Length from which a known secret is replaced: a shorter one would match parts of ordinary words."""
 
 SECRET_NAME: Final = re.compile(
     r"pass(word|wd|phrase|code)?$|secret|token|private|credential|api_?key|client_?key$|authorization|cookie|argon2|"
     r"salt|stored_?key|server_?key|assertion|sas(key)?$|connection_?string",
     re.IGNORECASE,
 )
-"""Names of keys whose values are not shown. Paths of key files are: they help, and open nothing."""
+"""Names of keys with values that are not shown. Paths of key files are shown."""
 
 _PATTERNS: Final = (
-    # a key, in PEM, also cut short at the end of a log
+    # a PEM key, also one cut off at the end of a log
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REDACTED),
-    # user:password@ in a URL; what is bounded is so that a long line costs no more than its length
+    # user:password@ in a URL; bounded, so that the time for a long line is linear
     (re.compile(r"([A-Za-z][\w+.-]{0,20}://[^\s/:@]{0,200}:)[^\s/@]+@"), rf"\1{REDACTED}@"),
-    # JSON web tokens, and whatever comes as a bearer
+    # JSON web tokens and bearer tokens
     (re.compile(r"\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*"), REDACTED),
     (re.compile(r"\b(bearer|basic|negotiate)\s+[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1 {REDACTED}"),
     # hashes of passwords
@@ -49,7 +49,7 @@ _PATTERNS: Final = (
 
 
 def known_secrets(configuration: BrokerConfiguration, documents: Iterable[Mapping[str, Any]] = ()) -> set[str]:
-    """Every secret value a configuration holds, or a resource as it was written."""
+    """Return all secret values of a configuration, and of resources as they were written."""
     found = {user.password for user in configuration.users if user.password}
     found |= {c.credentials.password for c in configuration.connectors if c.credentials is not None}
     found |= {secret for c in configuration.connectors if c.http is not None and (secret := c.http.signing_secret)}
@@ -59,7 +59,7 @@ def known_secrets(configuration: BrokerConfiguration, documents: Iterable[Mappin
 
 
 def key_files(configuration: BrokerConfiguration) -> set[str]:
-    """Paths of private keys."""
+    """Return the paths of private keys."""
     paths = {connector.tls.key for connector in configuration.connectors if connector.tls is not None}
     if configuration.tls is not None:
         paths.add(configuration.tls.key)
@@ -79,10 +79,10 @@ def _secret_values(document: Any) -> Iterable[str]:
 
 
 class Redactor:
-    """Frees text and documents of secrets."""
+    """Remove secrets from texts and documents."""
 
     def __init__(self, secrets: Iterable[str] = (), keys: Iterable[str] = ()) -> None:
-        """`keys`: files every line of which is a secret; those that cannot be read have none to betray."""
+        """`keys`: files in which each line is a secret; unreadable files are skipped."""
         forms: set[str] = set()
         for secret in secrets:
             forms |= _forms(secret)
@@ -96,7 +96,7 @@ class Redactor:
         self._known = re.compile("|".join(map(re.escape, wanted))) if wanted else None
 
     def text(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets."""
         if self._known is not None:
             text = self._known.sub(REDACTED, text)
         for pattern, replacement in _PATTERNS:
@@ -104,7 +104,7 @@ class Redactor:
         return text
 
     def document(self, value: Any) -> Any:
-        """A document (of maps, lists and scalars) without secrets."""
+        """Return a document (of maps, lists and scalars) without secrets."""
         if isinstance(value, Mapping):
             return {
                 str(key): REDACTED if _hides(str(key), inner) else self.document(inner) for key, inner in value.items()
@@ -119,13 +119,13 @@ def _hides(key: str, value: Any) -> bool:
 
 
 def _forms(secret: str) -> set[str]:
-    """A secret as it may stand in a text: plain, in base64 with or without padding, quoted for a URL or for JSON."""
+    """Return the forms of a secret in texts: plain, base64 with or without padding, quoted for a URL or JSON."""
     data = secret.encode("utf-8", "surrogatepass")
     encoded = base64.b64encode(data).decode()
     forms = {secret, encoded, encoded.rstrip("="), base64.urlsafe_b64encode(data).decode(), quote(secret, safe="")}
     forms.add(secret.encode("unicode_escape").decode())
     try:
-        decoded = base64.b64decode(secret, validate=True).decode()  # resources carry passwords in base64
+        decoded = base64.b64decode(secret, validate=True).decode()  # resources have passwords in base64
     except ValueError:
         return forms
     return forms | {decoded} if len(decoded) >= SECRET_CHARACTERS_MIN else forms

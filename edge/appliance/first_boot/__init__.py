@@ -1,1 +1,1 @@
-"""The first start of a gateway from a card: what the card's file says is taken up once, and told to whoever looks."""
+"""First boot of a gateway from a card: apply the card's file once, and report the result."""

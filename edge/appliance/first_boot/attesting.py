@@ -1,4 +1,4 @@
-"""What a machine was set up with, as it finds itself; and how it says so on its console and by its light."""
+"""Report of a machine's set-up: for the hub, the console and the light."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from edge.output.times import moment
 
 ROOT: Final = "run/waypost-root/sha256"
 ROOT_EXPECTED: Final = "run/waypost-root/expected"
-"""Both are made at each start (`waypost-root-hash.service`): of the slot that runs, and what the card was made with."""
+"""Written at each start by `waypost-root-hash.service`: digests of the running slot, and of the one the card was made
+with."""
 ISSUE: Final = "run/waypost/issue"
-"""What the console shows before somebody logs in (agetty(8), issue.d)."""
+"""Text that the console shows before a login (agetty(8), issue.d)."""
 NETWORKS_MAX: Final = 32
-"""Addresses that are told: a box has a few, a machine with containers hundreds."""
+"""Network addresses reported: a gateway has a few, a machine with containers hundreds."""
 
 
 def attestation(places: CardPaths, wanted: FirstBootSettings, certificate: x509.Certificate | None) -> Attestation:
-    """As it is now."""
+    """Return the current state of the machine."""
     serial = "" if certificate is None else f"{certificate.serial_number:x}"
     ends = "" if certificate is None else moment(certificate.not_valid_after_utc.timestamp())
-    kept = "kept right by a time service" if kernel_synchronized() else "not known to be right"
+    quality = "synchronized by a time service" if kernel_synchronized() else "not known to be right"
     return Attestation(
         settings=wanted.settings,
         hostname=socket.gethostname() if places.root == Path("/") else _text(places.root / _HOSTNAME),
         networks=tuple(_networks())[:NETWORKS_MAX],
         certificate=serial,
         certificate_ends=ends,
-        clock=f"{moment(time.time())}, {kept}",
+        clock=f"{moment(time.time())}, {quality}",
         **system(places),
     )
 
 
 def system(places: CardPaths) -> dict[str, str]:
-    """Those fields of it that say which system runs."""
+    """Return the fields of an attestation that identify the running system."""
     return {
         "root": _text(places.root / ROOT),
         "root_expected": _text(places.root / ROOT_EXPECTED),
@@ -54,32 +55,36 @@ def system(places: CardPaths) -> dict[str, str]:
 
 
 def report(places: CardPaths, name: str, state: FirstBootState) -> str:
-    """Write what console and light show; the text, too. Raises OSError."""
-    text = "\n".join(_told(name, state)) + "\n"
+    """Write the text of the console and the state of the light; return the text. Raises OSError."""
+    text = "\n".join(_report_lines(name, state)) + "\n"
     light = WAITING if state.trouble else DONE if state.done_at else WORKING
     write_whole(places.root / ISSUE, lines(text).encode(), mode=0o644)
     show(places, light)
     return text
 
 
-def _told(name: str, state: FirstBootState) -> Sequence[str]:
-    """Line by line."""
+def _report_lines(name: str, state: FirstBootState) -> Sequence[str]:
+    """Return the lines of the console's text."""
     if state.trouble:
         return [f"Waypost {name}: {state.trouble}", f"  {state.next_step}"]
     if not state.done_at:
         return [f"Waypost {name}: being set up"]
-    said = state.attestation
-    networks = said.get("networks")
+    found = state.attestation
+    networks = found.get("networks")
     shown = ", ".join(map(str, networks)) if isinstance(networks, list | tuple) and networks else "none"
-    told = [f"Waypost {name}: set up {state.done_at}", f"  name     {said.get('hostname', '')}", f"  network  {shown}"]
-    if said.get("certificate"):
-        told.append(f"  hub      enrolled, certificate {said['certificate']} until {said['certificate_ends']}")
-    told += [f"  clock    {said.get('clock', '')}"]
-    root, expected = str(said.get("root", "")), str(said.get("root_expected", ""))
+    report = [
+        f"Waypost {name}: set up {state.done_at}",
+        f"  name     {found.get('hostname', '')}",
+        f"  network  {shown}",
+    ]
+    if found.get("certificate"):
+        report.append(f"  hub      enrolled, certificate {found['certificate']} until {found['certificate_ends']}")
+    report += [f"  clock    {found.get('clock', '')}"]
+    root, expected = str(found.get("root", "")), str(found.get("root_expected", ""))
     if root:
         same = "as it was made" if root == expected else "NOT as it was made"
-        told.append(f"  system   {root[:16]}, {same}")
-    return told
+        report.append(f"  system   {root[:16]}, {same}")
+    return report
 
 
 def _networks() -> Sequence[str]:
@@ -95,7 +100,7 @@ _HOSTNAME: Final = "run/waypost-settings/hostname"
 
 
 def _text(file: Path) -> str:
-    """The first word of a small file; empty where there is none."""
+    """Return the first word of a small file; empty without one."""
     try:
         with file.open(encoding="utf-8", errors="replace") as source:
             return (source.read(256).split() or [""])[0]

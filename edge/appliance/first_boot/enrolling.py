@@ -1,7 +1,7 @@
-"""A gateway becomes what its card says: it enrols, sends to its hub, and the hub hears what it was set up with.
+"""Enrol a gateway by the settings of its card, forward to the hub, and send the hub a report of the set-up.
 
-The gateway's part, as the gateway's user, beside the gateway that serves meanwhile. Each step looks first at what is
-there, so that a start that was cut off at any moment goes on where it stopped.
+It runs as the gateway's user while the gateway serves. Each step first checks what was done, so that an interrupted
+run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ PublicKey = ec.EllipticCurvePublicKey
 
 
 def _nothing() -> None:
-    """Take no notice."""
+    """Do nothing."""
 
 
 ANOTHER: Final = (
     "at the hub: waypost fleet token create; write it into waypost.yaml on the card, with the other settings "
     "(waypost.applied.yaml has them), and start the gateway again"
 )
-"""What helps where a token does not."""
+"""Next step when a token is not accepted."""
 ANOTHER_HUB: Final = "compare hub.url with the hub's address and names (hub run --name)."
-"""What helps where who answers does not show that he is the hub."""
+"""Next step when the peer does not prove to be the hub."""
 
 
 class FirstBootInterrupted(Exception):
-    """It cannot go on now; the message says why, `next_step` what to do."""
+    """The set-up cannot continue now. The message says why, `next_step` what to do."""
 
     def __init__(self, words: str, next_step: str) -> None:
         super().__init__(words)
@@ -70,7 +70,7 @@ class FirstBootInterrupted(Exception):
 
 
 class FirstBoot:
-    """Of one data directory."""
+    """Set-up of the gateway in one data directory."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class FirstBoot:
         tls: Mapping[str, str] | None = None,
         restart: Callable[[], None] = _nothing,
     ) -> None:
-        """`attest`: finds out what the machine is; `system`: those fields of it that an update changes, cheaply. `now`:
-        UTC seconds since 1970. `tls`: places of listeners with TLS, by their names (`mqtts`, `https`), for a gateway
-        that has enrolled and has none. `restart`: called when the gateway takes up a setting at its next start only."""
+        """`attest` returns the state of the machine; `system` its fields that an update changes, cheaply. `now`: UTC
+        seconds since 1970. `tls`: addresses of TLS listeners by name (`mqtts`, `https`), for an enrolled gateway
+        without any. `restart`: called when the gateway applies a setting only at its next start."""
         self.journal = FirstBootJournal(data)
         self._data = data
         self._attest = attest
@@ -95,7 +95,7 @@ class FirstBoot:
         self._restart = restart
 
     def step(self) -> bool:
-        """Go as far as it goes; True once there is nothing more to do. Raises `FirstBootInterrupted`, OSError."""
+        """Run all remaining steps; return True when done. Raises `FirstBootInterrupted`, OSError."""
         wanted = self.journal.wanted()
         if wanted is None:
             return True
@@ -108,42 +108,43 @@ class FirstBoot:
             self.journal.note(configured=True)
         if not state.attested or self._system_changed():
             self.journal.note(attested=False)
-            self._attested(wanted)
+            self._report_attestation(wanted)
         self.journal.note(attested=True, trouble="", next_step="", done_at=state.done_at or moment(self._now()))
         return True
 
     def stopped(self, why: FirstBootInterrupted) -> None:
-        """Note why it does not go on. Raises OSError."""
+        """Record why the set-up cannot continue. Raises OSError."""
         self.journal.note(trouble=str(why), next_step=why.next_step)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _enrol(self, wanted: FirstBootSettings, token: EnrolmentToken) -> None:
-        """The key is noted before it is sent: a certificate of it that is there is this token's."""
+        """Enrol by a token. The key is recorded before it is sent, so that after an interruption a certificate for it
+        is known to be this token's."""
         state = self.journal.state
-        if state.used == token.id and state.key and state.key == self._key_there():
+        if state.used == token.id and state.key and state.key == self._certified_key():
             return
         key = self._identity.key_to_send()
         self.journal.note(used=token.id, key=key_id(key.public_key()))
         try:
             at_first(wanted.urls, lambda url: enrol(self._data, _exchange(wanted, url), token, wanted.name))
         except AnswerLost as error:
-            raise FirstBootInterrupted(str(error), "nothing: it asks again by itself, with the same key") from None
+            raise FirstBootInterrupted(str(error), "nothing: it retries with the same key") from None
         except HubUnreachable as error:
             places = ", ".join(wanted.urls)
-            step = f"is there a network, and does the hub run at {places}? It asks again by itself"
+            step = f"check the network, and that the hub runs at {places}. It retries by itself"
             raise FirstBootInterrupted(str(error), step) from None
         except ClockDiffers as error:
             raise FirstBootInterrupted(str(error), clock_step(synchronized=kernel_synchronized())) from None
         except WrongHub as error:
             raise FirstBootInterrupted(str(error), ANOTHER_HUB) from None
         except NotIssued as error:
-            raise FirstBootInterrupted(f"the hub gives no certificate: {error}", ANOTHER) from None
+            raise FirstBootInterrupted(f"the hub refuses a certificate: {error}", ANOTHER) from None
         except CertificateMismatch as error:
             raise FirstBootInterrupted(str(error), "a fault of the hub: see its log") from None
 
-    def _key_there(self) -> str:
-        """Of the certificate the gateway has."""
+    def _certified_key(self) -> str:
+        """Return the key id of the gateway's certificate; empty without one."""
         try:
             found = self._identity.certificate().public_key()
         except (OSError, ValueError):
@@ -151,20 +152,18 @@ class FirstBoot:
         return key_id(found) if isinstance(found, PublicKey) else ""
 
     def _configure(self, wanted: FirstBootSettings) -> None:
-        """The gateway sends to its hub; it takes that up while it runs."""
+        """Configure the gateway to forward to its hub. A running gateway applies it."""
         repository = Repository(self._data)
         try:
             applied = repository.own()
             found = next((each for each in applied if isinstance(each.spec, GatewaySpec)), None)
             if found is None:
-                raise FirstBootInterrupted(
-                    "the gateway has no configuration yet", "nothing: its service makes a first one"
-                )
+                raise FirstBootInterrupted("the gateway has no configuration yet", "nothing: its service creates one")
             repository.apply(list(self._resources(wanted, found)))
             if restarts(KINDS, applied, repository.own()):
                 self._restart()
         except (RepositoryError, ConfigurationRejected) as error:
-            step = "see it: waypost get -o yaml; and correct what it says, or the settings"
+            step = "compare them with waypost get -o yaml, and correct either"
             raise FirstBootInterrupted(f"the settings do not fit the gateway: {error}", step) from None
 
     def _resources(self, wanted: FirstBootSettings, found: Resource) -> list[Resource]:
@@ -180,61 +179,61 @@ class FirstBoot:
         return parse(KINDS, text, "the settings on the card")
 
     def _listeners(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add listeners with TLS, unless there are some. They show the certificate that the hub has issued, which
-        devices can verify by the gateway's name in their network."""
+        """Add listeners with TLS, unless there are some. Devices verify the certificate that the
+        hub issued by the gateway's name in their network."""
         if not self._tls or not found.keys().isdisjoint(("tls", *self._tls)):
             return found
         names = server_names(self._identity.certificate())
-        if not names:  # an older hub, or another authority, has issued it for clients only
+        if not names:  # issued for clients only, by an older hub or another authority
             return found
         own = str(self._identity.file)
         return {"hostNames": names, **found, **self._tls, "tls": {"certificate": own, "key": own}}
 
     def _system_changed(self) -> bool:
-        """After an update, or one that was taken back, what was said is not so any more."""
-        said, now = self.journal.state.attestation, self._system()
-        return any(value and value != said.get(name) for name, value in now.items())
+        """Return True when the reported system is no longer the running one, after an update or its roll-back."""
+        reported, now = self.journal.state.attestation, self._system()
+        return any(value and value != reported.get(name) for name, value in now.items())
 
-    def _attested(self, wanted: FirstBootSettings) -> None:
-        """It is known here what the machine is, and at the hub where there is one."""
+    def _report_attestation(self, wanted: FirstBootSettings) -> None:
+        """Record the state of the machine, and send it to the hub if there is one."""
         try:
             own = self._identity.certificate() if wanted.urls else None
-            said = self._attest(wanted, own)
-            self.journal.note(attestation=msgspec.to_builtins(said))
+            attested = self._attest(wanted, own)
+            self.journal.note(attestation=msgspec.to_builtins(attested))
             if wanted.urls:
-                self._tell(said, wanted, self._identity.authority())
+                self._send_attestation(attested, wanted, self._identity.authority())
         except ValueError as error:
             raise FirstBootInterrupted(f"the gateway's identity cannot be read: {error}", ANOTHER) from None
 
-    def _tell(self, said: Attestation, wanted: FirstBootSettings, authority: str) -> None:
-        """With the certificate the hub gave."""
+    def _send_attestation(self, attested: Attestation, wanted: FirstBootSettings, authority: str) -> None:
+        """Send it to the hub, with the certificate that the hub issued."""
 
-        def tell(url: str) -> None:
+        def send(url: str) -> None:
             context = trusting(authority)
             context.load_cert_chain(self._identity.file, self._identity.file)
-            _exchange(wanted, url).tell(ATTESTATION_PATH, said, context)
+            _exchange(wanted, url).send(ATTESTATION_PATH, attested, context)
 
         try:
-            at_first(wanted.urls, tell)
+            at_first(wanted.urls, send)
         except HubUnreachable as error:
-            raise FirstBootInterrupted(str(error), "nothing, if the hub is away: it tells it later by itself") from None
+            raise FirstBootInterrupted(str(error), "nothing, if the hub is away: it retries by itself") from None
         except ClockDiffers as error:
             raise FirstBootInterrupted(str(error), clock_step(synchronized=kernel_synchronized())) from None
         except WrongHub as error:
-            raise FirstBootInterrupted(str(error), f"{ANOTHER_HUB} It tells it later by itself") from None
+            raise FirstBootInterrupted(str(error), f"{ANOTHER_HUB} It retries by itself") from None
         except NotIssued as error:
             raise FirstBootInterrupted(
-                f"the hub does not take what the gateway says of itself: {error}", ANOTHER
+                f"the hub does not accept the gateway's report of its set-up: {error}", ANOTHER
             ) from None
 
 
 def clock_step(*, synchronized: bool) -> str:
-    """Say what helps where the hub's certificate is not valid by this machine's clock."""
+    """Return the next step when the hub's certificate is not valid by this machine's clock."""
     if synchronized:
-        return "a time service keeps this clock right: compare it with the hub's clock. It asks again by itself"
+        return "this clock is synchronized by a time service: compare it with the hub's clock. It retries by itself"
     return (
-        "no time server has answered. Let UDP port 123 out, or name a server that this network reaches, often the "
-        "router: timeServers in waypost.yaml. It asks again by itself"
+        "no time server has answered. Allow outgoing UDP port 123, or set timeServers in waypost.yaml to a server that "
+        "this network reaches, often the router. It retries by itself"
     )
 
 
@@ -244,5 +243,5 @@ def _exchange(wanted: FirstBootSettings, url: str) -> HubEnrolmentClient:
 
 
 def key_id(key: PublicKey) -> str:
-    """SHA-256 of a public key."""
+    """Return the SHA-256 of a public key."""
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()

@@ -1,4 +1,4 @@
-"""The settings of a gateway in a container: its environment says what a card's file says elsewhere."""
+"""Settings of a gateway in a container: environment variables in place of a card's file."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from edge.card.text import document
 
 NAME: Final = "WAYPOST_NAME"
 HUB: Final = "WAYPOST_HUB"
-"""URLs of one hub, with spaces between them: the first, and those for failover."""
+"""URLs of one hub, separated by spaces: the first one, and those for failover."""
 TOKEN: Final = "WAYPOST_TOKEN"  # noqa: S105 - the name of a variable
 FORWARD: Final = "WAYPOST_FORWARD"
-"""Filters, with spaces between them."""
+"""Topic filters, separated by spaces."""
 PROXY: Final = "WAYPOST_PROXY"
 KEEP_FREE: Final = "WAYPOST_KEEP_FREE"
 SOURCE: Final = "the environment"
 
 
 def card_of(variables: Mapping[str, str]) -> Card | None:
-    """What the variables say, under the rules of a card's file; None where they name no gateway. A variable that is
-    empty is not set. Raises ConfigurationRejected."""
+    """Return the settings of the variables, checked like a card's file; None without a name of the gateway.
+
+    An empty variable counts as not set. Raises ConfigurationRejected.
+    """
     given = {name: variables[name] for name in (NAME, HUB, TOKEN, FORWARD, PROXY, KEEP_FREE) if variables.get(name)}
     if NAME not in given:
         return None
-    spec: dict[str, Any] = {"hostname": "gateway"}  # nobody gives it to the machine
+    spec: dict[str, Any] = {"hostname": "gateway"}  # required, and not applied to the machine
     if not given.keys().isdisjoint((HUB, TOKEN, FORWARD)):
         spec["hub"] = _hub(given)
     if KEEP_FREE in given:
@@ -39,7 +41,7 @@ def card_of(variables: Mapping[str, str]) -> Card | None:
 
 
 def _hub(given: Mapping[str, str]) -> dict[str, Any]:
-    """Raises ConfigurationRejected."""
+    """Return the settings of the hub. Raises ConfigurationRejected."""
     hub: dict[str, Any] = {}
     if urls := given.get(HUB, "").split():
         hub["url"], *further = urls

@@ -1,6 +1,6 @@
-"""Where things are on a gateway from a card, below a root folder that tests choose; how files are written there.
+"""Paths on a gateway from a card, below a root folder that tests choose, and durable writing of files.
 
-`/data` is the card's fourth partition and lasts. `/run` is in memory: what is there is made again at each start.
+`/data` is the card's fourth partition and persists. `/run` is in memory; its files are created at each start.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from edge.card.location import FILE
 
 APPLIED: Final = "waypost.applied.yaml"
 ENDED: Final = "waypost.old"
-"""The file with its secrets, while it is being removed."""
+"""Name of the file with its secrets, while it is being removed."""
 REFUSED: Final = "waypost.error.txt"
 FOLDER: Final = "first-boot"
-"""In the gateway's data directory: `WANTED`, `STATE`."""
+"""Folder of `WANTED` and `STATE` in the gateway's data directory."""
 WANTED: Final = "wanted.json"
 STATE: Final = "state.json"
 LIGHT: Final = "run/waypost/light"
-"""One word (`WORKING`, `WAITING` or `DONE`), for whoever steers the machine's light."""
+"""File with one word (`WORKING`, `WAITING` or `DONE`), for the service that controls the machine's light."""
 RESTART: Final = "run/waypost/restart"
-"""Is there while the gateway's service is to be started again (`waypost-restart.path`)."""
+"""File that requests a restart of the gateway's service (`waypost-restart.path`)."""
 WORKING, WAITING, DONE = "working", "waiting", "done"
 
 
 class CardPaths:
-    """Of one root."""
+    """Paths below one root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.card = root / "boot/firmware"
-        """The card's first partition: FAT, without a journal."""
+        """Mount point of the card's first partition: FAT, without a journal."""
         self.file = self.card / FILE
         self.applied = self.card / APPLIED
         self.ended = self.card / ENDED
         self.refused = self.card / REFUSED
         self.kept = root / "data/settings" / FILE
-        """The file that was taken up, with its secrets."""
+        """The applied file, with its secrets."""
         self.ssh_keys = root / "data/ssh/authorized_keys"
         self.data = root / "var/lib/waypost"
         """The gateway's data directory."""
 
 
 def write_whole(file: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None = None) -> None:
-    """Make a file, or replace the one that is there; on disk on return. `owner`: user and group, where they are others
-    than ours. Raises OSError."""
+    """Create or replace a file atomically; it is on disk on return. `owner`: user and group of the file, by default
+    those of this process. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE if mode == 0o600 else 0o755)
     fresh = file.with_name(f"{file.name}.new")
     fresh.unlink(missing_ok=True)
@@ -64,17 +64,17 @@ def write_whole(file: Path, content: bytes, *, mode: int, owner: tuple[int, int]
 
 
 def show(places: CardPaths, light: str) -> None:
-    """Have the light show one of `LIGHT`'s words. Raises OSError."""
+    """Set the state of the light, one of `LIGHT`'s words. Raises OSError."""
     write_whole(places.root / LIGHT, f"{light}\n".encode(), mode=0o644)
 
 
 def ask_for_restart(places: CardPaths) -> None:
-    """Have the gateway's service started again. Raises OSError."""
+    """Request a restart of the gateway's service. Raises OSError."""
     write_whole(places.root / RESTART, b"", mode=0o644)
 
 
 def remove_secret(file: Path) -> None:
-    """What was in a file is written over before it is gone. Raises OSError."""
+    """Overwrite a file, then remove it. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         with file.open("r+b") as out:
             out.write(b"\n" * file.stat().st_size)

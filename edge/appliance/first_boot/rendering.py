@@ -1,5 +1,7 @@
-"""Files that a card's settings make for systemd-networkd, -resolved and -timesyncd, wpa_supplicant and NetworkManager.
-Pure."""
+"""Configuration files from a card's settings, without I/O.
+
+They are for systemd-networkd, -resolved and -timesyncd, wpa_supplicant and NetworkManager.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,25 @@ LTE: Final = "run/NetworkManager/system-connections/waypost-lte.nmconnection"
 TIME: Final = "run/systemd/timesyncd.conf.d/waypost.conf"
 SSH: Final = "run/systemd/dnssd/waypost-ssh.dnssd"
 ALL: Final = (CABLE, WIFI, LTE, TIME, SSH)
-"""Below the root; those a card says nothing of are not there."""
+"""Paths below the root; files without a setting on the card are removed."""
 CABLES: Final = "eth* end* enx* usb*"
 SAE_BOTH_WAYS: Final = 2
 """wpa_supplicant's sae_pwe: older access points derive the password element in a loop, newer ones by hashing."""
 PROTECTED_IF_OFFERED: Final = 1
 """wpa_supplicant's ieee80211w."""
 NAMESPACE: Final = uuid.UUID("5b0f7c3e-41a5-5b2c-9a1e-6d1f0c8b7a21")
-"""Of the ids of connections."""
+"""Namespace of the ids of connections."""
 
 
 class File(NamedTuple):
-    """One to write."""
+    """File to write."""
 
     text: str
     mode: int
 
 
 def files(card: Card) -> Mapping[str, File]:
-    """By their places below the root."""
+    """Return the files by their paths below the root."""
     return dict(_files(card))
 
 
@@ -79,7 +81,7 @@ def _wifi(wifi: Wifi) -> str:
 
 
 def _lte(lte: Lte) -> str:
-    """A keyfile (nm-settings-keyfile(5)); values have no line breaks and no spaces at their ends."""
+    """Return a keyfile (nm-settings-keyfile(5)); values have no line breaks and no spaces at their ends."""
     identity = uuid.uuid5(NAMESPACE, lte.apn)
     lines = ["[connection]", "id=waypost-lte", f"uuid={identity}", "type=gsm", "autoconnect=true", "", "[gsm]"]
     values = {"apn": lte.apn, "username": lte.user, "password": lte.password, "pin": lte.pin}

@@ -1,8 +1,8 @@
-"""The card's file is taken up, once, and what has to be there at each start is made of it. Root's part.
+"""Apply the card's file once, and write at each start the files derived from it. Runs as root.
 
-The order is that of what may be lost: the file is first kept on the data partition (one rename: from then on it is
-taken up), then the gateway is told its part, and only then it goes from the FAT partition. Cut off anywhere, the next
-start goes on: a file of the same digest has been taken up. Nothing of it waits for anybody.
+The order protects the file: it is first written to the data partition (one rename, from which on it is applied), then
+the gateway's settings are written, and last it is removed from the FAT partition. After an interruption the next start
+continues: a file of the same digest was applied. Nothing in this module waits for the network.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from edge.card.resource import FILE_BYTES_MAX, IN_FORCE, Card, plain_of, read
 from edge.card.text import text_of, without_secrets
 
 _REFUSED: Final = """\
-The settings in {file} were not taken up; those before are in force. Correct the file and start the gateway again.
+The settings in {file} were not applied; the previous ones are still used. Correct the file and restart the gateway.
 
 {errors}
 """
 
 
 class AppliedSettings(NamedTuple):
-    """What a start found."""
+    """Result of looking for settings at a start."""
 
     card: Card | None
-    """In force; None: nobody has said anything yet."""
+    """Current settings; None: none were ever given."""
     new: bool
-    """It was taken up now."""
+    """True when they were applied by this start."""
     trouble: str | None
-    """Why the file on the card was not."""
+    """Reason why the file on the card was not applied."""
     unread: str | None = None
-    """Why the card's first partition cannot be read: a file there has not been seen."""
+    """Reason why the card's first partition cannot be read: a file there is ignored."""
 
 
-def take_up(places: CardPaths) -> AppliedSettings:
-    """Look for new settings, and make what those in force ask for. Raises OSError."""
+def apply_settings(places: CardPaths) -> AppliedSettings:
+    """Apply new settings if there are any, and write the files of the current ones. Raises OSError."""
     card, new = _kept(places), False
     trouble = unread = None
     try:
@@ -57,7 +57,7 @@ def take_up(places: CardPaths) -> AppliedSettings:
         unread = error.strerror or str(error)
     except ConfigurationRejected as rejected:
         trouble = "\n".join(str(error) for error in rejected.errors)
-        with contextlib.suppress(OSError):  # a card that cannot be written to; the console says it as well
+        with contextlib.suppress(OSError):  # the card cannot be written; the console shows the errors too
             write_whole(places.refused, _REFUSED.format(file=FILE, errors=trouble).encode(), mode=0o644)
     else:
         if found is not None:
@@ -65,27 +65,30 @@ def take_up(places: CardPaths) -> AppliedSettings:
             card = found
             write_whole(places.kept, found.text, mode=0o600)
     if card is not None:
-        _make(places, card)
+        _write_files(places, card)
         if trouble is None and unread is None:
-            _clear(places)
+            _remove_secrets(places)
     return AppliedSettings(card, new, trouble, unread)
 
 
 def digest(card: Card) -> str:
-    """SHA-256 of the file."""
+    """Return the SHA-256 of a card's file."""
     return hashlib.sha256(card.text).hexdigest()
 
 
 def _kept(places: CardPaths) -> Card | None:
     try:
         return read(places.kept.read_bytes(), str(places.kept), IN_FORCE)
-    except (FileNotFoundError, ConfigurationRejected):  # an older program has taken up what this one does not know
+    except (FileNotFoundError, ConfigurationRejected):  # applied by another version of the program
         return None
 
 
 def _on_card(places: CardPaths) -> Card | None:
-    """Raises ConfigurationRejected; OSError where the first partition cannot be read."""
-    if not any(places.card.iterdir()):  # where it would be mounted; U-Boot's script is on it
+    """Return the settings in the file on the card, if any.
+
+    Raises ConfigurationRejected, and OSError when the first partition cannot be read.
+    """
+    if not any(places.card.iterdir()):  # the mount point; when mounted it holds U-Boot's script
         raise OSError(errno.ENODEV, "it is not mounted")
     try:
         with places.file.open("rb") as file:
@@ -94,8 +97,8 @@ def _on_card(places: CardPaths) -> Card | None:
         return None
 
 
-def _make(places: CardPaths, card: Card) -> None:
-    """All of it is the same when it is made again."""
+def _write_files(places: CardPaths, card: Card) -> None:
+    """Write the files of the settings. Repeating it changes nothing."""
     made = rendering.files(card)
     for name in rendering.ALL:
         if name in made:
@@ -107,7 +110,7 @@ def _make(places: CardPaths, card: Card) -> None:
     else:
         places.ssh_keys.unlink(missing_ok=True)
     _name_machine(places, card.hostname)
-    tell_gateway(places.data, card)
+    write_gateway_settings(places.data, card)
 
 
 def _name_machine(places: CardPaths, name: str) -> None:
@@ -116,8 +119,8 @@ def _name_machine(places: CardPaths, name: str) -> None:
     write_whole(places.root / "run/waypost-settings/hostname", f"{name}\n".encode(), mode=0o644)
 
 
-def tell_gateway(data: Path, card: Card) -> None:
-    """Its part of the settings, in its data directory, for the user it belongs to. Raises OSError."""
+def write_gateway_settings(data: Path, card: Card) -> None:
+    """Write the gateway's settings into its data directory, owned by the directory's user. Raises OSError."""
     hub = card.spec.hub
     wanted = FirstBootSettings(
         settings=digest(card),
@@ -134,7 +137,7 @@ def tell_gateway(data: Path, card: Card) -> None:
     owner = data.stat().st_uid, data.stat().st_gid
     folder.mkdir(exist_ok=True, mode=0o700)
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):  # the gateway's user may put a link there, and would be given what it leads to
+    if not stat.S_ISDIR(found.st_mode):  # a link by the gateway's user would give it the target
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     if (found.st_uid, found.st_gid) != owner:
         os.chown(folder, *owner, follow_symlinks=False)
@@ -143,8 +146,8 @@ def tell_gateway(data: Path, card: Card) -> None:
         write_whole(folder / WANTED, text, mode=0o600, owner=owner)
 
 
-def _clear(places: CardPaths) -> None:
-    """The card keeps a copy without secrets."""
+def _remove_secrets(places: CardPaths) -> None:
+    """Replace the file on the card by a copy without secrets."""
     text = places.file.read_bytes() if places.file.exists() else b""
     card = read(text, FILE) if text else None
     if card is not None:

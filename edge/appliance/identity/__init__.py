@@ -1,1 +1,1 @@
-"""Who a gateway is towards its hub: its key, its certificate, how it comes to them and renews them."""
+"""Identity of a gateway at its hub: key, certificate, enrolment and renewal."""

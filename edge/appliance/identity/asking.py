@@ -1,4 +1,4 @@
-"""What a running gateway asks its hub for of its own accord: one endpoint after the other, again and again."""
+"""Periodic requests of a running gateway to its hub, tried at one endpoint after the other."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from bridge.proxy import PeerRoute
 
 
 class HubRequestFailure(NamedTuple):
-    """The hub was asked, and did not give it."""
+    """Failure of a request to the hub."""
 
     words: str
     away: bool
-    """Nobody answered, or the connection broke."""
+    """True when the hub did not answer, or the connection broke."""
 
 
 class HubRequest:
-    """One thing to ask for. `trouble`: why the hub does not give it; None: it does, or is away."""
+    """Request to the hub. `trouble`: reason why the hub refuses it; None: it does not, or is away."""
 
     def __init__(
         self, ask: Callable[[PeerRoute], HubRequestFailure | None], log: logging.Logger, *, away: str, refused: str
     ) -> None:
-        """`ask`: called in a thread; None: it has been given. `away`, `refused`: what is logged of a failure, of its
-        words; of those that stay the same once."""
+        """`ask` sends the request, in a thread, and returns None on success. `away`, `refused`: log messages of a
+        failure; a refusal for the same reason is logged once."""
         self.trouble: str | None = None
         self._ask = ask
         self._log = log
         self._away = away
         self._refused = refused
 
-    async def put(self, ways: Sequence[PeerRoute]) -> bool:
-        """Ask until one gives it; False when none does."""
+    async def send(self, ways: Sequence[PeerRoute]) -> bool:
+        """Send the request to each endpoint in turn; return True at the first success."""
         for way in ways:
             failure = await asyncio.to_thread(self._ask, way)
             if failure is None:
@@ -50,7 +50,7 @@ class HubRequest:
 
 
 class PeriodicTask:
-    """Calls `look` until it is stopped, each time after the seconds that it returned."""
+    """Task that calls `look` again and again, each time after the seconds that it returned."""
 
     def __init__(self, look: Callable[[], Awaitable[float]], name: str) -> None:
         self._look = look
@@ -58,11 +58,11 @@ class PeriodicTask:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, inside a running loop."""
+        """Start the task in the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     async def stop(self) -> None:
-        """End; idempotent. What is being asked goes on in its thread: what it brings is written whole."""
+        """Stop the task; idempotent. A request that runs in a thread continues, and writes its result atomically."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -1,4 +1,4 @@
-"""`waypost edge enrol`, and the part of `edge init` that enrols: errors with the next step and the exit code."""
+"""`waypost edge enrol`, and the enrolment by `edge init`, with errors for the command line."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 WHERE_TOKENS_ARE_MADE = "a token is made at the hub: waypost fleet token create --data HUBDIR"
 SECURE_HINT = (
-    "write it as amqps://HOST:PORT, with the port of the hub's `ready` line after amqps=, or where a firewall lets "
-    "only HTTPS out as wss://HOST:PORT, with the one after https="
+    "write it as amqps://HOST:PORT, with the port after amqps= in the hub's `ready` line; where a firewall allows only "
+    "HTTPS, as wss://HOST:PORT, with the port after https="
 )
 
 HUB_HELP = (
-    "Hub to send to: amqps://HOST:PORT, or over WebSocket wss://HOST:PORT; repeatable: the next is for when the one "
-    "before does not answer."
+    "Hub to send to: amqps://HOST:PORT, or wss://HOST:PORT over WebSocket. Repeatable: the next one is used when the "
+    "one before does not answer."
 )
 PROXY_VARIABLE = "WAYPOST_PROXY"
 ENROL_VARIABLE = "WAYPOST_TOKEN"
@@ -40,8 +40,8 @@ ENROL_HELP = (
 )
 ENROL_FILE_HELP = "File with the token; - is standard input, with a prompt on a terminal."
 TOKEN_BYTES_MAX = 4_096
-"""Read of a token file: a token has some 100."""
-PROXY_HELP = "HTTP proxy the hub is reached through: http://USER:PASSWORD@HOST:PORT."
+"""Bytes that are read of a token file; a token has about 100."""
+PROXY_HELP = "HTTP proxy for the connection to the hub: http://USER:PASSWORD@HOST:PORT."
 
 
 @click.command()
@@ -57,8 +57,8 @@ def enrol(
 ) -> None:
     """Get a certificate from a hub for an existing gateway, and use it.
 
-    For a gateway that has sent without TLS, moves to another hub, or whose certificate has ended or was revoked. Its
-    stored messages stay, and the hub still knows which of them it has. The gateway may run meanwhile.
+    Use it for a gateway that was connected without TLS, that moves to another hub, or after its certificate has expired
+    or was revoked. Stored messages stay, and the hub still knows which of them it has. The gateway may run.
     """
     from bridge.resources.errors import ConfigurationRejected
     from edge.configuration.file import RepositoryError
@@ -74,7 +74,7 @@ def enrol(
         found = next((each for each in applied if isinstance(each.spec, GatewaySpec)), None)
         if found is None or not isinstance(found.spec, GatewaySpec):
             raise CommandError(
-                f"{data} has no Gateway applied", hint=f"make one: waypost edge init --data {word(data)} …"
+                f"{data} has no Gateway applied", hint=f"create one: waypost edge init --data {word(data)} …"
             )
         part = found.spec.hub
         urls = hubs or (part.urls if part is not None else ())
@@ -92,11 +92,11 @@ def enrol(
     for change in changes:
         say(f"{change.kind}/{change.name} {change.verb}")
     say(f"configuration version {version}")
-    say(f"a gateway that runs takes it up by itself; else: waypost edge run --data {word(data)}")
+    say(f"a running gateway applies it by itself; otherwise: waypost edge run --data {word(data)}")
 
 
 def token_of(token: str | None, file: TextIO | None) -> str | None:
-    """Return the token of an option, of the environment or of a file; ask for it where the file is a terminal."""
+    """Return the token of an option, the environment or a file; prompt for it when the file is a terminal."""
     if file is None:
         return token
     if file.isatty():
@@ -105,7 +105,7 @@ def token_of(token: str | None, file: TextIO | None) -> str | None:
 
 
 def proxy_of(url: str | None) -> Proxy | None:
-    """The proxy an option says. Raises CommandError."""
+    """Return the proxy of an option. Raises CommandError."""
     from bridge.proxy import parse_proxy
 
     try:
@@ -115,8 +115,11 @@ def proxy_of(url: str | None) -> Proxy | None:
 
 
 def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, proxy: Proxy | None = None) -> Path:
-    """Enrol at the first of a hub's URLs that answers, and say so; the file with the identity. Raises CommandError."""
-    from bridge.enrolment import EnrolmentToken, EnrolmentTokenError
+    """Enrol at the first of a hub's URLs that answers, print the result, and return the identity file.
+
+    Raises CommandError.
+    """
+    from bridge.enrolment import EnrolmentTokenError
     from bridge.resources.values import HubUrl
     from edge.appliance.identity.enrolling import at_first
 
@@ -129,7 +132,7 @@ def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, 
         raise CommandError(str(error), hint=SECURE_HINT, code=Exit.USAGE) from None
     for url, place in places.items():
         if not place.secure:
-            raise CommandError(f"{url} is without TLS: nobody enrols there", hint=SECURE_HINT, code=Exit.USAGE)
+            raise CommandError(f"{url} is without TLS: gateways cannot enrol there", hint=SECURE_HINT, code=Exit.USAGE)
     with _explained(", ".join(urls)):
         url, enrolled = at_first(places, lambda url: _enrol(data, token, gateway, proxy, places[url]))
     _say(enrolled, url)
@@ -151,16 +154,16 @@ def _explained(url: str) -> Iterator[None]:
     try:
         yield
     except AnswerLost as error:
-        step = "run the same command again: the token is good for this gateway's key, and for no other"
+        step = "run the same command again: the token stays valid for this gateway's key"
         raise CommandError(str(error), hint=step, code=Exit.UNREACHABLE) from None
     except HubUnreachable as error:
-        step = f"is the hub running, and is {url} where it listens? Nothing was made; run the same command again"
+        step = f"check that the hub runs and listens at {url}. Nothing was created; run the same command again"
         raise CommandError(str(error), hint=step, code=Exit.UNREACHABLE) from None
     except WrongHub as error:
-        step = "compare the address with the hub's, and its names (hub run --name); is this machine's clock right?"
+        step = "compare the address with the hub's, and its names (hub run --name); check this machine's clock"
         raise CommandError(str(error), hint=step) from None
     except NotIssued as error:
-        raise CommandError(f"the hub gives no certificate: {error}", hint=WHERE_TOKENS_ARE_MADE) from None
+        raise CommandError(f"the hub refuses a certificate: {error}", hint=WHERE_TOKENS_ARE_MADE) from None
     except CertificateMismatch as error:
         raise CommandError(str(error), hint="a fault of the hub: see its log") from None
 
@@ -171,15 +174,15 @@ def _say(enrolled: EnrolmentResult, url: str) -> None:
 
     issued = enrolled.issued
     until = time.strftime("%Y-%m-%d", time.gmtime(ends_at(issued.certificate)))
-    say(f"enrolled as {issued.gateway} of tenant {issued.tenant} at {url}; the certificate is good until {until}")
+    say(f"enrolled as {issued.gateway} of tenant {issued.tenant} at {url}; the certificate is valid until {until}")
     if abs(enrolled.clock_off_s) > CLOCK_OFF_S:
         ours, theirs = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) for at in (time.time(), issued.now))
-        what = f"this machine's clock says {ours} UTC, the hub's {theirs}: the hub's was taken"
+        what = f"this machine's clock shows {ours} UTC, the hub's {theirs}: the hub's was used"
         say(f"note: {what}. Set the clock (timedatectl) before the gateway runs", style="yellow", err=True)
 
 
 def _with_identity(found: Resource, urls: Sequence[str], identity: Path, proxy: Proxy | None) -> Resource:
-    """The gateway with its hub and its identity there."""
+    """Return the Gateway resource with its hub and its identity at this hub."""
     from bridge.resources.parse import parse, to_yaml
     from edge.appliance.identity.location import hub_tls
     from edge.configuration.first_gateway import hub_of

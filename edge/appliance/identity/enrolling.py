@@ -1,4 +1,4 @@
-"""A gateway enrols: from a token to a certificate of the hub's authority, and from that to the next. Blocks."""
+"""Enrolment of a gateway by a token, and renewal of its certificate. Functions of this module block."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from edge.appliance.identity.revocation_list import ListUnusable, fetch
 A = TypeVar("A")
 
 AGAIN_S: Final = (1.0, 2.0, 4.0)
-"""Pauses before the next try where an answer was lost or the hub has too much to do."""
+"""Pauses before the next attempts after a lost answer, or when the hub is busy."""
 CLOCK_OFF_S: Final = 300.0
-"""A clock that differs more from the hub's is said to be wrong."""
+"""Difference to the hub's clock beyond which this machine's clock is reported as wrong."""
 
 
 class EnrolmentResult(NamedTuple):
-    """What became of it."""
+    """Result of an enrolment."""
 
     file: Path
-    """With key, certificate and authority."""
+    """File with key, certificate and authority."""
     issued: IssuedCertificate
     clock_off_s: float
-    """By how much this machine's clock is ahead of the hub's."""
+    """Seconds by which this machine's clock is ahead of the hub's."""
 
 
 def enrol(
@@ -60,24 +60,25 @@ def enrol(
     now: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> EnrolmentResult:
-    """Get a certificate for this gateway and keep it in the data directory, which is there. It may be called again
-    after any failure, with the same token.
+    """Get a certificate for this gateway and store it in its existing data directory.
+
+    It may be called again after any failure, with the same token.
 
     Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `edge.appliance.identity.request.CertificateMismatch`, OSError.
     """
     try:
         authority = only_first(exchange.authority())
     except (ValueError, x509.InvalidVersion):
-        raise WrongHub(f"{exchange.endpoint} answers, but is no hub at which gateways can enrol") from None
+        raise WrongHub(f"{exchange.endpoint} answers, but is not a hub at which gateways can enrol") from None
     if fingerprint(authority) != token.authority:
-        raise WrongHub(f"{exchange.endpoint} is not the hub this token is for: its authority has another fingerprint")
+        raise WrongHub(f"{exchange.endpoint} is not the hub of this token: its authority has another fingerprint")
     exchange.require_amqp(_context(authority, now()))
     own = GatewayIdentity(data)
     first = not own.key_was_sent
     key = own.key_to_send()
     try:
-        issued = _named(
-            lambda uri: _issued(
+        issued = _with_hub_name(
+            lambda uri: _request_certificate(
                 exchange, enrolment_request(token, gateway, signing_request(key, uri)), authority, now, pause
             )
         )
@@ -90,15 +91,17 @@ def enrol(
     if _fingerprint(issued.authority) != token.authority:
         raise WrongHub(f"{exchange.endpoint} issued a certificate of another authority than the token names")
     require_ours(issued, key)
-    own.become(key, issued.certificate, authority)
+    own.replace(key, issued.certificate, authority)
     with contextlib.suppress(HubUnreachable, WrongHub, NotIssued, ListUnusable, OSError):
-        fetch(data, exchange)  # a gateway that runs tries again
+        fetch(data, exchange)  # on failure the running gateway tries again
     return EnrolmentResult(own.file, issued, now() - issued.now)
 
 
 def at_first(urls: Iterable[str], ask: Callable[[str], A]) -> tuple[str, A]:
-    """Ask at the first of a hub's URLs that answers: that URL, and what came of it. Raises what `ask` does;
-    `AnswerLost` where that came of one of them and none answered."""
+    """Ask at the first of a hub's URLs that answers; return that URL and the result.
+
+    Raises what `ask` raises. If none answers and one request may have arrived, raises `AnswerLost`.
+    """
     unreached: HubUnreachable | None = None
     for url in urls:
         try:
@@ -110,8 +113,7 @@ def at_first(urls: Iterable[str], ask: Callable[[str], A]) -> tuple[str, A]:
 
 
 def renew(data: Path, exchange: HubEnrolmentClient) -> IssuedCertificate:
-    """Get the next certificate of this gateway and keep it in place of the one it has. It may be called again after any
-    failure.
+    """Get the next certificate of this gateway and replace the current one. It may be called again after any failure.
 
     Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `edge.appliance.identity.request.CertificateMismatch`, OSError.
     """
@@ -123,13 +125,13 @@ def renew(data: Path, exchange: HubEnrolmentClient) -> IssuedCertificate:
     request = RenewalRequest(signing_request(key, named_in(own.certificate())))
     issued = exchange.ask(RENEWAL_PATH, request, context)
     require_ours(msgspec.structs.replace(issued, authority=authority), key)
-    own.become(key, issued.certificate, authority)
+    own.replace(key, issued.certificate, authority)
     return issued
 
 
-def _named(ask: Callable[[str], IssuedCertificate]) -> IssuedCertificate:
-    """Ask without a name, and by the name the hub gives where an authority behind it goes by the request: which tenant
-    a token is for only the hub knows. Raises what `ask` does."""
+def _with_hub_name(ask: Callable[[str], IssuedCertificate]) -> IssuedCertificate:
+    """Ask without a name, as only the hub knows the tenant of a token; then by the name that the hub returns, when its
+    authority needs one in the request. Raises what `ask` raises."""
     try:
         return ask("")
     except NotIssued as error:
@@ -138,7 +140,7 @@ def _named(ask: Callable[[str], IssuedCertificate]) -> IssuedCertificate:
         return ask(error.gateway_uri)
 
 
-def _issued(
+def _request_certificate(
     exchange: HubEnrolmentClient,
     request: object,
     authority: str,
@@ -159,12 +161,12 @@ def _issued(
                 raise
         if pause_s is not None:
             pause(pause_s)
-    raise lost if lost is not None else HubUnreachable(f"{exchange.endpoint} gives no answer")
+    raise lost if lost is not None else HubUnreachable(f"{exchange.endpoint} does not answer")
 
 
 def _context(authority: str, now: float) -> ssl.SSLContext:
-    """The clock of a machine without a battery says 1970: it may not judge, where the authority shows that it is wrong.
-    Whose hub it is the fingerprint has shown."""
+    """Return a context that trusts the authority. It ignores times when this machine's clock, which may start at 1970,
+    is outside of the authority's validity. The fingerprint has already identified the hub."""
     known = x509.load_pem_x509_certificate(authority.encode("ascii"))
     possible = known.not_valid_before_utc.timestamp() <= now < known.not_valid_after_utc.timestamp()
     return trusting(authority, check_time=possible)

@@ -1,4 +1,4 @@
-"""What a gateway says to its hub over HTTPS, on the port it sends to. Blocks: for commands and threads."""
+"""HTTPS client of a gateway for its hub, on the port of the uplink. It blocks: for commands and threads."""
 
 from __future__ import annotations
 
@@ -27,70 +27,72 @@ from edge.broker.security.peer_tls import NO_CHECK_TIME
 from edge.output.times import moment
 
 TIMEOUT_S: Final = 15.0
-"""For a connection, and for each answer: a poor cellular link."""
+"""Time limit of a connection and of each answer, for a poor cellular link."""
 NOT_VALID_NOW: Final = {9: "begins in the future", 10: "has ended"}
 """Results of a verification by OpenSSL (X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED)."""
 READ_BYTES: Final = 4_096
-"""Of a proxy's answer at a time."""
+"""Bytes that are read of a proxy's answer at a time."""
 
 
 class HubUnreachable(Exception):
-    """Nobody answers, or the connection broke; the message says where and why."""
+    """The hub does not answer, or the connection broke. The message says where and why."""
 
 
 class AnswerLost(HubUnreachable):
-    """The request may have arrived: ask again, with the same key."""
+    """The request may have arrived: repeat it with the same key."""
 
 
 class WrongHub(Exception):
-    """Who answers is not the hub that is meant, or cannot show it; the message says why."""
+    """The peer is not the expected hub, or cannot prove it. The message says why."""
 
 
 class ClockDiffers(WrongHub):
-    """The hub's certificate is of the right authority, and is not valid by this machine's clock."""
+    """The hub's certificate is from the right authority, but not valid by this machine's clock."""
 
 
 class NoAmqp(WrongHub):
-    """The endpoint serves something else than the AMQP that its URL says."""
+    """The endpoint does not speak AMQP, as its URL says."""
 
 
 class NotIssued(Exception):
-    """The hub gives no certificate; the message is the hub's."""
+    """The hub refuses the request; the message is the hub's."""
 
     def __init__(self, reason: str, words: str, gateway_uri: str = "") -> None:
-        """`reason`: a value of `RefusalReason`, or another hub's word. `gateway_uri`: see `EnrolmentRefusal`."""
+        """`reason`: a value of `RefusalReason`, or one of another version. `gateway_uri`: see `EnrolmentRefusal`."""
         super().__init__(words)
         self.reason = reason
         self.gateway_uri = gateway_uri
 
 
 class HubEnrolmentClient:
-    """With one endpoint of a hub."""
+    """Client of one endpoint of a hub."""
 
     def __init__(
         self, endpoint: ListenEndpoint, timeout_s: float = TIMEOUT_S, *, proxy: Proxy | None = None, amqp: bool = False
     ) -> None:
-        """`proxy`: what it is reached through; None: nothing. `amqp`: the gateway will send there over AMQP without
-        WebSocket, so the endpoint has to speak it."""
+        """`proxy`: proxy to use, if any. `amqp`: the uplink will use AMQP without WebSocket, so the endpoint has to
+        speak it."""
         self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._proxy = proxy
         self._amqp = amqp
 
     def authority(self) -> str:
-        """What the hub says its authority is, PEM: from whoever answers, so that it proves nothing by itself. Raises
-        `HubUnreachable`, `WrongHub`."""
+        """Return the certificate of the hub's authority (PEM). It is not verified: compare its fingerprint.
+
+        Raises `HubUnreachable`, `WrongHub`.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         with self._connected(context) as connection:
             status, body = self._ask(connection, "GET", AUTHORITY_PATH)
         if status != 200 or b"BEGIN CERTIFICATE" not in body:
-            raise WrongHub(f"{self.endpoint} answers, but is no hub at which gateways can enrol")
+            raise WrongHub(f"{self.endpoint} answers, but is not a hub at which gateways can enrol")
         return body.decode("ascii", "replace")
 
     def ask(self, path: str, document: Any, context: ssl.SSLContext) -> IssuedCertificate:
-        """Ask for a certificate. Raises `HubUnreachable`, `AnswerLost`, `WrongHub`, `NotIssued`."""
+        """Request a certificate. Raises `HubUnreachable`, `AnswerLost`, `WrongHub`, `NotIssued`."""
         with self._connected(context) as connection:
             try:
                 status, body = self._ask(connection, "POST", path, msgspec.json.encode(document))
@@ -106,8 +108,8 @@ class HubEnrolmentClient:
             ) from None
         raise NotIssued(refused.reason, refused.error, refused.gateway_uri)
 
-    def tell(self, path: str, document: Any, context: ssl.SSLContext) -> None:
-        """Hand over a document. Raises `HubUnreachable`, `WrongHub`, `NotIssued`."""
+    def send(self, path: str, document: Any, context: ssl.SSLContext) -> None:
+        """Send a document. Raises `HubUnreachable`, `WrongHub`, `NotIssued`."""
         with self._connected(context) as connection:
             status, body = self._ask(connection, "POST", path, msgspec.json.encode(document))
         if status == 200:
@@ -121,7 +123,7 @@ class HubEnrolmentClient:
         raise NotIssued(refused.reason, refused.error)
 
     def fetch(self, path: str, context: ssl.SSLContext, bytes_max: int = DOCUMENT_BYTES_MAX) -> bytes:
-        """What is at a path of the hub. Raises `HubUnreachable`, `WrongHub`, `NotIssued`."""
+        """Return the content at a path of the hub. Raises `HubUnreachable`, `WrongHub`, `NotIssued`."""
         with self._connected(context) as connection:
             status, body = self._ask(connection, "GET", path, bytes_max=bytes_max)
         if status != 200:
@@ -129,13 +131,15 @@ class HubEnrolmentClient:
         return body
 
     def handshake(self, context: ssl.SSLContext) -> None:
-        """Look whether the hub's certificate is good by this context. Raises `HubUnreachable`, `WrongHub`."""
+        """Verify the hub's certificate by this context. Raises `HubUnreachable`, `WrongHub`."""
         with self._connected(context):
             pass
 
     def require_amqp(self, context: ssl.SSLContext) -> None:
-        """Look whether the endpoint speaks AMQP where the gateway will send over it: a hub's HTTPS port enrols gateways
-        too. Raises `HubUnreachable`, `WrongHub`."""
+        """Check that the endpoint speaks AMQP when the uplink will use it: a hub's HTTPS port enrols gateways too.
+
+        Raises `HubUnreachable`, `WrongHub`.
+        """
         if not self._amqp:
             return
         with self._connected(context, web=False) as connection:
@@ -155,7 +159,7 @@ class HubEnrolmentClient:
 
     @contextlib.contextmanager
     def _connected(self, context: ssl.SSLContext, *, web: bool = True) -> Any:
-        """`web`: request HTTP in the handshake (ALPN). Without ALPN the hub speaks AMQP."""
+        """Connect to the hub. `web`: request HTTP in the handshake (ALPN); without ALPN the hub speaks AMQP."""
         if web:
             context.set_alpn_protocols([ALPN])
         host, port = self.endpoint.host, self.endpoint.port
@@ -171,10 +175,10 @@ class HubEnrolmentClient:
             if (when := NOT_VALID_NOW.get(error.verify_code)) is not None:
                 words = f"the certificate of {self.endpoint} {when} by this machine's clock, {moment(time.time())}"
                 raise ClockDiffers(words) from error
-            why = f"{self.endpoint} does not show the certificate of this hub: {error.verify_message}"
+            why = f"{self.endpoint} did not present this hub's certificate: {error.verify_message}"
             raise WrongHub(why) from error
         except ssl.SSLError as error:
-            why = refusal(error) or f"it does not speak TLS with us: {reason_of(error) or error}"
+            why = refusal(error) or f"the TLS handshake failed: {reason_of(error) or error}"
             raise WrongHub(f"{self.endpoint}: {why}") from error
         except socket.gaierror as error:
             raise HubUnreachable(f"{self.endpoint}: the host name is not known") from error
@@ -186,7 +190,7 @@ class HubEnrolmentClient:
             connection.close()
 
     def _through(self, proxy: Proxy, context: ssl.SSLContext) -> ssl.SSLSocket:
-        """A connection whose TLS is the hub's. Raises `ProxyError`, OSError."""
+        """Return a TLS connection to the hub through a proxy. Raises `ProxyError`, OSError."""
         host, port = self.endpoint.host, self.endpoint.port
         tunnel = Tunnel(proxy, host, port)
         try:
@@ -210,12 +214,12 @@ class HubEnrolmentClient:
         body: bytes | None = None,
         bytes_max: int = DOCUMENT_BYTES_MAX,
     ) -> tuple[int, bytes]:
-        """(status, body). Raises `HubUnreachable`, `NotIssued`."""
+        """Return (status, body) of a request. Raises `HubUnreachable`, `NotIssued`."""
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
             answer = connection.getresponse()
             return answer.status, answer.read(bytes_max)
-        except ssl.SSLError as error:  # an alert of TLS 1.3: it comes behind the handshake
+        except ssl.SSLError as error:  # an alert of TLS 1.3 arrives after the handshake
             if (why := refusal(error)) is not None:
                 raise NotIssued(RefusalReason.NO_CERTIFICATE.value, f"{self.endpoint}: {why}") from error
             raise HubUnreachable(f"{self.endpoint}: the connection broke: {reason_of(error) or error}") from error
@@ -224,7 +228,7 @@ class HubEnrolmentClient:
 
 
 def _received(opened: socket.socket, count: int) -> bytes:
-    """Return `count` bytes, or fewer where the peer closes earlier. Raises OSError."""
+    """Return `count` bytes, or fewer if the peer closes earlier. Raises OSError."""
     data = b""
     while len(data) < count and (more := opened.recv(count - len(data))):
         data += more
@@ -232,11 +236,11 @@ def _received(opened: socket.socket, count: int) -> bytes:
 
 
 def trusting(authority: str, *, check_time: bool = True) -> ssl.SSLContext:
-    """A context for the hub of this authority (PEM). `check_time`: this machine's clock may judge whether certificates
-    have begun or ended."""
+    """Return a context that trusts a hub's authority (PEM). `check_time`: check the validity of certificates by this
+    machine's clock."""
     context = ssl.create_default_context(cadata=authority)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it may be subordinate to another, which we do not know
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # what is older is broken (RFC 8996)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it may be subordinate to an unknown one
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # older versions are deprecated (RFC 8996)
     if not check_time:
         context.verify_flags |= NO_CHECK_TIME
     return context

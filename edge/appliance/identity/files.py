@@ -1,8 +1,8 @@
-"""Where a gateway keeps who it is: `DATA/identity`, for the gateway's user alone.
+"""Files of a gateway's identity: `DATA/identity`, readable by the gateway's user alone.
 
-Key, certificate and the hub's authority are one file, so that one rename replaces all three: no crash leaves a key with
-another one's certificate, or a certificate with another hub's authority. A key that has been sent for a certificate is
-kept until the certificate is there: whoever asks again with it gets what the lost answer had.
+Key, certificate and the hub's authority are one file, so that one rename replaces all three: no crash leaves a key
+with the wrong certificate, or a certificate with the authority of another hub. A key that was sent for a certificate is
+kept until the certificate arrives: a repeated request with it gets the certificate of the lost answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEXT_KEY: Final = "next.key"
 
 
 class GatewayIdentity:
-    """That of one data directory."""
+    """Identity in one data directory."""
 
     def __init__(self, data: Path) -> None:
         self.file = identity_file(data)
@@ -30,12 +30,14 @@ class GatewayIdentity:
 
     @property
     def key_was_sent(self) -> bool:
-        """There is a key that was sent for a certificate, as far as anybody knows."""
+        """True when there is a key that may have been sent for a certificate."""
         return self._next_key.exists()
 
     def key_to_send(self) -> ec.EllipticCurvePrivateKey:
-        """The key of the next certificate: the one that was sent already, or a new one; on disk on return. Raises
-        OSError."""
+        """Return the key for the next certificate, on disk: the one that was sent already, or a new one.
+
+        Raises OSError.
+        """
         try:
             kept = load_pem_private_key(self._next_key.read_bytes(), None)
             if isinstance(kept, ec.EllipticCurvePrivateKey):
@@ -48,27 +50,27 @@ class GatewayIdentity:
         return made
 
     def forget_key(self) -> None:
-        """The key was sent to nobody, and will not be. Raises OSError."""
+        """Remove the key for the next certificate, which was not sent. Raises OSError."""
         self._next_key.unlink(missing_ok=True)
         if not any(self.file.parent.iterdir()):
             self.file.parent.rmdir()
 
-    def become(self, key: ec.EllipticCurvePrivateKey, certificate: str, authority: str) -> None:
-        """Be who the certificate says (PEM, as `authority` is); on disk on return. Raises OSError."""
+    def replace(self, key: ec.EllipticCurvePrivateKey, certificate: str, authority: str) -> None:
+        """Replace the identity by a new certificate and authority (PEM), on disk on return. Raises OSError."""
         write_private(self.file, key_pem(key) + certificate + authority)
         self._next_key.unlink(missing_ok=True)
         sync_folder(self.file.parent)
 
     def authority(self) -> str:
-        """The hub's authority, PEM: the last certificate in the file. Raises OSError, ValueError."""
+        """Return the hub's authority (PEM), the last certificate in the file. Raises OSError, ValueError."""
         text = self.file.read_text("ascii")
         return text[text.rindex("-----BEGIN CERTIFICATE-----") :]
 
     def certificate(self) -> x509.Certificate:
-        """The gateway's own. Raises OSError, ValueError."""
+        """Return the gateway's own certificate. Raises OSError, ValueError."""
         return x509.load_pem_x509_certificate(self.file.read_bytes())
 
 
 def ends_at(pem: str) -> float:
-    """When a certificate ends, UTC seconds since 1970. Raises ValueError."""
+    """Return when a certificate ends, in UTC seconds since 1970. Raises ValueError."""
     return x509.load_pem_x509_certificate(pem.encode("ascii")).not_valid_after_utc.timestamp()

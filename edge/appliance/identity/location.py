@@ -1,4 +1,4 @@
-"""Where a gateway's identity is in its data directory."""
+"""Paths of a gateway's identity in its data directory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 FOLDER: Final = "identity"
 FILE: Final = "identity.pem"
 REVOKED: Final = "revoked.pem"
-"""What the hub's authority has revoked."""
+"""File with the revocation list of the hub's authority."""
 
 
 def identity_file(data: Path) -> Path:
-    """With key, certificate and the hub's authority."""
+    """Return the path of the file with key, certificate and the hub's authority."""
     return data.resolve() / FOLDER / FILE
 
 

@@ -1,6 +1,6 @@
-"""A running gateway renews its certificate in time, and its connections stay as they are.
+"""Renewal of a running gateway's certificate. Open connections are kept; new ones use the new certificate.
 
-The new one is for the next connection. What renews is imported when it is needed: it takes 10 MiB.
+The code that renews is imported when it is needed, as it takes 10 MiB.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from edge.health.certificates import CertificateError, validity_of
 log = logging.getLogger(__name__)
 
 DUE: Final = 2 / 3
-"""Share of its life after which a certificate is renewed: the rest is for a hub that is away."""
+"""Share of its validity after which a certificate is renewed: the rest is a margin for a hub that is away."""
 JITTER: Final = 1 / 20
-"""Share of its life by which that may be earlier or later: gateways that enrolled together do not renew together."""
+"""Share of its validity by which the renewal may be earlier or later, so that gateways that enrolled together do not
+renew together."""
 LOOK_S_MAX: Final = 15.0
-"""Longest time without a look at clock and file, a read of 2 KiB: either may have been set meanwhile."""
+"""Longest time between two checks of clock and file (2 KiB), as either may have changed."""
 AT_MOST_EVERY: Final = 1 / 10
-"""Share of its life within which it is renewed once: a clock that is months ahead finds the new one old at once."""
+"""Share of its validity within which it is renewed at most once: to a clock that is months ahead the new one is old
+at once."""
 AGAIN_S: Final = (60.0, 3_600.0)
-"""First and longest pause before the next try; less for a certificate that lives less than days."""
+"""First and longest pause before the next attempt; shorter for a certificate that is valid for less than days."""
 
 
 class Renewal:
-    """Of one gateway's certificate. `start`, later `stop`; made inside a running loop."""
+    """Renew the certificate of one gateway. Construct it inside a running loop; call `start`, later `stop`."""
 
     def __init__(
         self,
@@ -44,8 +46,8 @@ class Renewal:
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`data`: the gateway's data directory. `ways`: to the hub it is shown to; none while it is shown
-        to nobody. `now`: UTC seconds since 1970; `clock`: seconds that do not go back; `draw`: floats in [0, 1)."""
+        """`data`: the gateway's data directory. `ways`: endpoints of the hub that gets the certificate; empty without
+        one. `now`: UTC seconds since 1970. `clock`: monotonic seconds. `draw`: random floats in [0, 1)."""
         self._data = data
         self._ways = ways
         self._now = now
@@ -53,50 +55,50 @@ class Renewal:
         self._draw = draw
         self._share = DUE + JITTER * (2 * draw() - 1)
         self._again: Backoff | None = None
-        """While it is due and could not be renewed."""
+        """Backoff while the renewal is due and has failed."""
         self._not_before = float("-inf")
-        """The next try, by `clock`."""
-        self._question = HubRequest(
+        """Time of the next attempt, by `clock`."""
+        self._request = HubRequest(
             lambda way: _renew(data, way),
             log,
             away="the certificate is due for renewal, and the hub is away: %s",
             refused="the hub does not renew our certificate: %s",
         )
-        self._looking = PeriodicTask(self.look, "certificate renewal")
+        self._task = PeriodicTask(self.look, "certificate renewal")
 
     @property
     def trouble(self) -> str | None:
-        """Why the hub does not renew it; None: it does, or has not been asked, or is away."""
-        return self._question.trouble
+        """Reason why the hub refuses the renewal; None: it does not, was not asked, or is away."""
+        return self._request.trouble
 
     def start(self) -> None:
-        """Begin to look."""
-        self._looking.start()
+        """Start the periodic check."""
+        self._task.start()
 
     async def stop(self) -> None:
-        """End; idempotent."""
-        await self._looking.stop()
+        """Stop the periodic check; idempotent."""
+        await self._task.stop()
 
     async def look(self) -> float:
-        """Renew it when it is time; returns the seconds until the next look."""
+        """Renew the certificate when it is due; return the seconds until the next check."""
         ways = self._ways()
         if not ways:
-            self._question.trouble = None
+            self._request.trouble = None
             return LOOK_S_MAX
         try:
             begins, ends = validity_of(identity_file(self._data))
         except (OSError, CertificateError):
-            return LOOK_S_MAX  # said by who looks at certificates
+            return LOOK_S_MAX  # reported by `edge.health.certificates`
         due_in_s = begins + (ends - begins) * self._share - self._now()
         if due_in_s > 0:
-            self._again, self._question.trouble = None, None
+            self._again, self._request.trouble = None, None
             return min(due_in_s, LOOK_S_MAX)
         wait_s = self._not_before - self._clock()
         if wait_s > 0:
             return min(wait_s, LOOK_S_MAX)
-        if not await self._question.put(ways):
+        if not await self._request.send(ways):
             return self._failed(ends - begins)
-        log.info("the certificate is renewed; it counts for the next connection")
+        log.info("the certificate was renewed; the next connection uses it")
         self._share = DUE + JITTER * (2 * self._draw() - 1)
         self._again = None
         self._not_before = self._clock() + (ends - begins) * AT_MOST_EVERY
@@ -112,7 +114,7 @@ class Renewal:
 
 
 def _renew(data: Path, way: PeerRoute) -> HubRequestFailure | None:
-    """In a thread; None: it is renewed."""
+    """Renew the certificate, in a thread; return None on success."""
     from edge.appliance.identity.enrolling import renew  # noqa: PLC0415 - see above
     from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Keys, certificate signing requests, and whether what comes back is what was asked for. Pure."""
+"""Keys, certificate signing requests, and checks of issued certificates, without I/O."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, IssuedCertificate
 
 
 class CertificateMismatch(ValueError):
-    """What the hub sent is no certificate for us; the message says why."""
+    """The hub sent a certificate that is not for this gateway. The message says why."""
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """On curve P-256."""
+    """Make a key on curve P-256."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> str:
-    """PKCS #8, without a passphrase: nobody is there to type one."""
+    """Return a key as PKCS #8, without a passphrase, as a gateway starts unattended."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def signing_request(key: ec.EllipticCurvePrivateKey, gateway_uri: str = "") -> str:
-    """A request (PKCS #10, PEM) that proves who sends it to hold the key. Who that is the hub decides; `gateway_uri`
-    says it where an authority behind the hub goes by the request."""
+    """Return a request (PKCS #10, PEM), signed by the key. The hub decides the name in the certificate; `gateway_uri`
+    is for an authority behind the hub that takes the name of the request."""
     common_name = unquote(gateway_uri.rpartition("/")[2])[:COMMON_NAME_CHARACTERS_MAX]
     subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else []
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject))
@@ -41,7 +41,7 @@ def signing_request(key: ec.EllipticCurvePrivateKey, gateway_uri: str = "") -> s
 
 
 def named_in(certificate: x509.Certificate) -> str:
-    """The URI that names the gateway in its certificate; empty where none or more does."""
+    """Return the only URI in a gateway's certificate; empty when there are none or several."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -51,7 +51,7 @@ def named_in(certificate: x509.Certificate) -> str:
 
 
 def server_names(certificate: x509.Certificate) -> list[str]:
-    """Names under which it may be shown by a server; none where it is for clients only."""
+    """Return the names for which a server may use the certificate; none when it is for clients only."""
     extensions = certificate.extensions
     try:
         purposes = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
@@ -64,26 +64,28 @@ def server_names(certificate: x509.Certificate) -> list[str]:
 
 
 def only_first(pem: str) -> str:
-    """The first certificate of a text, and nothing that stands before or behind it: whoever trusts the text would trust
-    every certificate in it. Raises ValueError."""
+    """Return the first certificate of a text alone, as every certificate in a trusted text is trusted.
+
+    Raises ValueError.
+    """
     return x509.load_pem_x509_certificate(pem.encode("ascii")).public_bytes(Encoding.PEM).decode()
 
 
 def fingerprint(pem: str) -> bytes:
-    """SHA-256 of the first certificate of a text. Raises ValueError."""
+    """Return the SHA-256 of the first certificate of a text. Raises ValueError."""
     return x509.load_pem_x509_certificate(pem.encode("ascii")).fingerprint(hashes.SHA256())
 
 
 def require_ours(issued: IssuedCertificate, key: ec.EllipticCurvePrivateKey) -> None:
-    """What the hub issued is a certificate of its authority, or of the one it names, for this key, and good at the
-    hub's time. Raises `CertificateMismatch`."""
+    """Check that a certificate is from the hub's authority or the issuer it names, for this key, and valid by the hub's
+    clock. Raises `CertificateMismatch`."""
     try:
         own, *between = x509.load_pem_x509_certificates(issued.certificate.encode("ascii"))
         authority = x509.load_pem_x509_certificate((issued.issuer or issued.authority).encode("ascii"))
         (between[-1] if between else own).verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, x509.InvalidVersion) as error:
-        raise CertificateMismatch("the hub sent a certificate that is none of its authority") from error
+        raise CertificateMismatch("the hub sent a certificate that is not from its authority") from error
     if own.public_key() != key.public_key():
         raise CertificateMismatch("the hub sent a certificate for another key")
     if not own.not_valid_before_utc.timestamp() <= issued.now < own.not_valid_after_utc.timestamp():
-        raise CertificateMismatch("the hub sent a certificate that is not good by the hub's own clock")
+        raise CertificateMismatch("the hub sent a certificate that is not valid by the hub's own clock")

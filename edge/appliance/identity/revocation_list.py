@@ -1,4 +1,4 @@
-"""Fetch the list of what the hub's authority has revoked (RFC 5280 section 5), and have OpenSSL look at it. Blocks."""
+"""Fetch the revocation list of the hub's authority (RFC 5280 section 5), and verify it by OpenSSL. It blocks."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ from edge.health.certificates import validity_of
 log = logging.getLogger(__name__)
 
 LIST_BYTES_MAX: Final = 8 << 20
-"""Of a list: an entry is 40 bytes, so 200 000 gateways that are gone."""
+"""Largest size of a list: 200 000 revoked gateways at 40 bytes each."""
 CANDIDATE: Final = ".new"
 REVOKED_WORDS: Final = "certificate revoked"
-"""OpenSSL's, of a peer that is on the list."""
+"""OpenSSL's error for a peer whose certificate is on the list."""
 
 
 class ListUnusable(Exception):
-    """What the hub sent is no list of its authority's that counts now; the message says why."""
+    """The hub sent a list that is not valid, or not from its authority. The message says why."""
 
 
 def fetch(data: Path, exchange: HubEnrolmentClient) -> None:
-    """Get the hub's list and keep it in place of the one that is there, if OpenSSL takes it for its authority's.
+    """Fetch the hub's list and replace the current one, if OpenSSL accepts it as the authority's.
 
     Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `ListUnusable`, OSError, ValueError.
     """
     own = identity_file(data)
     text = own.read_text("ascii")
     authority = text[text.rindex("-----BEGIN CERTIFICATE-----") :]
-    context = trusting(authority, check_time=_clock_counts(own))
+    context = trusting(authority, check_time=_clock_is_plausible(own))
     listed = exchange.fetch(REVOKED_PATH, context, LIST_BYTES_MAX)
     candidate = own.with_name(REVOKED + CANDIDATE)
     write_private(candidate, _pem(listed))
     try:
-        _look_at(candidate, own, exchange)
+        _verify_list(candidate, own, exchange)
         candidate.replace(own.with_name(REVOKED))
     finally:
         candidate.unlink(missing_ok=True)
 
 
-def _look_at(candidate: Path, own: Path, exchange: HubEnrolmentClient) -> None:
-    """Shake hands by it, as connections will. That the hub's certificate is on it is what a list is for."""
+def _verify_list(candidate: Path, own: Path, exchange: HubEnrolmentClient) -> None:
+    """Verify the list by a TLS handshake, as connections do. The hub's own certificate may be on it."""
     try:
         exchange.handshake(peer_context(TlsFiles(ca=str(own), crl=str(candidate))))
     except PeerTlsError as error:
         raise ListUnusable(f"{exchange.endpoint} sent no list of revoked certificates: {error}") from error
     except WrongHub as error:
         if REVOKED_WORDS not in str(error):
-            raise ListUnusable(f"the list of revoked certificates does not count: {error}") from error
-        log.warning("%s shows a certificate that was revoked: nothing is sent there", exchange.endpoint)
+            raise ListUnusable(f"the list of revoked certificates is not valid: {error}") from error
+        log.warning("%s presents a revoked certificate: nothing is sent there", exchange.endpoint)
 
 
-def _clock_counts(own: Path) -> bool:
-    """Certificates may be judged by this machine's clock."""
+def _clock_is_plausible(own: Path) -> bool:
+    """Return True when this machine's clock is plausible enough to check the validity of certificates."""
     return time.time() >= validity_of(own)[0]
 
 

@@ -1,8 +1,8 @@
-"""What the hub's authority has revoked, as a running gateway keeps it: whoever has a stolen key of the hub is no hub.
+"""Revocation list of the hub's authority, kept current by a running gateway: it rejects a stolen key of the hub.
 
-The list (RFC 5280 section 5) is fetched over the port of the hub, and OpenSSL looks at it in every handshake. It is
-good for days, which is how long a gateway goes on with what it knew; then it connects nowhere before it has a new one.
-A connection that stands is left alone: its peer was the hub when it began.
+The list (RFC 5280 section 5) is fetched from the port of the hub, and OpenSSL checks it in every handshake. It is valid
+for days. When it has expired the gateway connects only after it has a new one. Open connections are kept: their peer
+was verified when they were opened.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from edge.appliance.identity.location import REVOKED, identity_file
 log = logging.getLogger(__name__)
 
 FETCHED_EVERY_S: Final = 4 * 3_600.0
-"""So long a revocation may be news: with 100 000 gateways 7 requests a second at the hub."""
+"""Interval between two fetches, within which a revocation takes effect. 100 000 gateways make 7 requests a second."""
 AGAIN: Final = BackoffPolicy(first_s=0.5, limit_s=15.0)
-"""Pauses after failures, as the uplink's own: without a list it waits."""
+"""Pauses after failures, as short as those of the uplink, which waits for the list."""
 LOOK_S: Final = 15.0
-"""Between two looks at file and clock."""
+"""Interval between two checks of file and clock."""
 JITTER: Final = 1 / 4
-"""Share of the time by which the next one is fetched earlier, by lot."""
+"""Largest share of the interval by which the next fetch is earlier, at random."""
 
 
 class HubRevocations:
-    """Of one gateway's hub. `start`, later `stop`; made inside a running loop."""
+    """Keep the list of one gateway's hub current. Construct it inside a running loop; call `start`, later `stop`."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class HubRevocations:
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`data`: the gateway's data directory. `ways`: to the hub whose list is looked at; none while none is.
-        `now`: UTC seconds since 1970; `clock`: seconds that do not go back; `draw`: floats in [0, 1)."""
+        """`data`: the gateway's data directory. `ways`: endpoints of the hub that provides the list; empty without one.
+        `now`: UTC seconds since 1970. `clock`: monotonic seconds. `draw`: random floats in [0, 1)."""
         self._file = identity_file(data).with_name(REVOKED)
         self._ways = ways
         self._now = now
@@ -52,44 +52,45 @@ class HubRevocations:
         self._backoff = Backoff(AGAIN, draw)
         self._clock = clock
         self._fetched = False
-        """Since the start."""
-        self._question = HubRequest(
+        """True when the list was fetched since the start."""
+        self._request = HubRequest(
             lambda way: _fetch(data, way),
             log,
-            away="the list of what the hub has revoked is due, and the hub is away: %s",
-            refused="no new list of what the hub has revoked: %s",
+            away="the hub's revocation list is due, and the hub is away: %s",
+            refused="the hub's revocation list cannot be renewed: %s",
         )
-        self._looking = PeriodicTask(self.look, "revocations of the hub")
+        self._task = PeriodicTask(self.look, "revocations of the hub")
 
     @property
     def trouble(self) -> str | None:
-        """Why there is no new list; None: there is, or the hub is away."""
-        return self._question.trouble
+        """Reason why the list cannot be renewed; None: it can, or the hub is away."""
+        return self._request.trouble
 
     def start(self) -> None:
-        """Begin to look."""
-        self._looking.start()
+        """Start the periodic check."""
+        self._task.start()
 
     async def stop(self) -> None:
-        """End; idempotent."""
-        await self._looking.stop()
+        """Stop the periodic check; idempotent."""
+        await self._task.stop()
 
     async def look(self) -> float:
-        """Fetch the list when it is time; returns the seconds until the next look."""
+        """Fetch the list when it is due; return the seconds until the next check."""
         ways = self._ways()
         if not ways:
-            self._question.trouble = None
+            self._request.trouble = None
             return LOOK_S
         if not self._is_old():
             return LOOK_S
-        if not await self._question.put(ways):
+        if not await self._request.send(ways):
             return self._backoff.failed(self._clock())
         self._fetched = True
         self._backoff.reset()
         return LOOK_S
 
     def _is_old(self) -> bool:
-        """By the time it was written. Where the clock is behind that, a process fetches one, and no more."""
+        """Return True when the file is due to be replaced. If the clock is behind the time of the file, one fetch a
+        process is made."""
         try:
             written_at = self._file.stat().st_mtime
         except OSError:
@@ -99,7 +100,7 @@ class HubRevocations:
 
 
 def _fetch(data: Path, way: PeerRoute) -> HubRequestFailure | None:
-    """In a thread; None: there is a new list. What fetches is imported when it is needed."""
+    """Fetch the list, in a thread; return None on success. The code that fetches is imported when it is needed."""
     from edge.appliance.identity.exchange import HubEnrolmentClient, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
     from edge.appliance.identity.revocation_list import ListUnusable, fetch  # noqa: PLC0415
 

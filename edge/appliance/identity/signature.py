@@ -1,7 +1,7 @@
-"""Verify that a document is from this gateway's hub, and for this gateway. Its enrolment decides.
+"""Verify that a document is from the hub at which this gateway enrolled, and for this gateway.
 
-Imported when it is needed: what verifies takes 10 MiB. Certificates' times are not looked at: who the authority is was
-decided at the enrolment, and a gateway's clock may be wrong.
+This module is imported when it is needed, as it takes 10 MiB. It ignores the validity times of certificates: the
+authority was fixed at the enrolment, and a gateway's clock may be wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edge.appliance.identity.files import GatewayIdentity
 
 
 def verify(signed: SignedDesired, data: Path) -> VerifiedDesired:
-    """The document in it. Raises `DesiredError`."""
+    """Return the signed document. Raises `DesiredError`."""
     try:
         identity = GatewayIdentity(data)
         authority = x509.load_pem_x509_certificate(identity.authority().encode("ascii"))
@@ -27,10 +27,10 @@ def verify(signed: SignedDesired, data: Path) -> VerifiedDesired:
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise DesiredError(f"this gateway's identity cannot be read: {error}") from None
     if not _is_signed(authority, signed.signature_bytes, to_sign(signed.content)):
-        raise DesiredError("its signature is not of the authority this gateway has enrolled with")
+        raise DesiredError("its signature is not from the authority at which this gateway enrolled")
     desired = read(signed.content)
     if (desired.tenant, desired.gateway) != _named(own):
-        raise DesiredError(f"it is for gateway {desired.gateway} of tenant {desired.tenant}, which this one is not")
+        raise DesiredError(f"it is for another gateway, {desired.gateway} of tenant {desired.tenant}")
     return VerifiedDesired(desired, authority.fingerprint(hashes.SHA256()).hex())
 
 
@@ -49,7 +49,7 @@ def _is_signed(authority: x509.Certificate, signature: bytes, statement: bytes) 
 
 
 def _named(own: x509.Certificate) -> tuple[str, str] | None:
-    """Tenant and gateway in the URI of a gateway's certificate."""
+    """Return tenant and gateway of the URI in a gateway's certificate."""
     try:
         names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

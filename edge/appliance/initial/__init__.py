@@ -1,1 +1,1 @@
-"""A first gateway: `waypost edge init`."""
+"""Creation of a gateway: `waypost edge init`."""

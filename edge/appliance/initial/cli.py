@@ -1,4 +1,4 @@
-"""`waypost edge init`: make a data directory, say what a first gateway needs, and name the next command."""
+"""`waypost edge init`: create a data directory with store, resources and unit, and show the next command."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ from edge.appliance.initial.defaults import AMQP, HTTP, MQTT
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="Data directory to make.")
+@click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="Data directory to create."
+)
 @click.option("--name", help="Name of the gateway.  [default: name of this machine]")
-@click.option("--mqtt", metavar="HOST:PORT", help=f"Where devices connect with MQTT, or none.  [default: {MQTT}]")
-@click.option("--amqp", metavar="HOST:PORT", help=f"The same with AMQP 1.0.  [default: {AMQP}]")
-@click.option("--http", metavar="HOST:PORT", help=f"Console, status and HTTP API, or none.  [default: {HTTP}]")
+@click.option("--mqtt", metavar="HOST:PORT", help=f"Address for MQTT devices, or none.  [default: {MQTT}]")
+@click.option("--amqp", metavar="HOST:PORT", help=f"Address for AMQP 1.0 clients, or none.  [default: {AMQP}]")
+@click.option(
+    "--http", metavar="HOST:PORT", help=f"Address of console, status and HTTP API, or none.  [default: {HTTP}]"
+)
 @click.option("--hub", "hubs", metavar="URL", multiple=True, help=HUB_HELP + " Needs --forward.")
 @click.option("--proxy", metavar="URL", envvar=PROXY_VARIABLE, help=PROXY_HELP)
-@click.option("--token", envvar=ENROL_VARIABLE, help=f"Enrol at the hub with this. {ENROL_HELP}")
+@click.option("--token", envvar=ENROL_VARIABLE, help=f"Enrol at the hub. {ENROL_HELP}")
 @click.option("--token-file", type=click.File(), help=ENROL_FILE_HELP)
-@click.option("--forward", "filters", metavar="FILTER", multiple=True, help="What goes to the hub; repeatable.")
-@click.option("--systemd", is_flag=True, help="Also write a systemd unit, and say how to enable it.")
+@click.option("--forward", "filters", metavar="FILTER", multiple=True, help="Topics to forward to the hub; repeatable.")
+@click.option("--systemd", is_flag=True, help="Also write a systemd unit, and show how to enable it.")
 def init(
     data: Path,
     name: str | None,
@@ -44,21 +48,21 @@ def init(
     token_file: TextIO | None,
     systemd: bool,
 ) -> None:
-    """Make a data directory for a first gateway: its store, its resources, and on request a systemd unit.
+    """Create the data directory of a gateway: its store, its resources, and on request a systemd unit.
 
-    On a terminal it asks for what no option says; each question has an answer that will do. Clients need credentials,
-    which `waypost device add` gives them. Without a terminal and without options only the empty store is made.
+    On a terminal it asks for settings without an option; each question has a usable default. Clients need credentials
+    from `waypost device add`. Without a terminal and without options only the empty store is created.
 
     \b
-    A gateway that sends what is below plant/ to a hub:
+    A gateway that forwards topics below plant/ to a hub:
       export WAYPOST_TOKEN=wpt1...
       waypost edge init --data ./gw1 --name gw1 --hub amqps://hub.example:5671 --forward 'plant/#'
-    The same where a firewall lets only HTTPS out, through a proxy:
+    The same where a firewall allows only HTTPS, through a proxy:
       … --hub amqps://hub.example:5671 --hub wss://hub.example:443 --proxy http://proxy.example:3128
     """
     from edge.appliance.initial.making import InitOptions, make
 
-    told = InitOptions(
+    options = InitOptions(
         name=name,
         mqtt=mqtt,
         amqp=amqp,
@@ -68,4 +72,4 @@ def init(
         token=token_of(token, token_file),
         proxy=proxy,
     )
-    make(data, told, systemd=systemd)
+    make(data, options, systemd=systemd)

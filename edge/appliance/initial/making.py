@@ -1,4 +1,4 @@
-"""What `edge init` does: ask for what it was not told, check all of it, then make store, resources and unit."""
+"""Steps of `edge init`: ask for missing settings, check all of them, then create store, resources and unit."""
 
 from __future__ import annotations
 
@@ -44,64 +44,64 @@ HEAD: Final = """\
 # Clients need credentials: waypost device add NAME --data DIR --profile sensor
 """
 HUB_EXAMPLE: Final = "for example --hub amqps://hub.example:5671 --forward 'plant/#'"
-NOTHING_MADE: Final = "nothing was made; do it again when that is mended"
+NOTHING_MADE: Final = "nothing was created; run it again when that is fixed"
 
 
 @hides("token", "proxy")
 class InitOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options; None: not given."""
+    """Options of the command; None: not given."""
 
     name: str | None
     mqtt: str | None
     amqp: str | None
     http: str | None
     hub: Sequence[str]
-    """Its URLs."""
+    """URLs of the hub."""
     forward: Sequence[str]
     token: str | None = None
-    """To enrol at the hub with."""
+    """Token for the enrolment at the hub."""
     proxy: str | None = None
-    """URL of the proxy it is reached through."""
+    """URL of the proxy to the hub."""
 
     @property
     def anything(self) -> bool:
-        return msgspec.structs.replace(self, proxy=None) != NOTHING  # that may be the environment's
+        return msgspec.structs.replace(self, proxy=None) != NOTHING  # the proxy may be from the environment
 
 
 NOTHING: Final = InitOptions(name=None, mqtt=None, amqp=None, http=None, hub=(), forward=())
 
 
-def make(data: Path, told: InitOptions, *, systemd: bool) -> None:
-    """Make the gateway of `data`, and say what comes next. Raises CommandError; then nothing was made."""
+def make(data: Path, options: InitOptions, *, systemd: bool) -> None:
+    """Create the gateway in `data`, and show the next step. Raises CommandError; then nothing was created."""
     repository = Repository(data)
     try:
         applied = repository.load().resources
-        if told.anything and applied:
+        if options.anything and applied:
             raise _configured(data)
         wanted = None
-        if told.anything:
-            wanted = _preset(told)
+        if options.anything:
+            wanted = _preset(options)
         elif sys.stdin.isatty() and not applied:
-            wanted = _asked(_preset(told))
+            wanted = _ask_settings(_preset(options))
         file, unit = data / FILE_NAME, data.resolve() / units.UNIT_NAME
         with contextlib.ExitStack() as undo:
             undo.callback(_remove_empty, [folder for folder in (data, *data.parents) if not folder.exists()])
-            if wanted is not None and told.token is not None:
+            if wanted is not None and options.token is not None:
                 if not wanted.hub:
-                    raise CommandError("--token is for a hub", hint=f"name it, {HUB_EXAMPLE}", code=Exit.USAGE)
+                    raise CommandError("--token needs a hub", hint=f"give it, {HUB_EXAMPLE}", code=Exit.USAGE)
                 _check(wanted, file)
                 make_directory(data)
-                identity = enrolled_at(wanted.hub, told.token, data, wanted.name, wanted.proxy)
+                identity = enrolled_at(wanted.hub, options.token, data, wanted.name, wanted.proxy)
                 wanted = msgspec.structs.replace(wanted, hub_tls=hub_tls(identity))
-            made = _resources_made(repository, file, wanted, undo) if wanted is not None else []
+            made = _apply_resources(repository, file, wanted, undo) if wanted is not None else []
             applied = repository.load().resources
             if systemd:
                 _write_unit(data, unit, applied, undo)
-            epoch = _store_made(data)  # last: where it fails it removes what it made
+            epoch = _create_store(data)  # last: on failure it removes its files
             undo.pop_all()
     except ConfigurationRejected as rejected:
         lines = "\n".join(str(error) for error in rejected.errors)
-        raise CommandError(lines, hint="nothing was made; correct the options", code=Exit.USAGE) from None
+        raise CommandError(lines, hint="nothing was created; correct the options", code=Exit.USAGE) from None
     except (RepositoryError, StoreError) as error:
         raise CommandError(str(error), hint=NOTHING_MADE) from None
     except OSError as error:
@@ -115,21 +115,21 @@ def make(data: Path, told: InitOptions, *, systemd: bool) -> None:
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    with contextlib.suppress(OSError):  # somebody else has put something there
+    with contextlib.suppress(OSError):  # another process has put a file there
         for folder in folders:
             folder.rmdir()
 
 
-def _preset(told: InitOptions) -> FirstGateway:
-    """What was told, and for the rest what will do. Raises CommandError."""
+def _preset(options: InitOptions) -> FirstGateway:
+    """Return the options, with defaults for the others. Raises CommandError."""
     return FirstGateway(
-        name=_machine() if told.name is None else told.name,
-        mqtt=_place("mqtt", MQTT if told.mqtt is None else told.mqtt),
-        amqp=_place("amqp", AMQP if told.amqp is None else told.amqp),
-        http=_place("http", HTTP if told.http is None else told.http),
-        hub=told.hub,
-        proxy=proxy_of(told.proxy),
-        forward=told.forward,
+        name=_machine_name() if options.name is None else options.name,
+        mqtt=_place("mqtt", MQTT if options.mqtt is None else options.mqtt),
+        amqp=_place("amqp", AMQP if options.amqp is None else options.amqp),
+        http=_place("http", HTTP if options.http is None else options.http),
+        hub=options.hub,
+        proxy=proxy_of(options.proxy),
+        forward=options.forward,
     )
 
 
@@ -142,13 +142,13 @@ def _configured(data: Path) -> CommandError:
     )
 
 
-def _machine() -> str:
-    """The name of this machine, as far as it is one for a gateway."""
+def _machine_name() -> str:
+    """Return the host name of this machine without its domain, as the name of a gateway."""
     return socket.gethostname().partition(".")[0].lower() or "gateway"
 
 
 def _place(name: str, text: str) -> str | None:
-    """A listener's address; None: none. Raises CommandError."""
+    """Check the address of a listener; return None for `NONE`. Raises CommandError."""
     if text == NONE:
         return None
     try:
@@ -159,8 +159,8 @@ def _place(name: str, text: str) -> str | None:
     return text
 
 
-def _asked(preset: FirstGateway) -> FirstGateway:
-    """What the person at the terminal says; Enter takes what is in brackets."""
+def _ask_settings(preset: FirstGateway) -> FirstGateway:
+    """Ask for the settings on the terminal; Enter takes the default in brackets."""
 
     def place(name: str, question: str, default: str | None) -> str | None:
         while True:
@@ -170,7 +170,7 @@ def _asked(preset: FirstGateway) -> FirstGateway:
             except CommandError as why:
                 say(f"  {why.message}")
 
-    say(f"Enter takes what is in brackets. For a listener {NONE} says that it is not wanted.")
+    say(f"Enter takes the value in brackets; {NONE} means no listener.")
     name: str = click.prompt("Name of this gateway", default=preset.name)
     mqtt = place("mqtt", "MQTT devices connect at", preset.mqtt)
     amqp = place("amqp", "AMQP 1.0 clients connect at", preset.amqp)
@@ -178,14 +178,14 @@ def _asked(preset: FirstGateway) -> FirstGateway:
     hub: str = click.prompt(f"Hub to send to, amqps://HOST:PORT or {NONE}", default=NONE)
     if hub == NONE:
         return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http)
-    forward: str = click.prompt("What goes to the hub", default="plant/#")
+    forward: str = click.prompt("Topics to forward to the hub", default="plant/#")
     return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=(hub,), forward=(forward,))
 
 
-def _resources_made(
+def _apply_resources(
     repository: Repository, file: Path, wanted: FirstGateway, undo: contextlib.ExitStack
 ) -> list[Resource]:
-    """Apply the resources of the gateway and write their file; all of it is checked before anything is made.
+    """Apply the resources of the gateway and write their file; all of it is checked before anything is created.
 
     Raises CommandError, ConfigurationRejected, RepositoryError, StoreError, OSError."""
     text, resources = _check(wanted, file)
@@ -201,7 +201,7 @@ def _resources_made(
 
 
 def _check(wanted: FirstGateway, file: Path) -> tuple[str, list[Resource]]:
-    """The resources as text, and read. Raises CommandError, ConfigurationRejected."""
+    """Return the resources as text, and parsed. Raises CommandError, ConfigurationRejected."""
     if bool(wanted.hub) != bool(wanted.forward):
         raise CommandError(
             "--hub and --forward go together",
@@ -215,21 +215,21 @@ def _check(wanted: FirstGateway, file: Path) -> tuple[str, list[Resource]]:
         raise ConfigurationRejected(errors)
     if file.exists():
         raise CommandError(
-            f"{file} is there already", hint=f"apply it: waypost apply --data {word(file.parent)} -f {word(file)}"
+            f"{file} exists already", hint=f"apply it: waypost apply --data {word(file.parent)} -f {word(file)}"
         )
     return text, resources
 
 
-def _store_made(data: Path) -> str:
-    """Make the store, or open the one that is there; its epoch. Raises StoreError."""
-    store = open_store(data, post=lambda _callback: None)  # no loop: `close` finishes what is under way
+def _create_store(data: Path) -> str:
+    """Create or open the store, and return its epoch. Raises StoreError."""
+    store = open_store(data, post=lambda _callback: None)  # no loop: `close` finishes pending work
     epoch = store.lineage.epoch
     store.close()
     return epoch
 
 
 def _write_unit(data: Path, file: Path, applied: Sequence[Resource], undo: contextlib.ExitStack) -> None:
-    """Raises StoreError, OSError."""
+    """Write the systemd unit. Raises StoreError, OSError."""
     configuration = effective(applied)
     files = configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
     ports = [listener.endpoint.port for listener in configuration.listeners]
@@ -252,8 +252,8 @@ def _say_unit(file: Path) -> None:
         say(f"  {step}")
     closed = units.closed_folder()
     if closed is not None:
-        step = "move this program to /opt/waypost, for example, before you enable it"
-        say(f"note: user {units.USER} may not read {closed}: {step}", style="yellow", err=True)
+        step = "move this program, for example to /opt/waypost, before you enable the unit"
+        say(f"note: user {units.USER} cannot read {closed}: {step}", style="yellow", err=True)
 
 
 def _say_next(data: Path, applied: Sequence[Resource], *, service: bool) -> None:

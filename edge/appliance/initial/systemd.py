@@ -1,6 +1,6 @@
-"""A systemd unit for a gateway: a user of its own, started again whatever ends it, and nothing to write but its data.
+"""Systemd unit of a gateway: its own user, always restarted, with write access to its data only.
 
-The gateway tells systemd when it serves, and from its event loop that it still does (`edge.health.service_manager`).
+The gateway notifies systemd when it is ready, and then regularly from its event loop (`edge.health.service_manager`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ ExecStart={command}
 SyslogIdentifier=waypost
 {named}Restart=always
 RestartSec=2
-# Reading a large store takes long on a card; after that the event loop has to be heard of.
+# Reading a large store takes long on a card; after that the event loop has to send keep-alives.
 TimeoutStartSec=900
 WatchdogSec=60
 TimeoutStopSec=60
-# Devices and monitors are answered while other programs are busy: CPUWeight= against other units, Nice= within one.
+# Answer devices and monitors while other programs are busy: CPUWeight= against other units, Nice= within one.
 CPUWeight=1000
 Nice=-10
 LimitNOFILE={files}
@@ -67,7 +67,7 @@ LockPersonality=yes
 RemoveIPC=yes
 {capabilities}
 SystemCallArchitectures=native
-# adjtimex: the gateway asks the kernel whether its clock is right; to set it takes a capability it does not have.
+# adjtimex: query whether the clock is synchronized; setting the clock would take a capability.
 SystemCallFilter=@system-service
 SystemCallFilter=~@privileged
 SystemCallFilter=adjtimex clock_adjtime
@@ -79,10 +79,10 @@ WantedBy=multi-user.target
 
 
 def unit(gateway: str, data: Path, *, files: int, ports: Sequence[int], launcher: Path | None = None) -> str:
-    """The unit of the gateway with this (absolute) data directory. `files`: how many it may have open; `ports`: what it
-    listens on; `launcher`: what its hints tell people to call."""
+    """Return the unit of the gateway with this absolute data directory. `files`: limit of open files. `ports`: ports of
+    its listeners. `launcher`: program that its hints name."""
     program = [*command(), "edge", "run", "--data", str(data)]
-    places = (Path(sys.executable), Path(sys.executable).resolve(), data)  # an environment's Python is a link
+    places = (Path(sys.executable), Path(sys.executable).resolve(), data)  # Python in a virtual environment is a link
     in_home = any(place.is_relative_to(home) for place in places for home in _HOMES)
     low = any(0 < port < PRIVILEGED_PORTS_END for port in ports)
     bind = "CAP_NET_BIND_SERVICE"
@@ -99,7 +99,7 @@ def unit(gateway: str, data: Path, *, files: int, ports: Sequence[int], launcher
 
 
 def steps(data: Path, file: Path) -> Iterator[str]:
-    """The commands that make the unit a service, one a line."""
+    """Yield the commands that install and start the unit."""
     folder, source = word(data), word(file)
     yield f"sudo useradd --system --home-dir {folder} --no-create-home --shell /usr/sbin/nologin {USER}"
     yield f"sudo chown -R {USER}: {folder}"
@@ -108,7 +108,7 @@ def steps(data: Path, file: Path) -> Iterator[str]:
 
 
 def closed_folder(program: Path = Path(sys.executable)) -> Path | None:
-    """The folder that keeps other users from the program; None: they can run it."""
+    """Return the folder that other users cannot enter, so that they cannot run the program; None: they can."""
     for path in (program.absolute(), program.resolve()):
         for folder in reversed(path.parents):
             if not folder.stat().st_mode & 0o001:
@@ -117,6 +117,6 @@ def closed_folder(program: Path = Path(sys.executable)) -> Path | None:
 
 
 def _quoted(word: str) -> str:
-    """For a unit: `%` and quotes mean something there (systemd.service(5), "Command lines")."""
+    """Quote a word for a unit, where `%` and quotes are special (systemd.service(5), "Command lines")."""
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text}"' if any(one in text for one in " \t'\"") else text

@@ -1,1 +1,1 @@
-"""Devices simulated on this machine: what `waypost device simulate` runs."""
+"""Simulated devices: `waypost device simulate`."""

@@ -1,7 +1,7 @@
-"""A device that speaks AMQP 1.0 through Proton's reactor: unsettled deliveries, acknowledged by `accepted` only.
+"""Simulated device over AMQP 1.0, by Proton's reactor. Deliveries are unsettled, and acknowledged by `accepted` only.
 
-Proton's own reconnecting is not used: it carries the links over but not what was on them. Every connection is a new
-one of the same container id, and deliveries without an outcome go back to the outbox when the transport closes.
+Proton's own reconnecting is not used: it restores links but not their deliveries. Each connection is a new one of the
+same container id. Deliveries without an outcome return to the outbox when the transport closes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from edge.appliance.simulator.device import (
 )
 
 TICK_S_MAX = 0.2
-"""How soon `stop` and the end of the drain are noticed."""
+"""Longest time until `stop` and the end of the drain are noticed."""
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 
 
 class _Tick:
-    """Timer of the device's clock (Proton calls a method of an object)."""
+    """Timer task that calls `AmqpDevice.tick`; Proton needs an object with a method."""
 
     def __init__(self, owner: AmqpDevice) -> None:
         self._owner = owner
@@ -45,7 +45,7 @@ class _Reconnect:
 
 
 class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usable types
-    """Runs a device over AMQP 1.0 until it is finished, or could not deliver the rest in time."""
+    """Run a device over AMQP 1.0 until it is finished, or the time to deliver the rest is over."""
 
     def __init__(self, device: SimulatedDevice) -> None:
         super().__init__(prefetch=0, auto_settle=True)
@@ -61,15 +61,15 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         self._why = "connection lost"
         self._unreachable = False
         self._unauthorized = False
-        """Who the device says it is was not believed."""
+        """True when the login was refused."""
         self._done = False
 
     def run(self) -> None:
-        """Measure and deliver; blocks. Connection errors are waited out, never raised."""
+        """Measure and deliver; it blocks. Connection errors are retried, not raised."""
         self._container.run()
 
     def stop(self) -> None:
-        """Measure no more, deliver what is left, return from `run`. Safe in a signal handler."""
+        """Stop measuring, deliver the rest, and return from `run`. Safe in a signal handler."""
         self._device.stop()
 
     # --- the clock --------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         self.tick()
 
     def tick(self) -> None:
-        """Measure when it is time, send what can be sent, see whether we are done."""
+        """Measure when it is due, send what can be sent, and check whether the device is finished."""
         now = time.monotonic()
         device = self._device
         if device.measuring and now >= self._due:
@@ -98,7 +98,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
     def _finish(self) -> None:
         self._done = True
         if self._sender is None:
-            self._container.stop()  # nothing is open that would have to be closed in order
+            self._container.stop()  # no connection to close
         else:
             self._why = "stopped"
             self._connection.close()
@@ -136,8 +136,8 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
     def on_link_error(self, event: Any) -> None:
         condition, device = event.link.remote_condition, self._device
         self._why = _words(condition)
-        tell = device.refused if condition.name == UNAUTHORIZED else device.hindered
-        tell(f"cannot send to {device.settings.address}: {self._why}")
+        report = device.refused if condition.name == UNAUTHORIZED else device.hindered
+        report(f"cannot send to {device.settings.address}: {self._why}")
         event.connection.close()
 
     def on_connection_error(self, event: Any) -> None:
@@ -188,7 +188,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         self._take_back(event)
 
     def _take_back(self, event: Any) -> None:
-        """Not taken (rejected, released, modified): it waits for the next tick, so a full gateway is not hammered."""
+        """Return a reading that was not accepted to the outbox until the next tick, to spare a full gateway."""
         seq = self._in_flight.pop(event.delivery.tag, None)
         if seq is not None:
             self._device.hindered(f"a reading was not accepted: {event.delivery.remote_state}")
@@ -196,6 +196,6 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
 
 
 def _words(condition: Any) -> str:
-    """An error condition for a person; what Proton itself says of sockets has no name worth telling."""
+    """Return the text of an error condition, without the name that Proton uses for all socket errors."""
     description = condition.description or condition.name
     return str(description if condition.name == "proton.pythonio" else f"{condition.name}: {description}")

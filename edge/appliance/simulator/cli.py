@@ -1,4 +1,4 @@
-"""`waypost device simulate`: a device that measures this machine."""
+"""`waypost device simulate`: simulate a device that measures this machine."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 
 @click.command()
-@click.option("--protocol", type=click.Choice(["mqtt", "amqp"]), required=True, help="What the device speaks.")
-@click.option("--kind", type=click.Choice(KINDS), required=True, help="What it measures on this machine.")
+@click.option("--protocol", type=click.Choice(["mqtt", "amqp"]), required=True, help="Protocol of the device.")
+@click.option("--kind", type=click.Choice(KINDS), required=True, help="Kind of measurement of this machine.")
 @click.option(
     "--url", required=True, metavar="URL", help="Gateway, e.g. mqtt://127.0.0.1:1883 or amqp://127.0.0.1:5672."
 )
 @click.option("--name", required=True, help="Identity: MQTT client identifier or AMQP container id.")
-@click.option("--address", help="Where readings go. Default: plant/NAME/KIND.")
+@click.option("--address", help="Address of the readings. Default: plant/NAME/KIND.")
 @click.option("--interval", "interval_s", type=click.FloatRange(0.001), default=1.0, show_default=True, help="Seconds.")
 @click.option("--count", type=click.IntRange(1), help="Readings to take. Default: until SIGTERM or Ctrl-C.")
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Only this metric of the kind (repeatable).")
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
     type=click.FloatRange(0),
     default=30.0,
     show_default=True,
-    help="Seconds at the end to deliver what is left.",
+    help="Seconds at the end to deliver the remaining readings.",
 )
 @click.option("--user", metavar="NAME", help="User to log in as. Default: without credentials.")
 @click.option(
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
     "--journal",
     "journal_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write down here what was acknowledged, as JSON Lines.",
+    help="Record acknowledgements in this file, as JSON Lines.",
 )
 def simulate(
     *,
@@ -72,11 +72,11 @@ def simulate(
     password_stdin: bool,
     journal_path: Path | None,
 ) -> None:
-    """Run one device that measures this machine and delivers every reading at least once.
+    """Run one device that measures this machine and delivers each reading at least once.
 
     While the gateway is unreachable readings wait in the device; each is sent until it is acknowledged. SIGTERM ends
-    the measuring; what is left is delivered. Exit code 1 when readings were left over or given up, 3 when nobody
-    answered.
+    the measuring; the remaining readings are delivered. Exit code 1 when readings remain or were dropped, 3 when no
+    gateway answered.
     """
     scheme = urlsplit(url).scheme
     if scheme.removesuffix("s") != protocol:
@@ -84,14 +84,14 @@ def simulate(
     if password_stdin != (user is not None):
         raise click.UsageError("--user and --password-stdin go together")
     password = read_password() if password_stdin else None
-    if not log.isEnabledFor(logging.DEBUG):  # it logs each packet, and each connection that fails, which we do too
+    if not log.isEnabledFor(logging.DEBUG):  # it logs each packet, and failed connections a second time
         for library in ("amqtt", "transitions"):
             logging.getLogger(library).setLevel(logging.ERROR)
-    where = address or f"plant/{name}/{kind}"
-    settings = SimulatorSettings(name, where, kind, url, interval_s, count, window, drain_s, user, password)
+    target = address or f"plant/{name}/{kind}"
+    settings = SimulatorSettings(name, target, kind, url, interval_s, count, window, drain_s, user, password)
     try:
         probe = make_probe(kind, metrics)
-        journal = SimulatorJournal(journal_path, device=name, address=where, protocol=protocol, kind=kind)
+        journal = SimulatorJournal(journal_path, device=name, address=target, protocol=protocol, kind=kind)
     except (ProbeError, OSError) as why:
         raise CommandError(str(why)) from why
     outbox = DeviceOutbox(capacity)
@@ -103,17 +103,17 @@ def simulate(
         journal.close(outbox)
     say(
         f"{name}: published {outbox.published}, acknowledged {outbox.acknowledged}, sent again {outbox.resent}, "
-        f"left {len(outbox)}, given up {outbox.dropped}"
+        f"left {len(outbox)}, dropped {outbox.dropped}"
     )
     if outbox.dropped or len(outbox):
         raise _left(simulated, url)
 
 
 def _left(simulated: SimulatedDevice, url: str) -> CommandError:
-    """Not everything was acknowledged."""
-    what = f"not everything was acknowledged: {simulated.trouble or 'the gateway was too slow'}"
+    """Return the error for readings that were not acknowledged."""
+    what = f"not all readings were acknowledged: {simulated.trouble or 'the gateway was too slow'}"
     if simulated.unreachable:
-        step = f"does a gateway serve {url}? Its `ready` line says where"
+        step = f"check that a gateway serves {url}; its `ready` line has its addresses"
         return CommandError(what, hint=step, code=Exit.UNREACHABLE)
     name = simulated.settings.user or "NAME"
     step = f"password and rights are those of `waypost device add {word(name)}`; `waypost device list` shows the rights"

@@ -1,6 +1,7 @@
-"""A simulated device without its protocol: it measures, keeps what is not acknowledged, and keeps its journal.
+"""Simulated device without its protocol: it measures, keeps unacknowledged readings, and writes a journal.
 
-The protocol shells (`mqtt`, `amqp`) call `measure` at every tick and move readings through the outbox. No socket here.
+The protocol modules (`mqtt`, `amqp`) call `measure` at each tick and send the readings of the outbox. This module opens
+no socket.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from edge.appliance.simulator.probes import Probe
 log = logging.getLogger(__name__)
 
 RECONNECT_DELAY_S_MAX = 1.0
-"""A device on the bench reconnects eagerly; one in the field would wait longer."""
+"""Longest pause before reconnecting; a device in the field would wait longer."""
 RECONNECT_DELAY_S = 0.1
 ACKNOWLEDGEMENT_TIMEOUT_S = 5
-"""No acknowledgement for this long: the connection is taken for broken (amqtt's own, fixed limit for PUBACK)."""
+"""Time without an acknowledgement after which the connection counts as broken (amqtt's fixed limit for PUBACK)."""
 
 PROGRESS_S = 1.0
-"""How often the journal says how the device stands."""
+"""Interval of progress records in the journal."""
 
 
 @hides("password")
 @dataclass(frozen=True, slots=True)
 class SimulatorSettings:
-    """What one device is and how it behaves.
+    """Settings of one device.
 
-    `interval_s`: seconds between readings; `count`: readings to take, None for no end; `window`: readings in flight
-    at most; `drain_s`: how long to wait for the last acknowledgements once it was told to stop.
+    `interval_s`: seconds between readings. `count`: readings to take, None for no limit. `window`: most readings in
+    flight. `drain_s`: time limit for the last acknowledgements after a stop.
     """
 
     name: str
@@ -50,7 +51,7 @@ class SimulatorSettings:
 
 
 class SimulatedDevice:
-    """One device: probe, outbox, journal and the clock of its readings."""
+    """Device with its probe, outbox and journal."""
 
     def __init__(
         self, settings: SimulatorSettings, probe: Probe, outbox: DeviceOutbox, journal: SimulatorJournal
@@ -63,29 +64,29 @@ class SimulatedDevice:
         self._stopping = False
         self._progress_due = 0.0
         self.trouble = ""
-        """Why readings were not acknowledged, as last seen; empty while nothing went wrong."""
+        """Last reason why readings were not acknowledged; empty without one."""
         self.unreachable = False
-        """The trouble is that nobody answers."""
+        """True when the reason is that no gateway answers."""
         self._refused = False
-        """The gateway has said no, and never took anything."""
+        """True when the gateway refuses the device, and has never accepted a reading."""
 
     @property
     def measuring(self) -> bool:
-        """More readings are to come."""
+        """True while more readings are to be taken."""
         count = self.settings.count
         return not (self._stopping or self._refused) and (count is None or self._seq < count)
 
     @property
     def finished(self) -> bool:
-        """Nothing more to measure and nothing left to acknowledge, or nobody who would."""
+        """True when all readings are taken and acknowledged, or the gateway refuses the device."""
         return self._refused or (not self.measuring and not len(self.outbox))
 
     def stop(self) -> None:
-        """Measure no more; what is in the outbox is still delivered."""
+        """Stop measuring; the readings in the outbox are still delivered."""
         self._stopping = True
 
     def measure(self) -> None:
-        """Take one reading into the outbox."""
+        """Take one reading and put it into the outbox."""
         now = time.monotonic()
         record: dict[str, object] = {"device": self.settings.name, "seq": self._seq, "at": round(time.time(), 6)}
         record.update((name, round(value, 4)) for name, value in self._probe(now).items())
@@ -98,21 +99,21 @@ class SimulatedDevice:
             self.journal.progress(self.outbox)
 
     def acknowledged(self, seq: int) -> None:
-        """The gateway acknowledged a reading."""
+        """Record that the gateway acknowledged a reading."""
         sends = self.outbox.acknowledge(seq)
         if sends is not None:
             self.journal.acknowledged(seq, sends)
 
     def hindered(self, why: str, *, unreachable: bool = False) -> None:
-        """Something keeps readings from being acknowledged; each cause is logged once in a row."""
+        """Record why readings are not acknowledged; a repeated cause is logged once."""
         self.unreachable = unreachable
         if why != self.trouble:
             self.trouble = why
             log.warning("%s: %s", self.settings.name, why)
 
     def refused(self, why: str) -> None:
-        """The gateway does not take this device's readings. Where it never took one, name, password or rights are wrong
-        and trying again is of no use: the device is finished."""
+        """Record that the gateway refuses this device's readings. If it has never accepted one, a retry is useless: the
+        device is finished."""
         self.hindered(why)
         self._refused = not self.outbox.acknowledged
 
@@ -120,6 +121,6 @@ class SimulatedDevice:
         self.journal.event("connected", self.settings.url)
 
     def disconnected(self, why: str) -> None:
-        """The connection is gone: what was in flight will be sent again."""
+        """Record the end of the connection: readings in flight will be sent again."""
         self.outbox.take_all_back()
         self.journal.event("disconnected", why)

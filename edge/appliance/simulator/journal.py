@@ -1,6 +1,6 @@
-"""What a device writes down about itself, so that others can hold the gateway to its acknowledgements.
+"""Journal of a simulated device, by which a gateway's acknowledgements can be verified.
 
-JSON Lines, one record a line, in the order things happened:
+JSON Lines, one record a line, in the order of events:
 
 - first    ``{"device": NAME, "address": ADDRESS, "protocol": "mqtt|amqp", "kind": KIND}``
 - an ack   ``{"acked": SEQ, "sends": N}``: the gateway acknowledged reading SEQ, which had been sent N times
@@ -23,28 +23,28 @@ from edge.appliance.simulator.outbox import DeviceOutbox
 
 
 class SimulatorJournal:
-    """Writes one device's journal; without a path it writes nothing."""
+    """Journal of one device; without a path nothing is written."""
 
     def __init__(self, path: Path | None, *, device: str, address: str, protocol: str, kind: str) -> None:
-        """Starts the file anew. Raises OSError when it cannot be written."""
+        """Create or truncate the file. Raises OSError when it cannot be written."""
         self._file: TextIO | None = path.open("w", encoding="utf-8", buffering=1) if path is not None else None
         self._write({"device": device, "address": address, "protocol": protocol, "kind": kind})
 
     def acknowledged(self, seq: int, sends: int) -> None:
-        """The gateway acknowledged a reading."""
+        """Record that the gateway acknowledged a reading."""
         if self._file is not None:
             self._file.write(f'{{"acked": {seq}, "sends": {sends}}}\n')
 
     def event(self, name: str, detail: str = "") -> None:
-        """Something happened to the device or its connection."""
+        """Record an event of the device or its connection."""
         self._write({"event": name, "at": time.time(), "detail": detail})
 
     def progress(self, outbox: DeviceOutbox) -> None:
-        """How the device stands now."""
+        """Record the counters of the outbox."""
         self._write({"published": outbox.published, "waiting": len(outbox), "resent": outbox.resent})
 
     def close(self, outbox: DeviceOutbox) -> None:
-        """The device is done: write the sums and close. Idempotent."""
+        """Write the totals and close the file; idempotent."""
         if self._file is None:
             return
         self._write(

@@ -1,10 +1,9 @@
-"""A device that speaks MQTT 3.1.1 at QoS 1 through amqtt's client, and keeps its promises over broken connections.
+"""Simulated device over MQTT 3.1.1 with QoS 1, by amqtt's client, that loses no reading when connections break.
 
-amqtt's own reconnecting is not used: it forgets a QoS 1 message whose PUBACK does not come within 5 s, and `publish`
-calls that were waiting end in a cancellation. Here every connection is a new client of the same client identifier
-and persistent session, a window of publishes runs as tasks, and whatever was not acknowledged goes back to the outbox
-in order. A PUBACK that does not come means a broken connection, because MQTT resends on reconnection only
-(MQTT 3.1.1 section 4.4).
+amqtt's own reconnecting is not used: it drops a QoS 1 message without a PUBACK within 5 s, and cancels waiting calls of
+`publish`. Here each connection is a new client of the same client identifier and persistent session. A window of
+publishes runs as tasks, and unacknowledged readings return to the outbox in order. A missing PUBACK means a broken
+connection, because MQTT resends on reconnection only (MQTT 3.1.1 section 4.4).
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _REFUSALS = {
 
 
 class MqttDevice:
-    """Runs a device over MQTT until it is finished, or could not deliver the rest in time."""
+    """Run a device over MQTT until it is finished, or the time to deliver the rest is over."""
 
     def __init__(self, device: SimulatedDevice) -> None:
         self._device = device
@@ -63,12 +62,12 @@ class MqttDevice:
         self._publishes: set[asyncio.Task[Any]] = set()
 
     def stop(self) -> None:
-        """Measure no more, deliver what is left, return from `run`."""
+        """Stop measuring, deliver the rest, and return from `run`."""
         self._device.stop()
         self._wake.set()
 
     async def run(self) -> None:
-        """Measure and deliver. Connection errors are waited out, never raised."""
+        """Measure and deliver. Connection errors are retried, not raised."""
         connecting = asyncio.create_task(self._stay_connected())
         try:
             await self._measure()
@@ -89,17 +88,17 @@ class MqttDevice:
             self._wake.set()
             due = max(due + self._device.settings.interval_s, loop.time())
             while self._device.measuring and loop.time() < due:
-                await asyncio.sleep(min(0.2, due - loop.time()))  # 0.2 s: how soon `stop` is noticed
+                await asyncio.sleep(min(0.2, due - loop.time()))  # `stop` is noticed within 0.2 s
 
     async def _stay_connected(self) -> None:
         delay = RECONNECT_DELAY_S
-        while not _cancelled():  # amqtt may take the cancellation for its own
+        while not _cancelled():  # amqtt may swallow the cancellation
             client = MQTTClient(self._device.settings.name, config=self._client_configuration())
             try:
                 await client.connect(_url(self._device.settings), cleansession=False)
             except (AMQTTError, ClientError, CodecError, MQTTError, NoDataError, ProtocolHandlerError, OSError) as why:
                 if _cancelled():
-                    return  # the attempt was cut off at the end, which is nobody's trouble
+                    return  # `run` has ended: not a failure
                 self._not_connected(why)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RECONNECT_DELAY_S_MAX)
@@ -108,7 +107,7 @@ class MqttDevice:
             await self._serve(client)
             if self._device.outbox.acknowledged > before:
                 delay = RECONNECT_DELAY_S
-            await asyncio.sleep(delay)  # a gateway that accepts and drops is not to be hammered
+            await asyncio.sleep(delay)  # spare a gateway that accepts and drops connections
             delay = min(delay * 2, RECONNECT_DELAY_S_MAX)
 
     def _not_connected(self, why: Exception) -> None:
@@ -118,7 +117,7 @@ class MqttDevice:
             self._device.refused(trouble)
             self._wake.set()
         elif not code or not self._device.trouble:
-            # Who came with wrong passwords is turned away for a while: the first refusal is the cause.
+            # After wrong passwords the gateway refuses this client for a while: report the first refusal.
             self._device.hindered(trouble, unreachable=not code)
 
     def _client_configuration(self) -> dict[str, Any]:
@@ -136,7 +135,7 @@ class MqttDevice:
         }
 
     async def _serve(self, client: MQTTClient) -> None:
-        """Publish over one connection until it breaks or we are cancelled."""
+        """Publish over one connection until it breaks or this task is cancelled."""
         self._broken.clear()
         self._device.connected()
         watching = asyncio.create_task(self._watch(client))
@@ -146,9 +145,9 @@ class MqttDevice:
             while not self._broken.is_set():
                 self._publish_window(client)
                 await self._wait_awake()
-            if len(self._device.outbox):  # MQTT 3.1.1 has no other way to say no (section 3.3.5)
-                step = f"a gateway closes it where the user may not send to {self._device.settings.address}"
-                self._device.hindered(f"the connection was closed while readings were on their way; {step}")
+            if len(self._device.outbox):  # the only refusal in MQTT 3.1.1 (section 3.3.5)
+                step = f"a gateway closes it when the user may not send to {self._device.settings.address}"
+                self._device.hindered(f"the connection was closed with readings in flight; {step}")
         except asyncio.CancelledError:
             if _cancelled():
                 why = "stopped"
@@ -171,7 +170,7 @@ class MqttDevice:
             task.add_done_callback(partial(self._published, reading.seq))
 
     def _published(self, seq: int, task: asyncio.Task[Any]) -> None:
-        """`publish` returned: PUBACK came. Cancelled or failed: the connection is of no use any more."""
+        """Handle the end of `publish`: a PUBACK, or a broken connection."""
         self._publishes.discard(task)
         if not task.cancelled() and task.exception() is None:
             self._device.acknowledged(seq)
@@ -180,7 +179,7 @@ class MqttDevice:
         self._wake.set()
 
     async def _watch(self, client: MQTTClient) -> None:
-        """amqtt tells that the connection ended by delivering None."""
+        """Wait for the end of the connection, which amqtt signals by delivering None."""
         with contextlib.suppress(AMQTTError, asyncio.CancelledError):
             while await client.deliver_message() is not None:
                 pass
@@ -205,13 +204,13 @@ class MqttDevice:
 
 
 def _cancelled() -> bool:
-    """We are, and not only something within amqtt."""
+    """Return True when this task is cancelled, and not only one of amqtt's."""
     current = asyncio.current_task()
     return current is None or current.cancelling() > 0
 
 
 def _url(settings: SimulatorSettings) -> str:
-    """The gateway's URL with the credentials in it, where amqtt looks for them."""
+    """Return the gateway's URL with the credentials, as amqtt expects them."""
     if settings.user is None:
         return settings.url
     scheme, _, rest = settings.url.partition("://")
@@ -223,13 +222,13 @@ _NOT_MQTT: Final = (AMQTTError, CodecError, MQTTError, NoDataError)
 
 
 def _cause(error: BaseException) -> str:
-    """Return the cause for a person: amqtt wraps the system's errors, some without any text."""
+    """Return the cause of an error as text: amqtt wraps the system's errors, some without a text."""
     if isinstance(error, ConnectError) and error.return_code:
         return f"the gateway refused the connection: {_REFUSALS.get(error.return_code, error.return_code)}"
     if isinstance(error, _NOT_MQTT):
-        return "what answers there does not speak MQTT: is it the port of another protocol?"
+        return "the server does not speak MQTT: is it the port of another protocol?"
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, ConnectionRefusedError):
-        return "connection refused: nobody listens there"
+        return "connection refused: no server listens there"
     return str(error) or type(error).__name__

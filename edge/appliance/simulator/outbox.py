@@ -1,7 +1,7 @@
-"""The device's own store-and-forward: readings that no gateway has acknowledged yet.
+"""Store-and-forward of a device: the readings that the gateway has not acknowledged yet.
 
-At least once between device and gateway means: a reading is forgotten when its acknowledgement came and not before;
-after a broken connection everything sent and not acknowledged is sent again. This module knows no protocol.
+Delivery is at least once: a reading is removed only by its acknowledgement, and after a broken connection all
+unacknowledged readings are sent again. This module is independent of the protocol.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bridge.hidden import hides
 @hides("body")
 @dataclass(frozen=True, slots=True)
 class SimulatedReading:
-    """One measurement: `seq` counts from 0 in each run of the device, `body` is what travels."""
+    """Reading: `seq` counts from 0 in each run of the device, `body` is the content of the message."""
 
     seq: int
     body: bytes
@@ -29,39 +29,39 @@ class _OutboxEntry:
 
 
 class DeviceOutbox:
-    """A bounded buffer of un-acknowledged readings, oldest first.
+    """Bounded buffer of unacknowledged readings, oldest first.
 
-    A reading is *waiting* or *in flight*. When the buffer is full the oldest waiting reading is dropped and counted:
+    A reading is *waiting* or *in flight*. When the buffer is full the oldest waiting reading is dropped and counted, as
     one in flight may still be acknowledged.
     """
 
     def __init__(self, capacity: int) -> None:
-        """`capacity`: readings kept at most, at least 1."""
+        """`capacity`: most readings in the buffer, at least 1."""
         if capacity < 1:
             raise ValueError("an outbox holds at least one reading")
         self._capacity = capacity
         self._entries: dict[int, _OutboxEntry] = {}
         self._waiting: list[int] = []
         self.published = 0
-        """Readings ever added."""
+        """Readings added so far."""
         self.acknowledged = 0
         self.dropped = 0
-        """Readings given up because the buffer was full."""
+        """Readings dropped because the buffer was full."""
         self.resent = 0
         """Sends beyond the first of a reading."""
         self.in_flight = 0
 
     def __len__(self) -> int:
-        """Readings not acknowledged."""
+        """Return the number of unacknowledged readings."""
         return len(self._entries)
 
     @property
     def waiting(self) -> int:
-        """Readings to be sent."""
+        """Number of readings to be sent."""
         return len(self._entries) - self.in_flight
 
     def add(self, reading: SimulatedReading) -> SimulatedReading | None:
-        """Keep a new reading; returns the one that was dropped for it, if any (the new one when all are in flight)."""
+        """Add a reading; return the one that was dropped for it, if any (the new one when all are in flight)."""
         if reading.seq in self._entries:
             raise ValueError(f"reading {reading.seq} is in the outbox already")
         self.published += 1
@@ -73,7 +73,7 @@ class DeviceOutbox:
         return self._entries.pop(heapq.heappop(self._waiting)).reading
 
     def send(self) -> SimulatedReading | None:
-        """The oldest waiting reading, now in flight; None when nothing waits."""
+        """Mark the oldest waiting reading as in flight and return it; None when none waits."""
         if not self._waiting:
             return None
         entry = self._entries[heapq.heappop(self._waiting)]
@@ -84,7 +84,7 @@ class DeviceOutbox:
         return entry.reading
 
     def acknowledge(self, seq: int) -> int | None:
-        """The gateway has it: forget it and return how often it was sent; None when it was not in flight."""
+        """Remove an acknowledged reading and return how often it was sent; None when it was not in flight."""
         entry = self._entries.get(seq)
         if entry is None or not entry.in_flight:
             return None
@@ -94,7 +94,7 @@ class DeviceOutbox:
         return entry.sends
 
     def take_back(self, seq: int) -> None:
-        """The gateway refused it or did not answer: it waits again. Nothing happens when it was not in flight."""
+        """Return a reading that the gateway refused or did not answer to the waiting ones, if it is in flight."""
         entry = self._entries.get(seq)
         if entry is not None and entry.in_flight:
             entry.in_flight = False
@@ -102,7 +102,7 @@ class DeviceOutbox:
             heapq.heappush(self._waiting, seq)
 
     def take_all_back(self) -> None:
-        """The connection is gone: everything in flight waits again."""
+        """Return all readings in flight to the waiting ones, after a broken connection."""
         for seq, entry in self._entries.items():
             if entry.in_flight:
                 self.take_back(seq)

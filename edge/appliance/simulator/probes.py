@@ -1,7 +1,7 @@
-"""What a simulated device measures: real figures of the machine it runs on, read with psutil.
+"""Probes of simulated devices: figures of this machine, read by psutil.
 
-A probe is called with the time (seconds of a monotonic clock) and returns one value a metric. Counters become rates
-over the last second, because a kernel counter read 25 times a second moves in jumps of its own tick (10 ms).
+A probe is called with the time (monotonic seconds) and returns one value for each metric. Counters become rates over
+the last second, because a kernel counter that is read 25 times a second moves in steps of its tick (10 ms).
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 import psutil
 
 RATE_WINDOW_S = 1.0
-"""Rates are taken over this long: a hundred ticks of the kernel's CPU accounting."""
+"""Window of a rate: a hundred ticks of the kernel's CPU accounting."""
 
 Probe = Callable[[float], dict[str, float]]
 
 
 class ProbeError(Exception):
-    """The kind or metric asked for does not exist, or this machine cannot measure it."""
+    """The requested kind or metric does not exist, or this machine cannot measure it."""
 
 
 class ProbeRates:
-    """Turns ever-growing counters into rates per second over a sliding window."""
+    """Turn growing counters into rates per second over a sliding window."""
 
     def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
         self._window_s = window_s
         self._samples: deque[tuple[float, Mapping[str, float]]] = deque()
 
     def update(self, now: float, counters: Mapping[str, float]) -> dict[str, float]:
-        """The rate of each counter between the start of the window and now; 0 for the first sample."""
+        """Return the rate of each counter over the window; 0 for the first sample."""
         samples = self._samples
         samples.append((now, counters))
         while len(samples) > 2 and now - samples[1][0] >= self._window_s:
@@ -42,7 +42,7 @@ class ProbeRates:
 
 
 def _cpu() -> Probe:
-    """Busy share of each core and of all, percent."""
+    """Measure the busy share of each core and of all, in percent."""
     rates = ProbeRates()
 
     def probe(now: float) -> dict[str, float]:
@@ -57,7 +57,7 @@ def _cpu() -> Probe:
 
 
 def _memory() -> Probe:
-    """Memory in use: percent, and bytes used, available and cached."""
+    """Measure memory in use: percent, and bytes used, available and cached."""
 
     def probe(now: float) -> dict[str, float]:
         memory = psutil.virtual_memory()
@@ -72,7 +72,7 @@ def _memory() -> Probe:
 
 
 def _disk() -> Probe:
-    """Traffic of all disks, bytes and operations per second, and how full the root file system is."""
+    """Measure traffic of all disks, bytes and operations per second, and the use of the root file system."""
     if psutil.disk_io_counters() is None:
         raise ProbeError("this machine shows no disk counters")
     rates = ProbeRates()
@@ -80,7 +80,7 @@ def _disk() -> Probe:
     def probe(now: float) -> dict[str, float]:
         counters = psutil.disk_io_counters()
         if counters is None:
-            raise ProbeError("this machine's disk counters went away")
+            raise ProbeError("this machine's disk counters disappeared")
         moving = {
             "read_bytes_per_s": float(counters.read_bytes),
             "write_bytes_per_s": float(counters.write_bytes),
@@ -92,7 +92,7 @@ def _disk() -> Probe:
 
 
 def _network() -> Probe:
-    """Traffic of all interfaces, bytes and packets per second."""
+    """Measure traffic of all network interfaces, bytes and packets per second."""
     rates = ProbeRates()
 
     def probe(now: float) -> dict[str, float]:
@@ -109,7 +109,7 @@ def _network() -> Probe:
 
 
 def _load() -> Probe:
-    """Load averages over 1, 5 and 15 minutes and context switches per second."""
+    """Measure load averages over 1, 5 and 15 minutes, and context switches per second."""
     rates = ProbeRates()
 
     def probe(now: float) -> dict[str, float]:
@@ -121,7 +121,7 @@ def _load() -> Probe:
 
 
 def _temperature() -> Probe:
-    """Every temperature sensor there is, degrees Celsius."""
+    """Measure all temperature sensors, in degrees Celsius."""
     if not _sensors():
         raise ProbeError("this machine has no temperature sensors")
     return lambda now: _sensors()
@@ -146,16 +146,16 @@ _PROBES: dict[str, Callable[[], Probe]] = {
 }
 
 KINDS = tuple(_PROBES)
-"""Every kind of device there is; `temperature` works only where the machine has sensors."""
+"""All kinds of devices; `temperature` needs a machine with sensors."""
 
 
 def make_probe(kind: str, metrics: Sequence[str] = ()) -> Probe:
-    """The probe of a kind, reduced to `metrics` when any are named.
+    """Return the probe of a kind, reduced to `metrics` if any are named.
 
     Raises ProbeError when the kind or a metric is unknown, or the machine cannot measure it.
     """
     if kind not in _PROBES:
-        raise ProbeError(f"unknown kind {kind!r}: there are {', '.join(KINDS)}")
+        raise ProbeError(f"unknown kind {kind!r}: it is one of {', '.join(KINDS)}")
     probe = _PROBES[kind]()
     if not metrics:
         return probe
@@ -163,6 +163,6 @@ def make_probe(kind: str, metrics: Sequence[str] = ()) -> Probe:
     unknown = [name for name in metrics if name not in known]
     if unknown:
         raise ProbeError(f"{kind} has no metric {', '.join(unknown)}: it has {', '.join(known)}")
-    # a fresh one: the trial call above would count as the first sample of its rates
+    # a new probe, as the call above would count as the first sample of its rates
     whole = _PROBES[kind]()
     return lambda now: {name: value for name, value in whole(now).items() if name in metrics}

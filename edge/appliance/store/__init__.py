@@ -1,1 +1,1 @@
-"""`waypost store`: the tools for a gateway's store. What belongs to the store itself is in `edge.broker.store`."""
+"""`waypost store`: tools for a gateway's store. The store itself is `edge.broker.store`."""

@@ -1,4 +1,4 @@
-"""`waypost store account`: what a store accepted for one forwarder, to compare with a lake behind other gateways."""
+"""`waypost store account`: the messages that a store accepted for a forwarder, to compare with a lake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from bridge.store_account import AccountLoss, AccountRange, AddressAccount, StoreAccount
 from edge.appliance.store.recovery.inspection import Inspection
-from edge.appliance.store.selection import MessageSelection, Passed, select
+from edge.appliance.store.selection import MessageSelection, SkippedSegments, select
 from edge.broker.delivery.durable import FORWARDER_PREFIX, Declaration
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
@@ -20,13 +20,13 @@ from edge.broker.store.errors import StoreDamaged, StoreError
 
 
 class ForwarderUnknown(StoreError):
-    """The store has no such forwarder, or several and none was named."""
+    """The store has no forwarder of this name, or several and no name was given."""
 
 
 def account_of(path: Path, forwarder: str | None) -> StoreAccount:
     """Return the account of a forwarder (CONNECTOR/NAME; None: the only one there is). Raises StoreError.
 
-    A gateway may run at the same time. The order of reading sees to it that a message it settles is not missing.
+    A gateway may run at the same time. The order of reading ensures that messages it settles are not missing.
     """
     with Inspection.open(path) as inspection:
         declaration = _declaration(inspection, forwarder)
@@ -54,7 +54,7 @@ def _declaration(inspection: Inspection, forwarder: str | None) -> Declaration:
     if forwarder is None and len(found) == 1:
         return next(iter(found.values()))
     if forwarder is None:
-        raise ForwarderUnknown(f"say which forwarder with --forwarder: the store has {known}")
+        raise ForwarderUnknown(f"give the forwarder with --forwarder: the store has {known}")
     if FORWARDER_PREFIX + forwarder not in found:
         raise ForwarderUnknown(f"the store has no forwarder {forwarder}: it has {known}")
     return found[FORWARDER_PREFIX + forwarder]
@@ -64,13 +64,13 @@ def _sequences(inspection: Inspection, selection: MessageSelection) -> tuple[dic
     """Return the sequences of a selection by address, and the number after the highest."""
     found: dict[str, Ranges] = {}
     ends: dict[str, int] = {}
-    passed = Passed()
-    for _, stored in select(inspection, selection, passed):
+    skipped = SkippedSegments()
+    for _, stored in select(inspection, selection, skipped):
         last = stored.sequence + len(stored.run.bodies) - 1
         found.setdefault(stored.run.address, Ranges()).add(stored.sequence, last)
         ends[stored.run.address] = max(ends.get(stored.run.address, 0), last + 1)
-    if passed.segments:
-        raise StoreDamaged(f"{passed.messages} messages cannot be read")
+    if skipped.segments:
+        raise StoreDamaged(f"{skipped.messages} messages cannot be read")
     return found, ends
 
 
@@ -83,7 +83,7 @@ def _losses(inspection: Inspection, subscription: str) -> dict[str, list[Account
 
 
 def _ends(inspection: Inspection, declaration: Declaration) -> dict[str, int]:
-    """Return the next sequence of each address of a forwarder: as counted, or as its newest messages say."""
+    """Return the next sequence of each address of a forwarder, from its counter or its newest messages."""
     _, ends = _sequences(inspection, MessageSelection(address=declaration.pattern))
     for name, following in inspection.query("SELECT name, next FROM address"):
         address = str(name)

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from edge.broker.configuration import BrokerConfiguration
 
 ROWS_MAX = 20
-"""Rows of each table `info` shows; --json has all."""
+"""Rows of each table in `info`; --json has all."""
 
 
 @click.group()
 def store() -> None:
     """Inspect, verify, export, import, purge and repair the store of a gateway.
 
-    `info`, `verify` and `export` may run beside the gateway; the others want it stopped.
+    The gateway may run during `info`, `verify` and `export`; the others need it stopped.
     """
 
 
@@ -50,7 +50,7 @@ def store() -> None:
     "--config",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
     metavar="FILE",
-    help="The resources the gateway runs with, where none were applied.",
+    help="YAML file of resources that the gateway runs with, instead of the applied ones.",
 )
 @json_option
 def info(data: Path, config: Path | None, as_json: bool) -> None:
@@ -73,8 +73,8 @@ def info(data: Path, config: Path | None, as_json: bool) -> None:
 
 
 def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | None:
-    """Of the gateway: by the resources in `config`, or those that were applied; None, and a line that says so, when
-    those cannot be read."""
+    """Return the gateway's configuration, from `config` or the applied resources; None, with a message, when the
+    applied ones cannot be read."""
     from bridge.resources.errors import ConfigurationRejected
     from bridge.resources.parse import read_whole
     from edge.configuration.effective import effective
@@ -86,7 +86,7 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
         return effective(Repository(data).load().resources if config is None else read_whole(KINDS, [str(config)]))
     except (RepositoryError, ConfigurationRejected) as error:
         if config is not None:
-            raise CommandError(str(error), hint="--config is what the gateway was given", code=Exit.USAGE) from None
+            raise CommandError(str(error), hint="give --config as for the gateway", code=Exit.USAGE) from None
         say(f"quotas and floor are not counted, the configuration cannot be read: {error}", err=True)
         return None
 
@@ -101,13 +101,13 @@ def _print_info(figures: StoreFigures) -> None:
     files = f"{size(figures.file_bytes)} file, {size(figures.wal_bytes)} log, {size(room.reusable_bytes)} free inside"
     rate = "unknown" if room.bytes_per_hour is None else f"{size(room.bytes_per_hour)} an hour"
     hours = room.hours_of_autonomy
-    lasting = f"{size(room.free_bytes)} free on the medium"
+    capacity = f"{size(room.free_bytes)} free on the medium"
     if room.usable_bytes < room.free_bytes + room.reusable_bytes:
-        lasting += f", {size(room.usable_bytes)} for messages"
+        capacity += f", {size(room.usable_bytes)} for messages"
     if hours is not None:
-        lasting += f": {span(hours * 3600)} if nothing leaves from now on"
+        capacity += f": full in {span(hours * 3600)} if nothing is sent"
     if room.first_full is not None:
-        lasting += f", then {room.first_full.address} is full ({room.first_full.when_full})"
+        capacity += f", then {room.first_full.address} is full ({room.first_full.when_full})"
     full = "the backlog does not grow" if room.hours_to_full is None else f"in {span(room.hours_to_full * 3600)}"
     for name, value in (
         ("store", figures.path),
@@ -119,9 +119,9 @@ def _print_info(figures: StoreFigures) -> None:
         ),
         ("on disk", f"{files}, pages of {figures.page_bytes:,}"),
         ("arriving", rate),
-        ("room", lasting),
+        ("room", capacity),
         ("full", full),
-        ("written", written_line(wear) if wear is not None else "not in the store yet: it is told after 5 minutes"),
+        ("written", written_line(wear) if wear is not None else "not recorded yet: it is after 5 minutes"),
         ("card", lasting_line(wear) if wear is not None else "not known yet"),
     ):
         head.add_row(styled(name, "bold"), styled(value))
@@ -147,7 +147,7 @@ def _print_info(figures: StoreFigures) -> None:
         "state", ("kind", "entries", "size"), [(e.kind, number(e.entries), size(e.bytes)) for e in figures.state]
     )
     _print_table(
-        "ledger", ("given up because", "ranges", "messages", "bodies"),
+        "ledger", ("dropped because", "ranges", "messages", "bodies"),
         [(e.reason, number(e.entries), number(e.messages), size(e.bytes)) for e in figures.ledger],
     )  # fmt: skip
 
@@ -167,7 +167,7 @@ def _print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str,
     out.print(f"\n[bold]{title}[/bold]")
     out.print(table)
     if len(rows) > ROWS_MAX:
-        out.print(f"and {len(rows) - ROWS_MAX} more: --json has them")
+        out.print(f"and {len(rows) - ROWS_MAX} more: use --json")
 
 
 @store.command()
@@ -175,10 +175,10 @@ def _print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str,
 @json_option
 @click.option("--quick", is_flag=True, help="Counters, cursors, the page tree and the newest messages only.")
 def verify(data: Path, as_json: bool, quick: bool) -> None:
-    """Read everything and say whether it is what it must be. Exit code 4 when it is not.
+    """Verify the whole store. Exit code 4 when it is damaged.
 
-    Checks the file's pages, every message's checksum, that positions and sequences have no unexplained gap, cursors,
-    counters and the schema. It changes nothing, and may run beside the gateway.
+    It checks the file's pages, each message's checksum, positions and sequences for unexplained gaps, cursors, counters
+    and the schema. It changes nothing, and the gateway may run.
     """
     from edge.appliance.store.recovery.verification import Depth
     from edge.appliance.store.recovery.verification import verify as verify_store
@@ -212,7 +212,7 @@ def _print_report(report: VerificationReport, seconds: float) -> None:
         say(f"and {report.left_out:,} more")
     if report.damaged:
         say("damaged", style="red bold")
-        say(as_called("  next: stop the gateway, then `waypost store repair` shows what it would do"))
+        say(as_called("  next: stop the gateway; `waypost store repair` then shows what it would do"))
     else:
         say("ok", style="green bold")
 
@@ -220,14 +220,14 @@ def _print_report(report: VerificationReport, seconds: float) -> None:
 @store.command()
 @data_option
 @click.option("--forwarder", metavar="CONNECTOR/NAME", help="Forwarder of the account; needed with several forwarders.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; the default: stdout.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write.  [default: stdout]")
 def account(data: Path, forwarder: str | None, out: Path | None) -> None:
-    """Write what a forwarder accepted, dropped and still keeps, as JSON. May run while the gateway runs.
+    """Write as JSON what a forwarder accepted, dropped and still keeps. The gateway may run.
 
-    It counts from the first message of each address: make the forwarder before its devices send.
+    It counts from the first message of each address: create the forwarder before its devices send.
 
     \b
-    Compare a lake with it, where this gateway forwards to another one:
+    Compare a lake with it when this gateway forwards to another one:
       waypost store account --data DIR --out lower.json
       waypost bridge prove --lake PLACE --account lower.json
     """
@@ -244,18 +244,21 @@ def account(data: Path, forwarder: str | None, out: Path | None) -> None:
 @store.command()
 @data_option
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; - and the default: stdout."
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; - is stdout.  [default: stdout]"
 )
 @click.option(
-    "--format", "form", type=click.Choice(["ndjson", "csv", "parquet"]), help="Default: by the suffix of --out."
+    "--format",
+    "form",
+    type=click.Choice(["ndjson", "csv", "parquet"]),
+    help="Format.  [default: by the suffix of --out]",
 )
-@click.option("--force", is_flag=True, help="Replace --out FILE when it is there.")
+@click.option("--force", is_flag=True, help="Replace an existing --out FILE.")
 @click.option("--log", "logs", multiple=True, metavar="NAME", help="Only this log (repeatable; see `info`).")
-@click.option("--address", metavar="FILTER", help="Only addresses this filter matches, for example plant/+/temp.")
+@click.option("--address", metavar="FILTER", help="Only addresses that match this filter, for example plant/+/temp.")
 @click.option("--device", metavar="NAME", help="Only messages of this device.")
-@click.option("--since", metavar="TIME", help="Only what was received since: an age (2h, 7d) or 2026-11-21T08:00.")
-@click.option("--until", metavar="TIME", help="Only what was received before.")
-@click.option("--cursor", metavar="NAME", help="Only what this consumer group has not acknowledged.")
+@click.option("--since", metavar="TIME", help="Only messages received since: an age (2h, 7d) or 2026-11-21T08:00.")
+@click.option("--until", metavar="TIME", help="Only messages received before.")
+@click.option("--cursor", metavar="NAME", help="Only messages that this consumer group has not acknowledged.")
 @json_option
 def export(
     data: Path,
@@ -270,27 +273,27 @@ def export(
     cursor: str | None,
     as_json: bool,
 ) -> None:
-    """Write messages to NDJSON, CSV or Parquet. May run beside the gateway.
+    """Write messages to NDJSON, CSV or Parquet. The gateway may run.
 
     \b
-    Every message has its name (epoch, address, sequence). For example what a hub has not got yet:
+    Each message has its name (epoch, address, sequence). For example, the messages that a hub has not accepted:
       waypost store export --data DIR --cursor forwarder/hub/default.plant/to-hub --out left.ndjson
     """
     from edge.appliance.store.export import export as export_store
     from edge.appliance.store.formats import format_of
 
     chosen = selection_of(logs=logs, address=address, device=device, since=since, until=until, cursor=cursor)
-    if out == Path("-"):  # as everywhere else in a shell
+    if out == Path("-"):  # the usual name of stdout
         out = None
     try:
         form = format_of(out, form)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if out is None and (form == "parquet" or as_json):
-        raise click.UsageError("a Parquet file and --json need --out FILE: stdout holds one of them")
+        raise click.UsageError("Parquet and --json need --out FILE")
     if out is not None and out.is_file() and not force:
         raise CommandError(
-            f"{out} is there already", hint="give another --out, or --force to replace it", code=Exit.USAGE
+            f"{out} exists already", hint="give another --out, or --force to replace it", code=Exit.USAGE
         )
     with explained(), progress("exporting", quiet=as_json or out is None) as on_progress:
         done = export_store(store_path(data), chosen, form, out, lambda written: on_progress(written, 0))
@@ -302,7 +305,7 @@ def export(
         damaged = counted(done.damaged_segments, "damaged segment")
         raise CommandError(
             f"left out: {counted(done.damaged_messages, 'message')} in {damaged}",
-            hint="waypost store verify says which",
+            hint="waypost store verify shows where",
             code=Exit.INTEGRITY,
         )
 

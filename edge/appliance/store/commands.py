@@ -1,4 +1,4 @@
-"""The commands that change a store: `import`, `purge`, `migrate`, `repair`, `new-epoch`. The gateway has to be off."""
+"""Commands that change a store: `import`, `purge`, `migrate`, `repair`, `new-epoch`. The gateway must be stopped."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ from edge.output.terminal import say, say_json
 @click.command("import")
 @data_option
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.ndjson")
-@click.option("--dev", is_flag=True, help="Addresses as `edge run --dev` has them.")
-@click.option("--config", type=click.Path(path_type=Path, exists=True), help="YAML resources, instead of applied ones.")
+@click.option("--dev", is_flag=True, help="Use the addresses of `edge run --dev`.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, exists=True),
+    help="YAML file of resources, instead of the applied ones.",
+)
 @click.option("--again", is_flag=True, help="Import the file although it was imported before.")
 @json_option
 def import_(data: Path, source: Path, dev: bool, config: Path | None, again: bool, as_json: bool) -> None:
     """Publish the messages of an NDJSON file to their addresses, as new messages.
 
     The gateway must be stopped. Lines are those of `export`; `address` and a body (`text`, `json`, `base64`) suffice.
-    Time and device of reception are kept; sequences are new. Run it again after an interruption: it continues where it
+    Device and time of reception are kept; sequences are new. After an interruption run it again: it continues where it
     stopped, and each message is stored once.
     """
     from bridge.resources.errors import ConfigurationRejected
@@ -57,7 +61,7 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
         return
     say(f"{source}: {counted(done.messages, 'message')} stored")
     if done.skipped:
-        say(f"  {counted(done.skipped, 'line')} imported before; --again imports them once more")
+        say(f"  {counted(done.skipped, 'line')} imported before; --again imports them again")
     if done.unwanted:
         say(f"  {counted(done.unwanted, 'message')} not kept: no queue and no subscription for the address")
 
@@ -65,12 +69,12 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
 @click.command()
 @data_option
 @click.option("--log", "logs", multiple=True, metavar="NAME", help="Only this log (repeatable; see `info`).")
-@click.option("--address", metavar="FILTER", help="Only addresses this filter matches.")
+@click.option("--address", metavar="FILTER", help="Only addresses that match this filter.")
 @click.option("--device", metavar="NAME", help="Only messages of this device.")
-@click.option("--since", metavar="TIME", help="Only what was received since: an age (2h, 7d) or 2026-11-21T08:00.")
-@click.option("--until", metavar="TIME", help="Only what was received before: 7d purges what is older than a week.")
-@click.option("--cursor", metavar="NAME", help="Only for this consumer group; others keep what they wait for.")
-@click.option("--all", "everything", is_flag=True, help="Every message there is.")
+@click.option("--since", metavar="TIME", help="Only messages received since: an age (2h, 7d) or 2026-11-21T08:00.")
+@click.option("--until", metavar="TIME", help="Only messages received before: 7d purges messages older than a week.")
+@click.option("--cursor", metavar="NAME", help="Only for this consumer group; others keep their messages.")
+@click.option("--all", "everything", is_flag=True, help="All messages.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def purge(
@@ -85,10 +89,10 @@ def purge(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Give up messages nobody has acknowledged yet. The loss ledger says which, and goes to the hub.
+    """Drop messages that are not acknowledged yet. The loss ledger lists them, and is sent to the hub.
 
-    The gateway must be stopped. Says what would go, and asks. With --cursor alone, of a forwarder that is configured no
-    more, nothing is kept for it from then on.
+    The gateway must be stopped. The command shows what would be dropped, and asks. With only --cursor, of a forwarder
+    that is no longer configured, no messages are kept for it from then on.
     """
     from edge.appliance.store.forwarders import is_left
     from edge.appliance.store.purge import plan
@@ -97,22 +101,22 @@ def purge(
 
     chosen = selection_of(logs=logs, address=address, device=device, since=since, until=until, cursor=cursor)
     if chosen.everything and not everything:
-        raise click.UsageError("say what: --log, --address, --device, --since, --until, --cursor, or --all")
+        raise click.UsageError("select messages: --log, --address, --device, --since, --until, --cursor, or --all")
     if as_json and not yes:
-        raise click.UsageError("--json asks nothing: it needs --yes")
+        raise click.UsageError("--json does not ask: it needs --yes")
     _refuse_running(data)
     with explained():
         wanted = plan(store_path(data), chosen)
     end = chosen == MessageSelection(cursor=cursor) and cursor is not None and is_left(data, cursor)
     if not as_json:
-        say(f"{counted(wanted.messages, 'message')}, {size(wanted.bytes)} of bodies, still wanted:")
+        say(f"{counted(wanted.messages, 'message')}, {size(wanted.bytes)} of bodies, not acknowledged:")
         for name, count in wanted.groups.items():
             say(f"  {count:,} for {name}")
     if wanted.messages and not yes:
         confirm("Drop them?")
     with explained(), progress("purging", quiet=as_json) as on_progress:
-        goes = wanted.messages or end
-        done = purge_store(data, chosen, lambda gone: on_progress(gone, wanted.bytes), end=end) if goes else wanted
+        needed = wanted.messages or end
+        done = purge_store(data, chosen, lambda gone: on_progress(gone, wanted.bytes), end=end) if needed else wanted
     if as_json:
         say_json(done, indent=0)
     else:
@@ -121,12 +125,12 @@ def purge(
 
 @click.command()
 @data_option
-@click.option("--yes", is_flag=True, help="Do it. Without this only the versions are shown.")
+@click.option("--yes", is_flag=True, help="Migrate. Without this only the versions are shown.")
 @json_option
 def migrate(data: Path, yes: bool, as_json: bool) -> None:
-    """Bring the store to this program's schema, and keep a copy of what it was. A newer store is refused.
+    """Migrate the store to this program's schema, and keep a copy. A newer store is refused.
 
-    The gateway does the same when it starts, without the copy.
+    The gateway does the same when it starts, without a copy.
     """
     from edge.appliance.store.migration import migrate as migrate_store
     from edge.appliance.store.migration import versions
@@ -147,19 +151,19 @@ def migrate(data: Path, yes: bool, as_json: bool) -> None:
         copy = None if done.copy is None else str(done.copy)
         say_json({"before": done.before, "after": done.after, "copy": copy}, indent=0)
     elif done.copy is not None:
-        say(f"schema {done.before} is {done.after} now; the store as it was: {done.copy}")
+        say(f"schema {done.before} migrated to {done.after}; copy of the old store: {done.copy}")
 
 
 @click.command()
 @data_option
-@click.option("--yes", is_flag=True, help="Do it. Without this the command shows what it would do.")
+@click.option("--yes", is_flag=True, help="Repair. Without this the command shows what it would do.")
 @json_option
 def repair(data: Path, yes: bool, as_json: bool) -> None:
-    """Make a sound store of a damaged one: everything that passes its checks is kept, the loss ledger has the rest.
+    """Repair a damaged store: everything that passes its checks is kept, the rest is entered into the loss ledger.
 
-    The gateway must be stopped, and there must be room for two copies; for three where the messages have to be looked
-    for in every page. The damaged file is kept beside the new one. A new epoch begins where the sequences given last
-    are not known any more. Exit code 4 while the store stays damaged.
+    The gateway must be stopped. It needs free space for two copies, or for three when all pages have to be searched.
+    The damaged file is kept next to the new one. A new epoch starts if the last sequences are no longer known. Exit
+    code 4 while the store is damaged.
     """
     from edge.appliance.store.recovery.repair import repair as repair_store
     from edge.appliance.store.recovery.verification import verify
@@ -169,9 +173,9 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
     with explained():
         if not (data / REPAIRED_NAME).exists():
             with progress("verifying", quiet=as_json) as on_progress:
-                sound = not verify(path, on_progress=on_progress).damaged
-            if sound:
-                say('{"damaged": false}' if as_json else f"{path} is sound: nothing to repair")
+                intact = not verify(path, on_progress=on_progress).damaged
+            if intact:
+                say('{"damaged": false}' if as_json else f"{path} is not damaged: nothing to repair")
                 return
         with progress("repairing", quiet=as_json) as on_progress:
             done = repair_store(data, write=yes, on_progress=on_progress)
@@ -183,19 +187,19 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
         for note in done.notes:
             say(f"  {note}")
         if done.epoch:
-            say(f"epoch {done.epoch}" + (", a new one" if done.new_epoch else ", as before"))
+            say(f"epoch {done.epoch}" + (", a new one" if done.new_epoch else ", unchanged"))
     if not yes:
-        raise CommandError("nothing is changed yet", hint="--yes does what is said above", code=Exit.INTEGRITY)
+        raise CommandError("nothing was changed yet", hint="--yes makes these changes", code=Exit.INTEGRITY)
     with explained():
         left = [finding for finding in verify(path).findings if finding.damage]
     if left:
         raise CommandError(
-            f"the repaired store is not sound: {left[0].where}: {left[0].what}",
-            hint=f"the store as it was: {done.damaged_copy}",
+            f"the repaired store is still damaged: {left[0].where}: {left[0].what}",
+            hint=f"the damaged store: {done.damaged_copy}",
             code=Exit.INTEGRITY,
         )
     if not as_json:
-        say(f"repaired, verified; the store as it was: {done.damaged_copy}")
+        say(f"repaired and verified; the damaged store: {done.damaged_copy}")
 
 
 @click.command("new-epoch")
@@ -203,26 +207,26 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
-    """Say that this store is an older copy that was put back, where no hub can tell.
+    """Start a new epoch after an older copy of the store was restored.
 
-    A message's name is (epoch, address, sequence). The copy would give the sequences again that its successor gave
-    after the copy was made. Under a new epoch no name comes twice: sequences go on, what is in the store keeps its
-    names, what comes next has new ones. Do it before the gateway starts on the copy; what was stored since then keeps
-    its names. A Waypost hub notices a copy by itself. The gateway must be stopped. Says what it means, and asks.
+    A message's name is (epoch, address, sequence). A restored copy would give out again the sequences that were used
+    after the copy was made. In a new epoch no name is used twice: sequences continue, stored messages keep their names,
+    new ones have the new epoch. Run it before the gateway starts on the copy. A Waypost hub detects a restored copy by
+    itself; other peers do not. The gateway must be stopped. The command explains the change, and asks.
     """
     from edge.appliance.store.offline import offline
     from edge.appliance.store.recovery.inspection import Inspection
 
     if as_json and not yes:
-        raise click.UsageError("--json asks nothing: it needs --yes")
+        raise click.UsageError("--json does not ask: it needs --yes")
     _refuse_running(data)
     with explained(), Inspection.open(store_path(data)) as inspection:
         before = inspection.epochs(inspection.meta("epoch") or "").current
     if not as_json:
-        say(f"epoch {before}: messages in the store keep it, new ones get another")
-        say("needed after an older copy was put back: a hub would drop new messages whose numbers it has seen")
+        say(f"epoch {before}: stored messages keep it, new ones get another")
+        say("needed after an older copy was restored: a hub would drop new messages with numbers it has seen")
     if not yes:
-        confirm("Begin a new epoch?")
+        confirm("Start a new epoch?")
     with explained(), offline(data) as opened:
         opened.store.lineage.begin_epoch()
         after = opened.store.lineage.epochs.current
@@ -233,10 +237,10 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
 
 
 def _refuse_running(data: Path) -> None:
-    """Before anything is asked: a yes that cannot be acted on is a question too many. Raises CommandError."""
+    """Raise CommandError when the gateway runs, before the user is asked."""
     if is_held(data):
         raise CommandError(f"{data} is in use", hint="stop the gateway first: this changes the store")
 
 
 COMMANDS: Final = (import_, purge, migrate, repair, new_epoch)
-"""For the group in `cli`."""
+"""Commands for the group in `cli`."""

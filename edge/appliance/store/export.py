@@ -1,4 +1,4 @@
-"""`waypost store export`: messages of a selection into a file, streaming, whether a gateway runs or not."""
+"""`waypost store export`: write selected messages to a file, streaming; the gateway may run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import IO, NamedTuple
 from edge.appliance.store.formats import WRITERS
 from edge.appliance.store.records import Recorder
 from edge.appliance.store.recovery.inspection import Inspection
-from edge.appliance.store.selection import MessageSelection, Passed, select
+from edge.appliance.store.selection import MessageSelection, SkippedSegments, select
 from edge.broker.store.errors import StoreError
 
 
 class Exported(NamedTuple):
-    """What came of it. `damaged_messages` could not be read and are not in the file."""
+    """Result of an export. `damaged_messages` could not be read and are not in the file."""
 
     messages: int
     bytes: int
@@ -28,28 +28,28 @@ class Exported(NamedTuple):
 def export(
     store: Path, selection: MessageSelection, form: str, target: Path | None, on_progress: Callable[[int], None]
 ) -> Exported:
-    """Write what is selected to `target` (None: stdout), which appears only when it is complete.
+    """Write the selected messages to `target` (None: stdout). The file appears when it is complete.
 
     `on_progress` is called with the bytes of bodies written. Raises StoreError, or OSError of the target.
     """
-    passed, messages, size = Passed(), 0, 0
+    skipped, messages, size = SkippedSegments(), 0, 0
     with Inspection.open(store) as inspection, _named(target), _target(target) as out:
         epoch = inspection.meta("epoch")
         if epoch is None:
-            raise StoreError("the store has no epoch, so its messages have no names: run `waypost store repair`")
+            raise StoreError("the store has no epoch, so its messages cannot be named: run `waypost store repair`")
         writer = WRITERS[form](out, Recorder(inspection.epochs(epoch)))
-        for log, stored in select(inspection, selection, passed):
+        for log, stored in select(inspection, selection, skipped):
             writer.write(log.name, stored)
             messages += len(stored.run.bodies)
             size += sum(map(len, stored.run.bodies))
             on_progress(size)
         writer.finish()
-    return Exported(messages, size, passed.segments, passed.messages)
+    return Exported(messages, size, skipped.segments, skipped.messages)
 
 
 @contextlib.contextmanager
 def _named(path: Path | None) -> Iterator[None]:
-    """An error of writing says where."""
+    """Add the path to errors of writing."""
     try:
         yield
     except OSError as error:
@@ -64,14 +64,14 @@ def _target(path: Path | None) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if path.exists() and not path.is_file():  # a device or a pipe stays what it is
+    if path.exists() and not path.is_file():  # write to a device or a pipe directly
         with path.open("wb") as out:
             yield out
         return
     part = path.with_name(path.name + ".part")
     descriptor = os.open(
         part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )  # what devices say is private
+    )  # messages are private
     try:
         with os.fdopen(descriptor, "wb") as out:
             yield out

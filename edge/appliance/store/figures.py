@@ -1,4 +1,4 @@
-"""What `waypost store info` tells: what is in a store, how fast it fills, and how long there is room."""
+"""Figures of `waypost store info`: content of a store, how fast it fills, and the time until it is full."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ from edge.broker.store.progress import CursorProgress
 from edge.broker.store.wear import BlockDevice
 
 RATE_SEGMENTS_MAX: Final = 512
-"""Newest segments of a log the rate is taken from: a row's head each, no body is read."""
+"""Newest segments of a log from which the rate is computed; their bodies are not read."""
 RATE_WINDOW_S: Final = 3600.0
-"""What is older says nothing about now."""
+"""Window of the rate of arriving messages."""
 RATE_SPAN_S_MIN: Final = 1.0
-"""Less than this between first and last stamp is a burst, no rate."""
+"""Shortest time between first and last stamp for a rate: anything shorter is a burst."""
 ADDRESSES_MAX: Final = 20
-"""Addresses told by name, those with most messages ever."""
+"""Addresses listed by name, those with the most messages ever."""
 ROW_BYTES: Final = 40
-"""What a segment takes in the file beside its data: columns, cell header, its share of the page."""
+"""Overhead of a segment in the file: columns, cell header, its share of the page."""
 STAYS_S: Final = 60.0
-"""A message kept for longer waits for somebody; below it, it is on its way."""
+"""Age from which a message counts as backlog; a younger one is being delivered."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class LogFigures(msgspec.Struct):
-    """A log. `oldest_age_s` None: it is empty, or its first segment is damaged."""
+    """Figures of a log. `oldest_age_s` is None when it is empty, or its first segment is damaged."""
 
     name: str
     messages: int
     bytes: int
     oldest_age_s: float | None
     bytes_per_hour: float | None
-    """Arriving lately; None when there is too little to say."""
+    """Rate of arriving bytes; None when there are too few messages."""
 
 
 class CursorFigures(msgspec.Struct):
-    """A consumer group: what it has not acknowledged."""
+    """Backlog of a consumer group."""
 
     name: str
     log: str
     backlog_messages: int
     backlog_bytes: int
-    """Of bodies; in a segment acknowledged in part, its share."""
+    """Bytes of bodies; a partly acknowledged segment counts in proportion."""
 
 
 class AddressFigures(msgspec.Struct):
-    """`messages` ever given a sequence, as last counted."""
+    """Figures of an address. `messages`: sequences ever given, as last counted."""
 
     name: str
     messages: int
 
 
 class StateFigures(msgspec.Struct):
-    """Small state of one kind."""
+    """Size of the small state of one kind."""
 
     kind: str
     entries: int
@@ -70,7 +70,7 @@ class StateFigures(msgspec.Struct):
 
 
 class LedgerFigures(msgspec.Struct):
-    """What was given up for one reason."""
+    """Messages dropped for one reason."""
 
     reason: str
     entries: int
@@ -79,13 +79,13 @@ class LedgerFigures(msgspec.Struct):
 
 
 class StoreFigures(msgspec.Struct):
-    """Everything `info` tells."""
+    """All figures of `info`."""
 
     path: str
     epoch: str
     schema: int
     running: bool
-    """A gateway holds the store at the moment."""
+    """True when a gateway holds the store."""
     messages: int
     bytes: int
     file_bytes: int
@@ -101,7 +101,7 @@ class StoreFigures(msgspec.Struct):
     ledger: list[LedgerFigures]
     room: StoreRoom
     wear: Outlook | None
-    """What was written to the card, as the store was told last; None: a store of an older schema, or a new one."""
+    """Wear of the card as last recorded; None for a new store, or one of an older schema."""
 
 
 def figures_of(
@@ -115,8 +115,10 @@ def figures_of(
     root: Path = Path("/"),
     bounds: StoreBounds | None = None,
 ) -> StoreFigures:
-    """Look at the store at `path`. `now`: UTC seconds; `endurance_bytes`: of its medium; `root`: where ``sys`` is;
-    `bounds`: the gateway's, None: unknown. Raises StoreError.
+    """Return the figures of the store at `path`. Raises StoreError.
+
+    `now`: UTC seconds. `endurance_bytes`: rated endurance of its medium. `root`: folder of ``sys``. `bounds`: limits of
+    the gateway's configuration, None if unknown.
     """
     now = time.time() if now is None else now
     with Inspection.open(path) as inspection, inspection.snapshot():
@@ -173,7 +175,8 @@ def _log(inspection: Inspection, log: LogFacts, now: float, monotonic_s: float) 
 
 
 def _rate(inspection: Inspection, log: int, monotonic_s: float) -> float | None:
-    """Bytes an hour by the stamps of the newest segments: those of one boot, as no other clock can be relied on."""
+    """Return bytes an hour from the stamps of the newest segments of one boot, as stamps of different boots cannot be
+    compared."""
     rows = [
         (int(str(stamp)) / 1e9, int(str(size)) + ROW_BYTES, str(boot_id))
         for stamp, size, boot_id in inspection.query(
@@ -206,7 +209,7 @@ def _cursors(inspection: Inspection, logs: Sequence[LogFacts]) -> list[CursorFig
     for cursor in inspection.cursors():
         log = by_number.get(cursor.log)
         if log is None:
-            continue  # `verify` tells
+            continue  # `verify` reports it
         try:
             progress = CursorProgress(cursor.position, cursor.acknowledged)
         except ValueError:
@@ -218,7 +221,8 @@ def _cursors(inspection: Inspection, logs: Sequence[LogFacts]) -> list[CursorFig
 
 
 def _bytes(inspection: Inspection, log: LogFacts, progress: CursorProgress, backlog: int) -> int:
-    """Bytes of bodies a cursor has not acknowledged: of the segments from its position on, by the share of messages."""
+    """Return the bytes of bodies that a cursor has not acknowledged, in proportion to its messages in the segments from
+    its position on."""
     if not backlog:
         return 0
     if progress.position <= log.first:
@@ -256,8 +260,8 @@ def _state(inspection: Inspection) -> list[StateFigures]:
 
 
 def _room(logs: Sequence[LogFigures], free: int, reusable: int, bounds: StoreBounds) -> StoreRoom:
-    kept = [
-        # What stays: a backlog as old as an hour has grown for an hour. Kept only while on its way, it does not grow.
+    usage = [
+        # Growth of the backlog: one that is an hour old has grown for an hour. Messages in delivery do not count.
         LogUsage(
             log.name,
             log.bytes,
@@ -268,4 +272,4 @@ def _room(logs: Sequence[LogFigures], free: int, reusable: int, bounds: StoreBou
         )
         for log in logs
     ]
-    return room_of(kept, free, reusable, bounds, known=any(log.bytes_per_hour is not None for log in logs))
+    return room_of(usage, free, reusable, bounds, known=any(log.bytes_per_hour is not None for log in logs))

@@ -1,4 +1,4 @@
-"""Files messages are written to: NDJSON, CSV, Parquet. Each takes a run at a time and keeps a bounded part."""
+"""Formats of an export: NDJSON, CSV, Parquet. Each writer takes a run at a time and uses bounded memory."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from edge.appliance.store.shared import FormatMissing
 from edge.output.text import cell
 
 ROWS_PER_GROUP: Final = 16_384
-"""Rows of a Parquet row group, or fewer when `BYTES_PER_GROUP` is reached: what the writer keeps in memory."""
+"""Rows of a Parquet row group, which is kept in memory; fewer when `BYTES_PER_GROUP` is reached."""
 BYTES_PER_GROUP: Final = 8 * 1024 * 1024
 SUFFIXES: Final = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv", ".parquet": "parquet"}
 
 
 class RecordWriter(Protocol):
-    """Takes runs until `finish`."""
+    """Writer of runs, until `finish`."""
 
     def write(self, log: str, stored: Stored) -> None:
         """Add the messages of a run."""
         ...
 
     def finish(self) -> None:
-        """Write what is left; the file itself is the caller's."""
+        """Write the rest; the caller closes the file."""
         ...
 
 
 class NdjsonWriter:
-    """One JSON object a line, see `records.Record`."""
+    """Write one JSON object a line, see `records.MessageRecord`."""
 
     def __init__(self, out: IO[bytes], recorder: Recorder) -> None:
         self._out = out
@@ -51,8 +51,8 @@ class NdjsonWriter:
 
 
 class CsvWriter:
-    """RFC 4180 with a head line; `body` is base64, and empty where `body_text` says it all. A text that a spreadsheet
-    would take for a formula has a `'` before it."""
+    """Write RFC 4180 with a head line. `body` is base64, and empty when `body_text` is complete. A text that a
+    spreadsheet would take for a formula has a leading `'`."""
 
     def __init__(self, out: IO[bytes], recorder: Recorder) -> None:
         self._recorder = recorder
@@ -82,16 +82,16 @@ def _safe(value: str | int) -> str | int:
 
 
 class ParquetWriter:
-    """Apache Parquet under zstd; `received_at` in microseconds, UTC."""
+    """Write Apache Parquet with zstd; `received_at` is in microseconds, UTC."""
 
     def __init__(self, out: IO[bytes], recorder: Recorder) -> None:
-        """Raises FormatMissing."""
-        # By name: a gateway has no need of it, and import-linter sees to it that nothing of ours comes to rely on it.
+        """Open the writer. Raises FormatMissing."""
+        # Imported by name: import-linter keeps a gateway free of it.
         try:
             self._arrow: Any = importlib.import_module("pyarrow")
             parquet: Any = importlib.import_module("pyarrow.parquet")
         except ImportError:
-            raise FormatMissing("Parquet needs the Python package pyarrow, which is not installed here") from None
+            raise FormatMissing("Parquet needs the Python package pyarrow, which is not installed") from None
         self._recorder = recorder
         arrow = self._arrow
         dictionary, text = arrow.dictionary(arrow.int32(), arrow.string()), arrow.string()
@@ -136,7 +136,7 @@ WRITERS: Final[dict[str, type[NdjsonWriter | CsvWriter | ParquetWriter]]] = {
 
 
 def format_of(path: Path | None, asked: str | None) -> str:
-    """The format asked for, or what the suffix says; NDJSON on stdout. Raises ValueError for an unknown suffix."""
+    """Return the requested format, or that of the suffix; NDJSON for stdout. Raises ValueError for another suffix."""
     if asked is not None:
         return asked
     if path is None:
@@ -144,4 +144,6 @@ def format_of(path: Path | None, asked: str | None) -> str:
     try:
         return SUFFIXES[path.suffix.lower()]
     except KeyError:
-        raise ValueError(f"{path.name} does not say its format: give --format {'|'.join(WRITERS)}") from None
+        raise ValueError(
+            f"the suffix of {path.name} is not a known format: give --format {'|'.join(WRITERS)}"
+        ) from None

@@ -1,4 +1,4 @@
-"""Which forwarders a store keeps messages for, and no configuration names."""
+"""Forwarders that are no longer configured, but have messages in a store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from edge.configuration.file import RepositoryError
 from edge.configuration.repository import Repository
 
 BY_OPTION: Final = "/forward:"
-"""In the name of one that `edge run --forward` makes: whether it comes again nobody knows."""
+"""Part of the name of a forwarder from `edge run --forward`, which may be given again at the next start."""
 
 
 def is_left(data: Path, cursor: str) -> bool:
-    """The consumer group of this name is a forwarder's that is configured no more. Raises CommandError."""
+    """Return True when this consumer group belongs to a forwarder that is no longer configured. Raises CommandError."""
     if not cursor.startswith(FORWARDER_PREFIX) or BY_OPTION in cursor:
         return False
     try:

@@ -1,4 +1,4 @@
-"""`waypost store migrate`: bring a stopped gateway's store to this program's schema, with a copy of what it was."""
+"""`waypost store migrate`: migrate a stopped gateway's store to this program's schema, keeping a copy."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from edge.broker.store.sqlite import FILE_NAME, remove_unfinished
 
 
 class Versions(NamedTuple):
-    """Schema of the store, and of this program."""
+    """Schema versions of the store and of this program."""
 
     store: int
     program: int
 
 
 class Migrated(NamedTuple):
-    """What was done; `copy` is the store as it was, None when there was nothing to do."""
+    """Result of a migration. `copy` is the old store, None when there was nothing to do."""
 
     before: int
     after: int
@@ -35,7 +35,7 @@ class Migrated(NamedTuple):
 
 
 def versions(data: Path) -> Versions:
-    """Both versions. Raises StoreError."""
+    """Return both versions. Raises StoreError."""
     with Inspection.open(data / FILE_NAME) as inspection:
         return Versions(inspection.number("user_version"), len(schema.MIGRATIONS))
 
@@ -44,7 +44,7 @@ def migrate(data: Path, on_progress: Callable[[int, int], None]) -> Migrated:
     """Migrate forward. Raises StoreTooNew for a newer store, StoreBusy when the gateway runs, StoreError."""
     before, after = versions(data)
     if before > after:
-        raise StoreTooNew(f"the store has schema {before}, this program knows {after}: it cannot go back")
+        raise StoreTooNew(f"the store has schema {before}, newer than this program's {after}: it cannot be downgraded")
     lock = DirectoryLock(data)
     try:
         remove_unfinished(data)
@@ -65,7 +65,7 @@ def migrate(data: Path, on_progress: Callable[[int, int], None]) -> Migrated:
 
 
 def copy_of(connection: sqlite3.Connection, target: Path, on_progress: Callable[[int, int], None]) -> None:
-    """Copy a database with what its log holds into a file of its own, synced. Raises sqlite3.Error or OSError."""
+    """Copy a database, with the content of its log, to another file, synced. Raises sqlite3.Error, OSError."""
     part = target.with_name(target.name + ".part")
     os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     try:

@@ -1,4 +1,4 @@
-"""`waypost store purge`: give up messages of a stopped gateway; the commit that does it enters them into the ledger."""
+"""`waypost store purge`: drop messages of a stopped gateway. The same commit enters them into the loss ledger."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from bridge.message import Stored
-from edge.appliance.store.offline import Offline, offline
+from edge.appliance.store.offline import OfflineStore, offline
 from edge.appliance.store.recovery.inspection import CursorFacts, Inspection
-from edge.appliance.store.selection import MessageSelection, Passed, select, waiting_parts
+from edge.appliance.store.selection import MessageSelection, SkippedSegments, select, waiting_parts
 from edge.broker.model.ranges import Ranges
 from edge.broker.router.durable_subscriptions import KIND as SUBSCRIPTIONS
 from edge.broker.store.progress import CursorProgress
@@ -21,23 +21,23 @@ from edge.broker.store.sqlite import FILE_NAME
 
 REASON: Final = "purged"
 PARTS_PER_COMMIT: Final = 2000
-"""Parts of runs given up in one commit: bounds its memory and its time, whatever is purged."""
+"""Parts of runs dropped in one commit, to limit its memory and time."""
 
 Part = tuple[CursorFacts, Stored]
-"""A consumer group, and the part of a run it has not acknowledged."""
+"""Consumer group with the part of a run that it has not acknowledged."""
 
 
 class Purged(msgspec.Struct):
-    """What is given up, or would be."""
+    """Messages that are or would be dropped."""
 
     messages: int = 0
-    """Messages somebody still waited for."""
+    """Messages that at least one consumer group has not acknowledged."""
     bytes: int = 0
     groups: dict[str, int] = {}
-    """Messages by consumer group (cursor) that waited for them."""
+    """Messages by consumer group (cursor) that has not acknowledged them."""
 
     def add(self, stored: Stored, parts: Sequence[Part]) -> None:
-        """Count the parts of one run: a message several groups waited for is one message."""
+        """Count the parts of one run; a message of several groups counts once."""
         waiting = Ranges()
         for cursor, part in parts:
             count = len(part.run.bodies)
@@ -50,7 +50,7 @@ class Purged(msgspec.Struct):
 
 
 def plan(store: Path, selection: MessageSelection) -> Purged:
-    """What `purge` would do. Raises StoreError."""
+    """Return what `purge` would drop. Raises StoreError."""
     purged = Purged()
     with Inspection.open(store) as inspection:
         for stored, parts in _waiting(inspection, selection):
@@ -59,10 +59,10 @@ def plan(store: Path, selection: MessageSelection) -> Purged:
 
 
 def purge(data: Path, selection: MessageSelection, on_progress: Callable[[int], None], *, end: bool = False) -> Purged:
-    """Give up what is selected and not acknowledged; `end`: nothing more is kept for its cursor either. The gateway
-    must be stopped. Raises StoreError.
+    """Drop the selected messages that are not acknowledged. Raises StoreError.
 
-    Interrupted, it has done a part, ledger and all, and may be done again.
+    `end`: also end the selected cursor. The gateway must be stopped. After an interruption a part is dropped and in the
+    ledger; it may be run again.
     """
     now = time.time_ns()
     purged, gathered = Purged(), 0
@@ -77,13 +77,13 @@ def purge(data: Path, selection: MessageSelection, on_progress: Callable[[int], 
                 gathered = 0
                 on_progress(purged.bytes)
         if end and selection.cursor is not None:
-            _end(opened, inspection, selection.cursor)
+            _end_subscription(opened, inspection, selection.cursor)
         opened.settle()
     return purged
 
 
-def _end(opened: Offline, inspection: Inspection, name: str) -> None:
-    """The durable subscription of this name ends, in the commit after what was given up."""
+def _end_subscription(opened: OfflineStore, inspection: Inspection, name: str) -> None:
+    """End the durable subscription of this name, in a commit after the one that drops its messages."""
     opened.commit()
     opened.store.state.delete(SUBSCRIPTIONS, name)
     for cursor in inspection.cursors():
@@ -91,17 +91,17 @@ def _end(opened: Offline, inspection: Inspection, name: str) -> None:
             opened.store.cursors.drop(cursor.cursor)
 
 
-def _give_up(opened: Offline, cursor: CursorFacts, part: Stored, now: int) -> None:
+def _give_up(opened: OfflineStore, cursor: CursorFacts, part: Stored, now: int) -> None:
     count, size = len(part.run.bodies), sum(map(len, part.run.bodies))
     loss = Loss(cursor.name, part.run.address, part.sequence, part.sequence + count - 1, count, size, REASON, now)
     opened.store.cursors.give_up(cursor.cursor, part.position, part.position + count - 1, [loss])
 
 
 def _waiting(inspection: Inspection, selection: MessageSelection) -> Iterator[tuple[Stored, list[Part]]]:
-    """What is selected, run by run, with the groups that have not acknowledged it."""
+    """Yield the selected runs with the groups that have not acknowledged them."""
     cursors = [cursor for cursor in inspection.cursors() if selection.cursor in (None, cursor.name)]
     places: dict[int, list[tuple[CursorFacts, CursorProgress]]] = {}
-    for log, stored in select(inspection, selection, Passed()):
+    for log, stored in select(inspection, selection, SkippedSegments()):
         if log.log not in places:
             places[log.log] = [
                 (cursor, CursorProgress(cursor.position, cursor.acknowledged))

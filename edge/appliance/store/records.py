@@ -1,4 +1,4 @@
-"""A message as a record: its name, what it says of itself, and a body that a person can read where it is text."""
+"""Records of messages for export and import: name, properties, and a readable body when it is text."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError
 
 MEMO_MAX: Final = 1024
-"""Content types remembered by property bytes: runs of a device share theirs."""
+"""Cached content types, by property bytes: runs of a device share theirs."""
 
 
 @hides("properties", "json", "text", "base64", "amqp")
 class MessageRecord(msgspec.Struct, omit_defaults=True):
-    """A line of NDJSON. (epoch, address, sequence) names the message for ever; the body is in one of the last four.
+    """Line of NDJSON. (epoch, address, sequence) is the message's permanent name; one of the last four has its body.
 
-    `json` holds the body's own bytes where they are a JSON object or array on one line, `text` other UTF-8, `base64`
-    the rest. `amqp` is an AMQP bare message in base64, exactly as it came; beside it stands its payload, for reading.
+    `json` has the body's own bytes if they are a JSON object or array on one line, `text` any other UTF-8, `base64` the
+    rest. `amqp` is a bare AMQP message in base64, exactly as received; its payload is in one of the others, to be read.
     """
 
     epoch: str = ""
@@ -36,18 +36,18 @@ class MessageRecord(msgspec.Struct, omit_defaults=True):
     log: str = ""
     position: int = -1
     received_at: str = ""
-    """UTC, ISO 8601; `received_ns` says it to the nanosecond."""
+    """UTC, ISO 8601; `received_ns` has the nanoseconds."""
     received_ns: int = 0
     device: str = ""
     client: str = ""
-    """Client of the publisher, where it has another name than the device."""
+    """Client of the publisher, if its name differs from the device's."""
     relay: bool = False
-    """The origin that the message names is believed."""
+    """True when the publisher may name the origin of its messages."""
     flags: int | None = None
-    """`bridge.message.Run.flags`; always there in an export."""
+    """`bridge.message.Run.flags`; always present in an export."""
     content_type: str | None = None
     properties: str = ""
-    """Base64 of the properties as they came (MQTT 5) or of the AMQP header."""
+    """Base64 of the properties as received (MQTT 5), or of the AMQP header."""
     json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     text: str | msgspec.UnsetType = msgspec.UNSET
     base64: str | msgspec.UnsetType = msgspec.UNSET
@@ -55,17 +55,17 @@ class MessageRecord(msgspec.Struct, omit_defaults=True):
 
     @property
     def publisher(self) -> str:
-        """`bridge.message.Run.device`."""
+        """Value for `bridge.message.Run.device`."""
         return publisher_name(self.device, self.client or self.device, relay=self.relay)
 
     @property
     def raw_properties(self) -> bytes:
-        """`bridge.message.Run.properties`. Raises ValueError."""
+        """Value for `bridge.message.Run.properties`. Raises ValueError."""
         return base64.b64decode(self.properties, validate=True)
 
     @property
     def body(self) -> bytes:
-        """The body exactly as the store had it. Raises ValueError when there is none, or no base64."""
+        """Body exactly as in the store. Raises ValueError when it is missing, or not valid base64."""
         if self.amqp is not msgspec.UNSET:
             return base64.b64decode(self.amqp, validate=True)
         if self.base64 is not msgspec.UNSET:
@@ -81,18 +81,18 @@ COLUMNS: Final = (
     "epoch", "log", "position", "address", "sequence", "device", "client", "received_at", "qos", "retain", "durable",
     "clock_good", "content_type", "body_text", "body",
 )  # fmt: skip
-"""Of a table. `body_text`: the payload where it is UTF-8; `body`: the payload's bytes."""
+"""Columns of CSV and Parquet. `body_text`: the payload if it is UTF-8. `body`: the payload's bytes."""
 
 
 class Recorder:
-    """Makes records of runs; remembers the content types it has worked out."""
+    """Convert runs to records; content types are cached."""
 
     def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs
         self._memo: dict[bytes, str | None] = {}
 
     def records(self, log: str, stored: Stored) -> list[MessageRecord]:
-        """One a message."""
+        """Return a record for each message."""
         run, epoch = stored.run, self._epochs.of(stored.run.address, stored.sequence)
         at, properties = iso(run.received_at), base64.b64encode(run.properties).decode()
         device, client = device_of(run.device), client_of(run.device)
@@ -110,7 +110,7 @@ class Recorder:
         return made
 
     def rows(self, log: str, stored: Stored) -> list[tuple[Any, ...]]:
-        """One a message, in the order of `COLUMNS`; `received_at` in UTC nanoseconds."""
+        """Return a row for each message, in the order of `COLUMNS`; `received_at` in UTC nanoseconds."""
         run, epoch = stored.run, self._epochs.of(stored.run.address, stored.sequence)
         made = []
         for i, body in enumerate(run.bodies):
@@ -139,7 +139,7 @@ class Recorder:
 
 
 def iso(at_ns: int) -> str:
-    """UTC to the microsecond, as ISO 8601 writes it; empty when it is unknown or beyond the calendar."""
+    """Return ISO 8601, UTC, with microseconds; empty when the time is unknown or beyond the calendar."""
     try:
         return datetime.datetime.fromtimestamp(at_ns // 1_000_000_000, datetime.UTC).strftime(
             f"%Y-%m-%dT%H:%M:%S.{at_ns // 1000 % 1_000_000:06d}Z"
@@ -149,7 +149,7 @@ def iso(at_ns: int) -> str:
 
 
 def text_of(payload: bytes) -> str | None:
-    """The payload as text; None when it is none, or holds a NUL, which no table's text may."""
+    """Return the payload as text; None when it is not UTF-8, or has a NUL, which is invalid in a table."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -158,7 +158,7 @@ def text_of(payload: bytes) -> str | None:
 
 
 def parse(line: bytes, number: int) -> MessageRecord:
-    """A line of NDJSON. Raises StoreError naming the line."""
+    """Parse a line of NDJSON. Raises StoreError with the number of the line."""
     try:
         record = msgspec.json.decode(line, type=MessageRecord)
         _ = record.body, record.raw_properties
@@ -177,7 +177,7 @@ def _set_body(record: MessageRecord, payload: bytes) -> None:
         return
     if payload[:1] in (b"{", b"[") and b"\n" not in payload and b"\r" not in payload and payload[-1:] in (b"}", b"]"):
         try:
-            msgspec.json.decode(payload, type=msgspec.Raw)  # looked through, not made: as objects it may be vast
+            msgspec.json.decode(payload, type=msgspec.Raw)  # validated without making objects, which may be huge
         except (msgspec.MsgspecError, RecursionError):
             pass
         else:

@@ -1,8 +1,8 @@
-"""`waypost store import`: messages back into a stopped gateway's store.
+"""`waypost store import`: publish messages of a file into a stopped gateway's store.
 
-They are new messages and take the way of any other: the router decides what keeps them, and they get new sequences. How
-far a file has come is written by the commit that stores its messages, under the file's SHA-256: interrupted and run
-again, each message is there once.
+They are new messages: the router decides where they are stored, and they get new sequences. The commit that stores them
+also records the progress in the file, by the file's SHA-256. After an interruption and a second run, each message is
+stored once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from bridge.message import DURABLE, Run
-from edge.appliance.store.offline import Offline, offline
+from edge.appliance.store.offline import OfflineStore, offline
 from edge.appliance.store.records import MessageRecord, parse
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.model.addresses import AddressTable
@@ -30,30 +30,30 @@ from edge.broker.store.sqlite import SqliteStore
 from edge.broker.store.ticket import Ticket
 
 KIND: Final = "import"
-"""Of the small state: SHA-256 of the file -> lines done, 8 bytes big-endian."""
+"""Kind of small state: SHA-256 of the file -> imported lines, 8 bytes big-endian."""
 RUN_MESSAGES_MAX: Final = 500
 COMMIT_BYTES_MAX: Final = 4 * 1024 * 1024
 COMMIT_MESSAGES_MAX: Final = 20_000
-"""What one commit takes in: bounds memory and what is done again after an interruption."""
+"""Messages of one commit: limits memory, and the work repeated after an interruption."""
 QOS_1: Final = 1 | DURABLE
-"""Flags of a line that says none."""
+"""Flags of a line without any."""
 HASH_BYTES: Final = 1024 * 1024
 
 
 class Imported(msgspec.Struct):
-    """What came of it."""
+    """Result of an import."""
 
     messages: int = 0
-    """Stored by this run."""
+    """Messages stored by this run."""
     unwanted: int = 0
-    """For topics without a durable subscription or forwarder, or for addresses that do not store: nobody keeps them."""
+    """Messages that are not stored: their topic has no durable subscription or forwarder, or the address does not
+    store."""
     skipped: int = 0
-    """Lines an earlier run has done."""
+    """Lines imported by an earlier run."""
 
 
-class _Origin(Origin):
-    """Where the router believes the messages of one run come from: a refusal is heard at once, not behind answers that
-    wait for a commit."""
+class _ImportOrigin(Origin):
+    """Origin of one run. It records a refusal immediately, not after answers that wait for a commit."""
 
     name = "import"
 
@@ -61,18 +61,18 @@ class _Origin(Origin):
         self.refusal: Refusal | None = None
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        """What is not refused by the end of its commit is there."""
+        """Do nothing: a message without a refusal is stored by the end of its commit."""
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if why in (Refusal.FULL, Refusal.NAMES, Refusal.STORE_FAILED):
             self.refusal = why
 
 
-class _Progress:
-    """How far the file has come, as the store knows it.
+class _ImportProgress:
+    """Progress in the file, recorded in the store.
 
-    What a commit that fails had of the small state joins the next one, and its messages do not: then what was known
-    before is put back, and joins that one as well."""
+    After a failed commit its small state joins the next one, and its messages do not. The previous progress is then
+    written again, so that it joins that commit too."""
 
     def __init__(self, store: SqliteStore, digest: str) -> None:
         self._store = store
@@ -87,7 +87,7 @@ class _Progress:
         return 0 if self._kept is None else int.from_bytes(self._kept, "big")
 
     def reach(self, line: int) -> None:
-        """The next commit has the messages up to this line."""
+        """Record that the next commit has the messages up to this line."""
         self._reached = line.to_bytes(8, "big")
         self._ticket = self._store.state.put(KIND, self._digest, self._reached)
 
@@ -104,8 +104,8 @@ class _Progress:
             self._store.state.put(KIND, self._digest, self._kept)
 
 
-class _Clock:
-    """Says of each message when it was received at first."""
+class _ReceptionClock:
+    """Clock for the router: the time at which a message was first received."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -122,18 +122,20 @@ def import_messages(
     *,
     again: bool = False,
 ) -> Imported:
-    """Publish the lines of an NDJSON file to their addresses. `again`: whatever was imported of it before.
+    """Publish the lines of an NDJSON file to their addresses. `again`: also those imported before.
 
-    The gateway must be stopped. Raises StoreError naming the line that is none, StoreFull naming the one a quota has no
-    room for (what came before it is stored, either way) or when the medium is full, or OSError of the file.
+    The gateway must be stopped. Raises StoreError with the number of an invalid line; StoreFull with the number of the
+    first line that does not fit; OSError of the file. Lines before the error are stored.
     """
     digest, size = _digest(source)
     with source.open("rb") as file:
-        next(_groups(itertools.islice(enumerate(file, 1), 1), source), None)  # another kind of file changes nothing
+        next(
+            _groups(itertools.islice(enumerate(file, 1), 1), source), None
+        )  # reject another kind of file before any change
     done = Imported()
     with offline(data) as opened:
         router, clock = _router(opened, configuration)
-        progress = _Progress(opened.store, digest)
+        progress = _ImportProgress(opened.store, digest)
         skip = 0 if again else progress.line
         with source.open("rb") as file:
             lines = iter(enumerate(file, 1))
@@ -146,15 +148,15 @@ def import_messages(
                     _commit(opened, router, published.origins)
                 if published.full:
                     raise StoreFull(
-                        f"an address or the medium has no room for line {published.full} and what follows: raise its "
+                        f"line {published.full} and the following do not fit into an address or the medium: raise the "
                         "quota, then run the import again"
                     )
                 on_progress(read(), size)
     return done
 
 
-def _router(opened: Offline, configuration: BrokerConfiguration) -> tuple[Router, _Clock]:
-    clock = _Clock()
+def _router(opened: OfflineStore, configuration: BrokerConfiguration) -> tuple[Router, _ReceptionClock]:
+    clock = _ReceptionClock()
     table = AddressTable(configuration.rules, configuration.default_rule)
     router = Router(
         opened.store, table, clock_ns=clock, flush_soon=lambda: None, policies=configuration.policies,
@@ -164,25 +166,29 @@ def _router(opened: Offline, configuration: BrokerConfiguration) -> tuple[Router
 
 
 class _Published(NamedTuple):
-    """What became of a group before its commit."""
+    """Result of publishing a group, before its commit."""
 
     line: int
-    """The last one that was taken; 0: none."""
+    """Last accepted line; 0: none."""
     full: int
-    """The first one there is no room for; 0: there is for all."""
-    origins: Sequence[_Origin]
+    """First line that does not fit; 0: all fit."""
+    origins: Sequence[_ImportOrigin]
 
 
 def _publish(
-    group: Sequence[tuple[int, MessageRecord]], router: Router, clock: _Clock, opened: Offline, done: Imported
+    group: Sequence[tuple[int, MessageRecord]],
+    router: Router,
+    clock: _ReceptionClock,
+    opened: OfflineStore,
+    done: Imported,
 ) -> _Published:
-    """Give the router a group's messages, run by run, as long as there is room."""
+    """Publish a group's messages, run by run, until one does not fit."""
     line, full = 0, 0
-    origins: list[_Origin] = []
+    origins: list[_ImportOrigin] = []
     for first, last, run in _runs(group):
         before = opened.store.commits.gathered
         clock.at = run.received_at
-        origin = _Origin()
+        origin = _ImportOrigin()
         router.publish(Publication(origin, run, range(len(run.bodies))))
         if origin.refusal is not None:
             full = first
@@ -197,15 +203,15 @@ def _publish(
     return _Published(line, full, origins)
 
 
-def _commit(opened: Offline, router: Router, origins: Sequence[_Origin]) -> None:
-    """All of the group on disk, with the line it ends at. Raises StoreError."""
+def _commit(opened: OfflineStore, router: Router, origins: Sequence[_ImportOrigin]) -> None:
+    """Commit a group with its last line. Raises StoreError."""
     opened.settle_urgent(router.flush)
     if any(origin.refusal is not None for origin in origins):
-        raise StoreError("the store could not write: nothing of the last lines is kept; run the import again")
+        raise StoreError("the store could not write: the last lines are not stored; run the import again")
 
 
 def _groups(lines: Iterator[tuple[int, bytes]], source: Path) -> Iterator[list[tuple[int, MessageRecord]]]:
-    """Records with their line numbers, as many as a commit takes."""
+    """Yield records with their line numbers, in groups for one commit."""
     group: list[tuple[int, MessageRecord]] = []
     size = 0
     for number, line in lines:
@@ -227,7 +233,7 @@ def _groups(lines: Iterator[tuple[int, bytes]], source: Path) -> Iterator[list[t
 
 
 def _runs(group: Sequence[tuple[int, MessageRecord]]) -> Iterator[tuple[int, int, Run]]:
-    """(first line, last line, messages that are alike)."""
+    """Yield (first line, last line, run of messages with equal properties)."""
     run: Run | None = None
     first = last = 0
     for number, record in group:
@@ -249,7 +255,7 @@ def _runs(group: Sequence[tuple[int, MessageRecord]]) -> Iterator[tuple[int, int
 
 
 def _digest(source: Path) -> tuple[str, int]:
-    """(SHA-256, bytes) of a file."""
+    """Return (SHA-256, bytes) of a file."""
     digest = hashlib.sha256()
     size = 0
     with source.open("rb") as file:

@@ -1,6 +1,6 @@
-"""How long a store has room: the medium's, less the floor, less what the space and the addresses may keep.
+"""Time until a store is full, by the medium's free space, its floor, and the quotas of space and addresses.
 
-What the bounds are is configuration (`edge.broker.retention.quotas` keeps them); how fast each log fills is measured
+The limits are configuration (`edge.broker.retention.quotas` enforces them). How fast each log fills is measured
 (`edge.appliance.store.figures`).
 """
 
@@ -15,13 +15,13 @@ from edge.broker.configuration import BrokerConfiguration
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressTable
 
-NOTHING_KEPT: Final = AddressPolicy()
+DEFAULT_POLICY: Final = AddressPolicy()
 USED_UP: Final = 0.99
-"""Of a quota: the next messages do not fit, or soon will not."""
+"""Share of a quota from which it counts as used up."""
 
 
 class AddressFull(msgspec.Struct):
-    """An address that uses up its quota before anything else is used up."""
+    """Address with the quota that is used up first."""
 
     address: str
     """Pattern of the `Address` resource."""
@@ -30,29 +30,29 @@ class AddressFull(msgspec.Struct):
 
 
 class StoreRoom(msgspec.Struct):
-    """How long there is room. Hours are None where nothing arrives, nothing stays, or quotas end it before."""
+    """Free space of a store, and the time until it is full. Hours are None when no messages arrive or stay, or when
+    quotas end it earlier."""
 
     free_bytes: int
-    """Of the medium."""
+    """Free bytes of the medium."""
     reusable_bytes: int
-    """Pages of the file that are free already."""
+    """Free pages of the file."""
     usable_bytes: int
-    """Of both together what messages may take: above the floor, within the quota of the space."""
+    """Part of both that messages may use: above the floor, within the quota of the space."""
     bytes_per_hour: float | None
-    """Arriving lately, as stored."""
+    """Rate of stored bytes."""
     hours_of_autonomy: float | None
-    """Until something is refused or given up, by whatever bound, if nothing left the store from now on: an uplink that
-    stays away."""
+    """Hours until messages are refused or dropped, by any limit, if nothing leaves the store: without an uplink."""
     hours_to_full: float | None
-    """Until nothing more may be stored at the pace the backlog has grown since its oldest message."""
+    """Hours until the store is full if the backlog continues to grow at its average rate."""
     first_full: AddressFull | None = None
-    """The quota `hours_of_autonomy` ends at; None where it is the medium, the floor or the space."""
+    """Address with the quota that ends `hours_of_autonomy`; None when medium, floor or space end it."""
     used_up: list[str] = []
-    """Addresses that keep (nearly) all their quota allows and refuse more: patterns of their resources."""
+    """Addresses with a used up quota that refuse messages: patterns of their resources."""
 
 
 class LogUsage(NamedTuple):
-    """A log: what it holds, bytes of bodies, and bytes an hour that arrive and that stay."""
+    """Usage of a log: bytes of bodies, and bytes an hour that arrive and that stay."""
 
     name: str
     bytes: int
@@ -61,7 +61,7 @@ class LogUsage(NamedTuple):
 
 
 class StoreBounds:
-    """What a gateway's configuration lets its store keep."""
+    """Limits of a store, from a gateway's configuration."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class StoreBounds:
         table: AddressTable | None = None,
         policies: Mapping[str, AddressPolicy] | None = None,
     ) -> None:
-        """Without arguments: no bounds but the medium's."""
+        """Without arguments only the medium limits the store."""
         self.floor_bytes = floor_bytes
         self.space_bytes = space_bytes
         self._table = table or AddressTable(())
@@ -87,21 +87,21 @@ class StoreBounds:
         )
 
     def pattern(self, log: str) -> str:
-        """Of the `Address` resource a log belongs to."""
+        """Return the pattern of the `Address` resource of a log."""
         kind, _, name = log.partition(" ")
         return name if kind == "topic" else self._table.rule(name).pattern
 
     def policy(self, pattern: str) -> AddressPolicy:
-        return self._policies.get(pattern, NOTHING_KEPT)
+        return self._policies.get(pattern, DEFAULT_POLICY)
 
     def refuses(self, pattern: str, size: int) -> bool:
-        """True when an address that keeps `size` bytes has no room within its own quota, and gives up nothing."""
+        """Return True when an address with `size` bytes has used up its quota, and refuses further messages."""
         policy = self.policy(pattern)
         quota = policy.quota_bytes
         return quota is not None and policy.when_full is WhenFull.REJECT and size >= quota * USED_UP
 
     def usable(self, free: int, kept: Mapping[str, int]) -> int:
-        """Of `free` bytes what messages may take while these patterns keep so much."""
+        """Return how many of the `free` bytes messages may use, given the bytes that these patterns keep."""
         usable = free - self.floor_bytes
         if self.space_bytes is not None:
             patterns = kept.keys() | self._policies.keys()
@@ -111,7 +111,7 @@ class StoreBounds:
 
 
 def room_of(logs: Sequence[LogUsage], free: int, reusable: int, bounds: StoreBounds, *, known: bool) -> StoreRoom:
-    """`known`: some log says how fast messages arrive."""
+    """Return the free space and the time until it is used up. `known`: the rate of at least one log is known."""
     kept: dict[str, int] = {}
     arriving: dict[str, float] = {}
     staying: dict[str, float] = {}
@@ -139,8 +139,10 @@ def room_of(logs: Sequence[LogUsage], free: int, reusable: int, bounds: StoreBou
 
 
 def hours_until(room: float, rates: Mapping[str, float], left: Mapping[str, float]) -> float | None:
-    """When so many bytes have come in at these rates (bytes an hour), each of which ends when what it has `left` is
-    used up; None: never."""
+    """Return the hours until `room` bytes have arrived at these rates (bytes an hour); None: never.
+
+    A rate ends when its `left` bytes are used up.
+    """
     ends = sorted((left[name] / rate if name in left else float("inf"), rate) for name, rate in rates.items() if rate)
     rate, at = sum(rate for _, rate in ends), 0.0
     for end, its_rate in ends:

@@ -1,4 +1,4 @@
-"""Which messages a tool is asked for: a log, addresses, a device, a time, or what a consumer group still waits for."""
+"""Selection of messages for a tool: by log, address, device, time, or backlog of a consumer group."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 class MessageSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Every condition given has to hold. `since` and `until`: UTC nanoseconds, the first included, the second not."""
+    """Conditions that all have to hold. `since` (inclusive) and `until` (exclusive) are UTC nanoseconds."""
 
     logs: tuple[str, ...] = ()
     address: str | None = None
-    """A name, or a filter with ``+`` and ``#``."""
+    """Name, or filter with ``+`` and ``#``."""
     device: str | None = None
     since: int | None = None
     until: int | None = None
     cursor: str | None = None
-    """Only what this consumer group has not acknowledged."""
+    """Only messages that this consumer group has not acknowledged."""
 
     @property
     def everything(self) -> bool:
-        """No condition is given."""
+        """True without any condition."""
         return self == MessageSelection()
 
     def wants(self, run: Run) -> bool:
-        """True when a run meets the conditions on messages: one of them meets them as all do."""
+        """Return True when the messages of a run, which are alike, meet the conditions."""
         return (
             (self.address is None or matches(self.address, run.address))
             and (self.device is None or device_of(run.device) == self.device)
@@ -48,8 +48,8 @@ class MessageSelection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Passed:
-    """What was left out on the way, as it could not be read."""
+class SkippedSegments:
+    """Counts of segments and messages that could not be read."""
 
     def __init__(self) -> None:
         self.segments = 0
@@ -57,10 +57,7 @@ class Passed:
 
 
 def moment(text: str, now: float) -> int:
-    """UTC nanoseconds of a point in time as people write it: an age (``90m``, ``7d``) or ISO 8601, UTC unless it says.
-
-    Raises ValueError.
-    """
+    """Return UTC nanoseconds of an age (``90m``, ``7d``) or of an ISO 8601 time, UTC by default. Raises ValueError."""
     age = _AGE.fullmatch(text.strip())
     if age is not None:
         return int((now - float(age[1]) * _SECONDS[age[2]]) * 1e9)
@@ -74,30 +71,32 @@ def moment(text: str, now: float) -> int:
 
 
 def chosen_logs(inspection: Inspection, selection: MessageSelection) -> list[LogFacts]:
-    """The logs a selection looks into. Raises StoreError naming the ones there are when it asks for another."""
+    """Return the logs of a selection. Raises StoreError, with the existing names, for an unknown log or cursor."""
     logs = inspection.logs()
     names = {log.name for log in logs}
     for name in selection.logs:
         if name not in names:
-            raise StoreError(f"there is no log {name!r}; there {_listed(sorted(names))}")
+            raise StoreError(f"log {name!r} not found; {_listed(sorted(names))}")
     if selection.cursor is not None:
         held = {cursor.name for cursor in inspection.cursors()}
         if selection.cursor not in held:
-            raise StoreError(f"there is no cursor {selection.cursor!r}; there {_listed(sorted(held))}")
+            raise StoreError(f"cursor {selection.cursor!r} not found; {_listed(sorted(held))}")
     return [log for log in logs if not selection.logs or log.name in selection.logs]
 
 
 def _listed(names: Sequence[str]) -> str:
     if not names:
-        return "is none"
+        return "there is none"
     shown = ", ".join(map(repr, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-    return ("is " if len(names) == 1 else "are ") + shown
+    return f"existing: {shown}"
 
 
-def select(inspection: Inspection, selection: MessageSelection, passed: Passed) -> Iterator[tuple[LogFacts, Stored]]:
-    """The runs a selection asks for, log by log in the order of their positions, a few MiB in memory at a time.
+def select(
+    inspection: Inspection, selection: MessageSelection, skipped: SkippedSegments
+) -> Iterator[tuple[LogFacts, Stored]]:
+    """Yield the selected runs, log by log in the order of their positions, with a few MiB in memory.
 
-    Segments that fail their checks are left out and counted in `passed`. Raises StoreError.
+    Segments that fail their checks are skipped and counted in `skipped`. Raises StoreError.
     """
     for log in chosen_logs(inspection, selection):
         progress = None
@@ -111,8 +110,8 @@ def select(inspection: Inspection, selection: MessageSelection, passed: Passed) 
             try:
                 runs = segment.decode(row, position)
             except segment.SegmentDamaged:
-                passed.segments += 1
-                passed.messages += segment.extent(row)
+                skipped.segments += 1
+                skipped.messages += segment.extent(row)
                 continue
             for stored in runs:
                 if selection.wants(stored.run):
@@ -120,7 +119,7 @@ def select(inspection: Inspection, selection: MessageSelection, passed: Passed) 
 
 
 def _progress(inspection: Inspection, name: str, log: LogFacts) -> CursorProgress | None:
-    """How far the group is in this log, None when it has no place in it."""
+    """Return the progress of a group in this log; None when it has no cursor there."""
     for cursor in inspection.cursors():
         if cursor.name == name and cursor.log == log.log:
             try:
@@ -131,7 +130,7 @@ def _progress(inspection: Inspection, name: str, log: LogFacts) -> CursorProgres
 
 
 def waiting_parts(stored: Stored, progress: CursorProgress | None) -> Iterator[Stored]:
-    """The parts of a run that are not acknowledged; all of it without a `progress`."""
+    """Yield the parts of a run that are not acknowledged; the whole run without a `progress`."""
     if progress is None:
         yield stored
         return

@@ -1,4 +1,4 @@
-"""What the commands on a store share: their options, errors with the next step, progress, forms of figures."""
+"""Shared parts of the store commands: options, errors with the next step, progress, tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edge.appliance.store.selection import MessageSelection
 
 WIDTH = 80
-"""Columns of what is printed where nothing says how many."""
+"""Width of the output when it is not known."""
 
 data_option = click.option(
     "--data",
@@ -30,43 +30,43 @@ data_option = click.option(
     envvar="WAYPOST_DATA",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="The gateway's data directory (or set WAYPOST_DATA).",
+    help="Data directory of the gateway (or set WAYPOST_DATA).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class FormatMissing(StoreError):
-    """The format needs a package that is not installed here."""
+    """The format needs a package that is not installed."""
 
 
 _HINTS: dict[type[StoreError], tuple[str, Exit]] = {
     StoreBusy: ("stop the gateway first: this changes the store", Exit.FAILED),
     StoreDamaged: (
-        "waypost store verify says what is damaged, waypost store repair keeps what is sound",
+        "waypost store verify shows the damage, waypost store repair keeps everything that is intact",
         Exit.INTEGRITY,
     ),
     StoreTooNew: ("run this command with the newer program", Exit.FAILED),
     FormatMissing: ("choose ndjson or csv, or install it: pip install pyarrow", Exit.USAGE),
     StoreFull: ("free space on the medium, or work on a copy elsewhere", Exit.FAILED),
-    StoreInaccessible: ("--data is the directory `waypost edge run` was given", Exit.USAGE),
+    StoreInaccessible: ("give --data as for `waypost edge run`", Exit.USAGE),
 }
 
 
 def store_path(data: Path) -> Path:
-    """The store of a data directory."""
+    """Return the path of the store in a data directory."""
     return data / FILE_NAME
 
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Errors of the store become errors of the command, with the next step and the exit code."""
+    """Turn errors of the store into errors of the command, with next step and exit code."""
     try:
         yield
     except StoreError as error:
-        hint, code = next((said for kind, said in _HINTS.items() if isinstance(error, kind)), ("", Exit.FAILED))
+        hint, code = next((found for kind, found in _HINTS.items() if isinstance(error, kind)), ("", Exit.FAILED))
         raise CommandError(str(error), hint=hint, code=code) from None
     except BrokenPipeError:
-        raise  # the reader of stdout has gone: no error of the store's
+        raise  # the reader of stdout has closed it: not an error of the store
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         raise CommandError(f"{name}{error.strerror or error}") from None
@@ -74,7 +74,7 @@ def explained() -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr while something takes long; only on a terminal. Call it with (done, all)."""
+    """Show a progress bar on stderr, on a terminal only. Call the result with (done, all)."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -89,7 +89,7 @@ def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 
 def confirm(question: str) -> None:
-    """Go on with a yes. Raises CommandError, also where nobody can answer, and click.Abort for Ctrl-C."""
+    """Ask for a yes. Raises CommandError otherwise, also without a terminal, and click.Abort for Ctrl-C."""
     try:
         agreed = sys.stdin is not None and click.confirm(question)
     except click.Abort as why:
@@ -102,7 +102,7 @@ def confirm(question: str) -> None:
 
 
 def console() -> Console:
-    """Where tables go: coloured on a terminal only, as wide as COLUMNS or the terminal says, else 80 columns."""
+    """Return the console for tables: coloured on a terminal only, as wide as COLUMNS or the terminal, or 80 columns."""
     from rich.console import Console
 
     return Console(highlight=False, width=shutil.get_terminal_size((WIDTH, 24)).columns)
@@ -117,7 +117,7 @@ def selection_of(
     until: str | None = None,
     cursor: str | None = None,
 ) -> MessageSelection:
-    """What the options say. Raises click.UsageError."""
+    """Return the selection of the options. Raises click.UsageError."""
     from bridge.topic_filter import filter_fault
     from edge.appliance.store.selection import MessageSelection, moment
 

@@ -1,4 +1,4 @@
-"""`waypost edge trace`: shows what a client of a running gateway sends and gets, and what becomes of it."""
+"""`waypost edge trace`: show the packets of a running gateway's clients, and the outcome of each message."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from edge.output.terminal import say
 from edge.output.text import line
 
 SILENCE_S_MAX: Final = 4 * TRACE_IDLE_S
-"""Seconds without a sign of life after which the gateway counts as gone."""
+"""Time without a keep-alive after which the gateway counts as gone."""
 
 _STYLES: Final = {"!!": "yellow", "--": "cyan"}
 """Colours of lines by their arrow."""
 
 
 class _Enough(BaseException):
-    """The trace is to end. A signal may raise it anywhere, like KeyboardInterrupt. Code that ignores every Exception,
-    such as `click.echo` in its search for a binary stream, must not ignore it."""
+    """End of the trace. A signal may raise it anywhere, like KeyboardInterrupt. It is not an Exception, because code
+    such as `click.echo`, in its search for a binary stream, ignores all of these."""
 
 
 @click.command()
@@ -44,12 +44,12 @@ class _Enough(BaseException):
     help="Client: its MQTT client or AMQP container identifier, its user, or its address, with or without the port. "
     "It need not be connected yet.",
 )
-@click.option("--address", metavar="FILTER", default="", help="Messages of these addresses alone: 'plant/#'.")
+@click.option("--address", metavar="FILTER", default="", help="Only messages of these addresses: 'plant/#'.")
 @click.option("--for", "duration", metavar="DURATION", help="End after this time: 30s, 5m.")
 @click.option("--count", type=click.IntRange(min=1), help="End after this many events.")
 @data_option
 @http_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def trace(
     client: str,
     address: str,
@@ -59,7 +59,7 @@ def trace(
     http: str | None,
     as_json: bool,
 ) -> None:
-    """Show the packets of a client, live, and what becomes of them.
+    """Show the packets of a client live, and the outcome of each message.
 
     It answers why a device is not served: whether it reaches the gateway, whether its login is refused and why, which
     topics it really uses, and whether a message is stored, offered to subscribers, refused or discarded.
@@ -71,22 +71,21 @@ def trace(
 
     \b
     Each line: time (UTC), direction, client@remote address, packet, #packet identifier,
-    topic or address, flags, sizes, reason. What the signs mean:
+    topic or address, flags, sizes, reason. Meaning of the signs:
       <-  a packet from the client        ->  a packet to the client
-      ==  what became of a message        --  the connection: accepted, refused, closed
+      ==  the outcome of a message        --  the connection: accepted, refused, closed
       <>  an HTTP request with its status
 
-    Payloads, passwords and tokens are never shown. A traced client is served more slowly, and nothing of what it is
-    answered changes; other clients do not notice. A message that is to be stored is reported when it is on disk.
-    Packets that were on their way when the trace began may be missing. Ctrl-C ends the trace; the gateway ends it after
-    a day.
+    Payloads, passwords and tokens are never shown. A traced client is served more slowly, with the same answers; other
+    clients are not affected. A stored message is reported when it is on disk. Packets in flight when the trace starts
+    may be missing. Ctrl-C ends the trace; the gateway ends it after a day.
 
-    It needs the right `manage`: with --data it shows the gateway's operator token, so run it as the user the gateway
-    runs as. The same lines for all clients, in the gateway's log: `waypost -vv edge run …`.
+    It needs the right `manage`: with --data it sends the gateway's operator token, so run it as the gateway's user.
+    `waypost -vv edge run …` writes the same lines for all clients to the gateway's log.
     """
     if not (client or address):
-        hint = "--client ID for one client, or --address FILTER for all that use an address: '#' is every one"
-        raise CommandError("nothing says what to trace", hint=hint, code=Exit.USAGE)
+        hint = "--client ID for one client, or --address FILTER for all that use an address; '#' matches all"
+        raise CommandError("give a client or an address to trace", hint=hint, code=Exit.USAGE)
     seconds = _seconds(duration)
     _check_filter(address)
     query = urlencode({name: value for name, value in (("client", client), ("address", address)) if value})
@@ -101,17 +100,17 @@ def trace(
         return
     except (OSError, http_client_error) as error:
         tally.say_total()
-        raise CommandError(f"the trace broke off: {error}", hint=_HINT, code=Exit.UNREACHABLE) from None
+        raise CommandError(f"the connection to the gateway broke: {error}", hint=_HINT, code=Exit.UNREACHABLE) from None
     tally.say_total()
     raise CommandError("the gateway has ended the trace", hint=_HINT, code=Exit.UNREACHABLE)
 
 
 http_client_error: Final = http.client.HTTPException
-_HINT: Final = "see whether it runs: waypost edge status"
+_HINT: Final = "check that it runs: waypost edge status"
 
 
 class _Tally:
-    """Shows events and counts them."""
+    """Print and count events."""
 
     def __init__(self, count_max: int | None, *, as_json: bool, about: str) -> None:
         self._count_max = count_max
@@ -126,7 +125,7 @@ class _Tally:
             self._say_begin(event)
             return
         if event.kind == "ended":
-            say("the gateway has ended the trace for its age; start it again to go on", err=True)
+            say("the gateway ended the trace at its time limit; start it again to continue", err=True)
             raise _Enough
         if event.kind == "dropped":
             self._dropped += event.count or 0
@@ -150,7 +149,7 @@ class _Tally:
         say(f"{counted(self._shown, 'event')} shown{dropped}", err=True)
 
     def _say_begin(self, event: TraceEvent) -> None:
-        """Print what the signs mean, and whether the client is there."""
+        """Print the legend, and whether the client is connected."""
         if self._as_json:
             click.echo(msgspec.json.encode(event))
             sys.stdout.flush()
@@ -171,7 +170,7 @@ def _is_failure(event: TraceEvent) -> bool:
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[TraceEvent]:
-    """Yield what the gateway sends. Raises CommandError for what no gateway sends."""
+    """Yield the gateway's events. Raises CommandError for an answer that is not a trace."""
     decode = msgspec.json.Decoder(TraceEvent).decode
     try:
         for text in answer:
@@ -200,7 +199,7 @@ def _until(seconds: float | None) -> Iterator[None]:
 
 
 def _seconds(duration: str | None) -> float | None:
-    """Seconds of --for. Raises CommandError."""
+    """Return the seconds of --for. Raises CommandError."""
     from bridge.resources.values import duration as parse_duration
 
     try:

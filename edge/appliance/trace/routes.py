@@ -1,10 +1,10 @@
-"""The packet trace over HTTP, for `waypost edge trace`.
+"""HTTP route of the packet trace, for `waypost edge trace`.
 
 ======================  ======  =====================================================================================
 ``GET /api/v1/trace``   manage  events as JSON, one a line, until the client closes: ``?client=ID``, ``&address=FILTER``
 ======================  ======  =====================================================================================
 
-The first event is ``started``, with the number of connections that the trace is about. A blank line is a sign of life.
+The first event is ``started``, with the number of matching connections. A blank line is a keep-alive.
 After `TRACE_S_MAX` the last event is ``ended``.
 """
 
@@ -36,7 +36,7 @@ HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 def trace_routes(tracer: PacketTracer, access: HttpAccess, *, seconds_max: float = TRACE_S_MAX) -> Sequence[HttpRoute]:
-    """Return the route over a gateway's packet tracer, which ends a trace after `seconds_max`."""
+    """Return the route of a gateway's packet tracer, which ends a trace after `seconds_max`."""
 
     async def trace(request: Request) -> Response:
         about = TraceFilter(request.query_params.get("client", ""), request.query_params.get("address", ""))
@@ -59,7 +59,7 @@ def trace_routes(tracer: PacketTracer, access: HttpAccess, *, seconds_max: float
 async def _events(
     request: Request, tracer: PacketTracer, watch: TraceWatch, arrived: asyncio.Event, seconds_max: float
 ) -> AsyncIterator[bytes]:
-    """Yield lines until the watcher has gone, the time is over or the gateway stops; then the trace is over."""
+    """Yield lines until the client has closed, the time is over or the gateway stops; then end the trace."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + seconds_max
     gone = asyncio.ensure_future(_gone(request))

@@ -1,4 +1,4 @@
-"""Updates of a gateway from a card: a signed bundle goes into the slot that does not run, and is kept when it is well.
+"""Updates of a gateway from a card: a signed bundle is written to the inactive slot, and kept if it proves healthy.
 
-RAUC verifies and writes; U-Boot counts starts; what is decided here is whether the new system is kept.
+RAUC verifies and writes, U-Boot counts starts. This package decides whether the new system is kept.
 """

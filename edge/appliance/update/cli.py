@@ -1,4 +1,4 @@
-"""`waypost edge update`: the system of a gateway from a card."""
+"""`waypost edge update`: install, try and roll back systems of a gateway from a card."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ restart_option = click.option("--restart/--no-restart", default=True, help="Rest
 
 @click.group()
 def update() -> None:
-    """Install, watch and take back updates of a gateway from a card; as root.
+    """Install, try and roll back updates of a gateway from a card; as root.
 
-    The maker of the image signs a bundle (.raucb). It goes into the slot that does not run. It is kept when the
-    gateway has served as well as before for a minute; otherwise the old system comes back by itself.
+    The maker of the image signs a bundle (.raucb). It is written to the inactive slot. It is kept when the gateway has
+    served as well as before for a minute; otherwise the gateway returns to the old system by itself.
     """
 
 
@@ -46,7 +46,7 @@ def update() -> None:
 @root_option
 @restart_option
 @click.option(
-    "--again/--not-again", default=True, help="Also install a bundle that is installed already, or was given up."
+    "--again/--not-again", default=True, help="Also install a bundle that is installed already, or was rolled back."
 )
 def install(bundle: Path, data: Path | None, http: str | None, root: Path, restart: bool, again: bool) -> None:
     """Install a bundle, and restart from it.
@@ -56,12 +56,12 @@ def install(bundle: Path, data: Path | None, http: str | None, root: Path, resta
       scp waypost-0.2.0-arm64.raucb root@hall:/data/update/
       ssh root@hall waypost edge update install /data/update/waypost-0.2.0-arm64.raucb
     """
-    with _said_plainly():
-        say(f"{bundle.name}: checking its signature, then writing it; that takes minutes")
-        made = _updating(data, http, root).install(str(bundle.resolve()), again=again)
+    with _explained():
+        say(f"{bundle.name}: checking its signature, then writing it, which takes minutes")
+        made = _updater(data, http, root).install(str(bundle.resolve()), again=again)
     say(f"{made.version} is installed, and is tried at the next start")
     if restart:
-        _start_anew()
+        _restart_machine()
 
 
 @update.command()
@@ -69,8 +69,8 @@ def install(bundle: Path, data: Path | None, http: str | None, root: Path, resta
 def fetch(data: Path) -> None:
     """Fetch the bundle of the system that the gateway's configuration wants; for a service of an image.
 
-    Runs as the gateway's user. After a break it continues where it was. It keeps to the rate and quiet hours of the
-    `System`, and ends when the bundle is complete and may be installed, or is no longer wanted.
+    Run as the gateway's user. After an interruption it continues where it stopped. It respects the rate and quiet hours
+    of the `System`, and ends when the bundle is complete and may be installed, or is no longer wanted.
     """
     from functools import partial
 
@@ -80,11 +80,11 @@ def fetch(data: Path) -> None:
 
     try:
         authority = GatewayIdentity(data).authority()
-    except (OSError, ValueError):  # it has not enrolled
+    except (OSError, ValueError):  # the gateway has not enrolled
         authority = None
-    with _said_plainly():
+    with _explained():
         found = BundleDownload(WantedFiles(data), partial(trusting_also, authority)).run()
-    say("no system is wanted" if found is None else f"{found.name} is complete, and its checksum is right")
+    say("no system is wanted" if found is None else f"{found.name} is complete, and its checksum is correct")
 
 
 @update.command("install-fetched")
@@ -93,7 +93,7 @@ def fetch(data: Path) -> None:
 @root_option
 @restart_option
 def install_fetched(data: Path, http: str | None, root: Path, restart: bool) -> None:
-    """Install the bundle that was fetched, and start it; for a service of an image, as root."""
+    """Install the fetched bundle, and restart from it; for a service of an image, as root."""
     from edge.appliance.update.slots import BundleInfo
     from edge.appliance.update.wanted import WantedFiles
 
@@ -102,12 +102,12 @@ def install_fetched(data: Path, http: str | None, root: Path, restart: bool) -> 
     if wanted is None or not (bundle := files.bundle(wanted)).exists():
         say("no bundle was fetched")
         return
-    with _said_plainly():
+    with _explained():
         say(f"Waypost: {wanted.version} is being installed")
-        _updating(data, http, root).install_wanted(str(bundle.resolve()), BundleInfo(wanted.version, wanted.build))
+        _updater(data, http, root).install_wanted(str(bundle.resolve()), BundleInfo(wanted.version, wanted.build))
     say(f"Waypost: {wanted.version} is installed, and is tried at the next start")
     if restart:
-        _start_anew()
+        _restart_machine()
 
 
 @update.command()
@@ -120,7 +120,7 @@ def status(root: Path, as_json: bool) -> None:
     from edge.appliance.update.record import UpdateRecord
     from edge.appliance.update.slots import Rauc
 
-    with _said_plainly():
+    with _explained():
         slots, last = Rauc().slots(), UpdateRecord(root).last()
     if as_json:
         shown = {"booted": slots.booted._asdict(), "other": slots.other._asdict(), "first": slots.first}
@@ -128,7 +128,7 @@ def status(root: Path, as_json: bool) -> None:
         return
     for slot, what in ((slots.booted, "runs"), (slots.other, "does not run")):
         good = "can be started" if slot.good and slot.holds_a_system else "cannot be started"
-        holds = slot.version or ("as the card was made" if slot.holds_a_system else "empty")
+        holds = slot.version or ("as on the new card" if slot.holds_a_system else "empty")
         say(f"slot {slot.letter}: {what}, {good}, {holds}")
     if last is not None:
         say(f"last update: {last.version} in slot {last.slot}: {last.state}{f' ({last.why})' if last.why else ''}")
@@ -138,8 +138,8 @@ def status(root: Path, as_json: bool) -> None:
 @root_option
 def confirm(root: Path) -> None:
     """Keep the update that is being tried, without waiting."""
-    with _said_plainly():
-        kept = _updating(None, None, root).confirm()
+    with _explained():
+        kept = _updater(None, None, root).confirm()
     say(f"{kept.version} is kept")
 
 
@@ -148,11 +148,11 @@ def confirm(root: Path) -> None:
 @restart_option
 def rollback(root: Path, restart: bool) -> None:
     """Restart from the system of the other slot."""
-    with _said_plainly():
-        slots = _updating(None, None, root).rollback()
+    with _explained():
+        slots = _updater(None, None, root).rollback()
     say(f"slot {slots.other.letter} is started next")
     if restart:
-        _start_anew()
+        _restart_machine()
 
 
 @update.command()
@@ -161,9 +161,9 @@ def rollback(root: Path, restart: bool) -> None:
 @root_option
 @restart_option
 def watch(data: Path | None, http: str | None, root: Path, restart: bool) -> None:
-    """Mark the running slot as good once its gateway serves; after an update, once that has passed its trial.
+    """Mark the running slot as good when its gateway serves; after an update, when it has passed its trial.
 
-    For the service of an image. Ends when that is decided.
+    For the service of an image. It ends with the decision.
     """
     import time
 
@@ -171,65 +171,65 @@ def watch(data: Path | None, http: str | None, root: Path, restart: bool) -> Non
     from edge.appliance.update.limits import LOOK_S
     from edge.appliance.update.slots import Rauc
 
-    with _said_plainly():
-        updating = _updating(data, http, root)
-        tried = updating.started()
+    with _explained():
+        updater = _updater(data, http, root)
+        tried = updater.started()
         if tried is None:
-            while _seen(data, http) is None:
+            while _condition(data, http) is None:
                 time.sleep(LOOK_S)
             Rauc().mark_good()
             return
         say(f"Waypost: {tried.version} is being tried in slot {tried.slot}")
-        gate, said = updating.gate(tried, time.monotonic()), ""
-        while (verdict := updating.step(gate, time.monotonic())) is UpdateVerdict.WAIT:
-            if gate.lacking != said:
-                said = gate.lacking
-                say(f"Waypost: {said or 'it is well, and has to be for a minute'}")
+        gate, shown = updater.gate(tried, time.monotonic()), ""
+        while (verdict := updater.step(gate, time.monotonic())) is UpdateVerdict.WAIT:
+            if gate.lacking != shown:
+                shown = gate.lacking
+                say(f"Waypost: {shown or 'it is healthy, and has to stay so for a minute'}")
             time.sleep(LOOK_S)
     if verdict is UpdateVerdict.KEEP:
         say(f"Waypost: {tried.version} is kept")
         return
-    say(f"Waypost: {tried.version} is given up: {gate.lacking}")
+    say(f"Waypost: {tried.version} is rolled back: {gate.lacking}")
     if restart:
-        _start_anew()
+        _restart_machine()
 
 
-def _updating(data: Path | None, http: str | None, root: Path) -> Updater:
+def _updater(data: Path | None, http: str | None, root: Path) -> Updater:
     from functools import partial
 
     from edge.appliance.update.record import UpdateRecord
     from edge.appliance.update.slots import Rauc
     from edge.appliance.update.updating import Updater
 
-    return Updater(Rauc(), UpdateRecord(root), partial(_seen, data, http))
+    return Updater(Rauc(), UpdateRecord(root), partial(_condition, data, http))
 
 
-def _seen(data: Path | None, http: str | None) -> GatewayCondition | None:
-    """How the gateway is that runs here."""
+def _condition(data: Path | None, http: str | None) -> GatewayCondition | None:
+    """Return the condition of the gateway on this machine; None when it does not answer."""
     from edge.appliance.running import ask, console, token_of
     from edge.appliance.update.gate import GatewayCondition
     from edge.health.problems import Severity
 
     try:
-        told = ask(f"http://{console(data, http)}/api/v1/status", token_of(data))
-        problems = told.get("problems") or ()
+        status = ask(f"http://{console(data, http)}/api/v1/status", token_of(data))
+        problems = status.get("problems") or ()
         errors = frozenset(each["name"] for each in problems if each["severity"] == Severity.ERROR.value)
-        return GatewayCondition(errors, (told.get("uplink") or {}).get("state") == "connected")
+        return GatewayCondition(errors, (status.get("uplink") or {}).get("state") == "connected")
     except (CommandError, AttributeError, KeyError, TypeError):
         return None
 
 
-def _start_anew() -> None:
+def _restart_machine() -> None:
     import os
     import subprocess
 
     os.sync()
     if subprocess.run(["systemctl", "reboot"], check=False).returncode:  # noqa: S607 - systemd's, of the machine
-        raise CommandError("the machine could not be started anew", hint="start it by hand: reboot")
+        raise CommandError("the machine could not be restarted", hint="restart it: reboot")
 
 
 @contextlib.contextmanager
-def _said_plainly() -> Iterator[None]:
+def _explained() -> Iterator[None]:
     from edge.appliance.update.slots import SlotsError
     from edge.appliance.update.updating import UpdateRefused
 

@@ -1,9 +1,8 @@
-"""The bundle of a wanted system, fetched over HTTP so that every byte crosses a poor link once.
+"""Download of the bundle of a wanted system over HTTP, each byte once even over a poor link.
 
-What has come is on disk and counts after any break: the rest is asked for by range (RFC 9110 section 14). The sum is
-looked at when all is there; whether the bundle is to be believed is RAUC's to say, which verifies its signature. It
-keeps to the pace of what is wanted, and leaves the medium as free as messages need it. Blocks: for a service of its
-own.
+Received bytes are on disk. After an interruption the rest is requested by range (RFC 9110 section 14). The checksum is
+verified at the end; RAUC verifies the signature before it installs the bundle. The download respects rate and quiet
+hours, and leaves the free space that is reserved for messages. It blocks: for a service of its own.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ from edge.broker.security.private_file import sync_folder
 
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 NAP_S_MIN: Final = 0.001
-"""What rounding leaves of a wait is none."""
-QUIET: Final = "the hours are quiet"
+"""Shortest sleep, as rounding may leave a wait of zero."""
+QUIET: Final = "it waits for the end of the quiet hours"
 
 
 class DownloadFailed(Exception):
-    """Not now; the message says why. It is tried again."""
+    """The download failed, and will be tried again. The message says why."""
 
 
 class SystemChanged(Exception):
-    """Something else is wanted now, or nothing."""
+    """Another system is wanted now, or none."""
 
 
 class SleepingClock(Protocol):
-    """Seconds, and sleeping; `time` is one."""
+    """Clock that can sleep; the module `time` is one."""
 
     def time(self) -> float: ...
     def monotonic(self) -> float: ...
@@ -54,7 +53,7 @@ class SleepingClock(Protocol):
 
 
 def trusting_also(authority: str | None) -> ssl.SSLContext:
-    """Whom this machine trusts, and the hub's authority (PEM)."""
+    """Return a context that trusts the machine's authorities and the hub's (PEM)."""
     context = ssl.create_default_context()
     if authority is not None:
         context.load_verify_locations(cadata=authority)
@@ -63,13 +62,13 @@ def trusting_also(authority: str | None) -> ssl.SSLContext:
 
 
 def free_bytes(folder: Path) -> int:
-    """Of the medium a folder is on. Raises OSError."""
-    told = os.statvfs(folder)
-    return told.f_bavail * told.f_frsize
+    """Return the free bytes of a folder's medium. Raises OSError."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 class BundleDownload:
-    """Into one data directory."""
+    """Download into one data directory."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class BundleDownload:
         clock: SleepingClock = time,
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
-        """`context`: whom an HTTPS server has to be known to; `free`: as `free_bytes`."""
+        """`context`: TLS context for HTTPS servers. `free`: see `free_bytes`."""
         self._files = files
         self._context = context
         self._clock = clock
@@ -86,9 +85,8 @@ class BundleDownload:
         self._fetched = files.fetched()
 
     def run(self) -> Path | None:
-        """Until the bundle that is wanted is there, whole, and may be installed; None: nothing is wanted any more.
-
-        Raises OSError."""
+        """Download until the wanted bundle is complete and may be installed; return its path, or None when no bundle is
+        wanted any more. Raises OSError."""
         failures = 0
         while (wanted := self._files.wanted()) is not None:
             if self._fetched.sha256 != wanted.sha256:
@@ -111,7 +109,7 @@ class BundleDownload:
     # --- one bundle -------------------------------------------------------------------------------------------------
 
     def _begin(self, wanted: WantedSystem) -> None:
-        """What was fetched of another one goes."""
+        """Remove what was downloaded of other bundles."""
         for path in self._files.folder.glob("*.part"):
             if path != self._files.part(wanted):
                 path.unlink()
@@ -122,7 +120,7 @@ class BundleDownload:
         self._note()
 
     def _whole(self, wanted: WantedSystem) -> None:
-        """Fetch what is missing. Raises `DownloadFailed`, `SystemChanged`, OSError."""
+        """Download the missing bytes, and verify the checksum. Raises `DownloadFailed`, `SystemChanged`, OSError."""
         pacer = self._pacer(wanted)
         self._wait(wanted, pacer)
         if self._files.bundle(wanted).exists():
@@ -134,14 +132,14 @@ class BundleDownload:
             if out.tell() < wanted.size:
                 self._rest(wanted, pacer, out)
         self._accept(wanted, part)
-        self._wait(wanted, pacer)  # what is installed starts the machine anew, which the hours may forbid
+        self._wait(wanted, pacer)  # installing restarts the machine, not in quiet hours
 
     def _rest(self, wanted: WantedSystem, pacer: Pacer, out: IO[bytes]) -> None:
         have = out.tell()
         free = self._free(self._files.folder) - (wanted.size - have)
         if free < wanted.keep_free:
             mib = (wanted.keep_free - free) >> 20
-            raise DownloadFailed(f"the medium has no room for it beside what is kept free for messages: {mib} MiB more")
+            raise DownloadFailed(f"{mib} MiB of free space are missing, as the rest is reserved for messages")
         with self._answer(wanted, have) as answer:
             if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
                 have = 0
@@ -149,7 +147,7 @@ class BundleDownload:
             self._store(wanted, pacer, answer, out)
 
     def _store(self, wanted: WantedSystem, pacer: Pacer, answer: http.client.HTTPResponse, out: IO[bytes]) -> None:
-        """Raises `DownloadFailed`, `SystemChanged`, OSError."""
+        """Write an answer to the file. Raises `DownloadFailed`, `SystemChanged`, OSError."""
         synced = have = out.seek(0, os.SEEK_END)
         try:
             while have < wanted.size:
@@ -167,7 +165,7 @@ class BundleDownload:
             self._sync(out, have)
 
     def _accept(self, wanted: WantedSystem, part: Path) -> None:
-        """What has come is what is wanted. Raises `DownloadFailed`, OSError."""
+        """Accept the file if its checksum is right. Raises `DownloadFailed`, OSError."""
         with part.open("rb") as source:
             found = hashlib.file_digest(source, "sha256").hexdigest()
         if found == wanted.sha256:
@@ -177,7 +175,7 @@ class BundleDownload:
             return
         part.unlink()
         wrong = self._fetched.wrong + 1
-        why = f"what is at {wanted.url} has the SHA-256 {found}, and not {wanted.sha256}"
+        why = f"the file at {wanted.url} has the SHA-256 {found}, and not {wanted.sha256}"
         self._note(bytes=0, wrong=wrong, refused=why if wrong >= FETCHED_WRONG_MAX else "")
         raise DownloadFailed(why)
 
@@ -185,7 +183,7 @@ class BundleDownload:
 
     @contextlib.contextmanager
     def _answer(self, wanted: WantedSystem, have: int) -> Iterator[http.client.HTTPResponse]:
-        """Of the server, from this byte on. Raises `DownloadFailed`."""
+        """Request the bundle from this byte on. Raises `DownloadFailed`."""
         handlers = [
             urllib.request.ProxyHandler(_proxies(wanted.proxy)),
             urllib.request.HTTPSHandler(context=self._context()),
@@ -202,7 +200,7 @@ class BundleDownload:
             if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
                 found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
                 if found is None or int(found[1]) != have or found[2] not in ("*", str(wanted.size)):
-                    raise DownloadFailed(f"{wanted.url}: the server answers with another range than it was asked for")
+                    raise DownloadFailed(f"{wanted.url}: the server's answer has another range than requested")
             yield answer
 
     def _pacer(self, wanted: WantedSystem) -> Pacer:
@@ -212,8 +210,10 @@ class BundleDownload:
         return pacer
 
     def _wait(self, wanted: WantedSystem, pacer: Pacer, *, long: bool = True) -> None:
-        """Until more may be fetched. `long`: also for quiet hours to end, or its turn in the fleet to come. Raises
-        `SystemChanged`, `DownloadFailed`."""
+        """Wait until more may be downloaded. `long`: also until quiet hours end, or the start jitter is over.
+
+        Raises `SystemChanged`, `DownloadFailed`.
+        """
         while True:
             if self._files.wanted() != wanted:
                 raise SystemChanged
@@ -222,7 +222,7 @@ class BundleDownload:
             if until is None:
                 return
             if pacer.is_quiet(BatchLane.BACKLOG):
-                if not long:  # nobody holds a connection for hours
+                if not long:  # do not hold a connection for hours
                     raise DownloadFailed(QUIET)
                 self._note(trouble=QUIET)
             self._clock.sleep(max(NAP_S_MIN, until - now))

@@ -1,4 +1,4 @@
-"""The gateway's part of running the system it is told to: what is wanted is handed on, and how far that is is told."""
+"""Follow the `System` resource: pass the wanted system to the update services, and report their progress."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from edge.configuration.resources import GatewaySpec, SystemSpec
 log = logging.getLogger(__name__)
 
 SLOTS: Final = "etc/rauc/system.conf"
-"""A machine with it has two slots for systems."""
+"""File that exists on a machine with two slots for systems."""
 
 
 class SystemFollower:
-    """Of one gateway. `watch` runs as long as the gateway does."""
+    """Follower of one gateway. `watch` runs until it is cancelled."""
 
     def __init__(self, data: Path, root: Path = Path("/")) -> None:
-        """`root`: of the machine."""
+        """`root`: root folder of the machine."""
         self._repository = Repository(data)
         self._files = WantedFiles(data)
         self._root = root
         self._mark: object = None
         self._wanted: WantedSystem | None = None
-        self._told: SystemReport | None = None
+        self._reported: SystemReport | None = None
 
     def fault(self, applied: Sequence[Resource]) -> str | None:
-        """Why these resources cannot be followed here."""
+        """Return why these resources cannot be followed on this machine."""
         if any(of_kind(applied, SystemSpec)) and not (self._root / SLOTS).exists():
             return "System: this gateway has no slots for systems, as it is not from a card; update its package instead"
         return None
 
     def report(self) -> SystemReport | None:
-        """How far it is now with what is decided; None: nothing is wanted. Raises `RepositoryError`."""
+        """Return the progress with the wanted system; None: none is wanted. Raises `RepositoryError`."""
         mark = self._repository.mark
         if mark != self._mark:
             try:
                 self._wanted = wanted_of(self._repository.decided())
             except ConfigurationRejected as rejected:
-                log.warning("what system is wanted is not known: %s", rejected)
+                log.warning("the wanted system is not known: %s", rejected)
                 self._wanted = None
             self._mark = mark
         if self._wanted is None:
@@ -56,27 +56,27 @@ class SystemFollower:
         return report(self._wanted, MachineSystems.of(self._root), self._files.fetched())
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Hand on what is wanted; call `changed` when `report` is another one."""
+        """Pass on the wanted system; call `changed` when the report changes."""
         while True:
             try:
                 await self._look(changed)
             except (RepositoryError, OSError) as error:
-                log.warning("the system that is wanted is not looked at: %s", error)
+                log.warning("the wanted system cannot be followed: %s", error)
             await asyncio.sleep(FOLLOWED_S)
 
     async def _look(self, changed: Callable[[], None]) -> None:
-        """Raises `RepositoryError`, OSError."""
+        """Check once. Raises `RepositoryError`, OSError."""
         now = self.report()
         await asyncio.to_thread(self._files.want, self._wanted if now is not None and now.under_way else None)
-        if now != self._told:
+        if now != self._reported:
             if now is not None:
                 log.info("system %s: %s%s", now.version, now.phase.value, f": {now.why}" if now.why else "")
-            self._told = now
+            self._reported = now
             changed()
 
 
 def wanted_of(resources: Sequence[Resource]) -> WantedSystem | None:
-    """What a gateway with these is to run; None: whatever it does."""
+    """Return the system that a gateway with these resources should run; None: any."""
     system = next((spec for _, spec in of_kind(resources, SystemSpec)), None)
     if system is None:
         return None

@@ -1,41 +1,41 @@
-"""How long an update is tried."""
+"""Limits of updates."""
 
 from __future__ import annotations
 
 from typing import Final
 
 HEALTHY_S: Final = 60.0
-"""Seconds without a break it has to be well: a gateway that ends and starts again within them is not kept."""
+"""Time for which a new system has to be healthy without a break: one that restarts within it is not kept."""
 
 TRIAL_S: Final = 900.0
-"""Seconds from the start of the new system in which that has to be: an uplink over a mobile network takes minutes, and
-a Raspberry Pi 3 reads a full store as long. A system that cannot even decide is given up by a timer of systemd after
+"""Time limit of a trial, from the start of the new system: an uplink over a mobile network takes minutes, and so does
+reading a full store on a Raspberry Pi 3. A system that cannot even decide is rolled back by a timer of systemd after
 20 minutes (`waypost-trial-overdue.timer`)."""
 
 LOOK_S: Final = 5.0
-"""Seconds between looks."""
+"""Interval between two checks of the gateway's condition."""
 
 FILE_BYTES_MAX: Final = 64 << 10
-"""Of the record of an update: a full one has 1 KiB."""
+"""Largest size of the record of an update; a full one has 1 KiB."""
 
 INSTALLED_MAX: Final = 3
-"""Starts of one update that the power, RAUC or an outage of the hub cut off. A card that cannot be written is
-not worn out by it, and an update that breaks the uplink itself is abandoned after three trials."""
+"""Attempts of one update that power, RAUC or an outage of the hub interrupted. The limit spares a card that cannot be
+written, and ends an update that breaks the uplink itself after three trials."""
 
 FOLLOWED_S: Final = 2.0
-"""Seconds between looks at what is wanted and how far it is: some stat(2) and small files."""
+"""Interval between two checks of the wanted system and its progress: some stat(2) and small files."""
 
 READ_BYTES: Final = 64 << 10
-"""Of a bundle that is fetched, at a time."""
+"""Bytes of a bundle that are read at a time."""
 
 SYNCED_BYTES: Final = 4 << 20
-"""So much is written before it is on disk and noted: so much a power cut takes."""
+"""Bytes between two syncs of a download: the most that a power cut loses."""
 
 ANSWER_S: Final = 30.0
-"""For a connection to where a bundle is, and for each part of its answer."""
+"""Time limit of a connection to a bundle's server, and of each part of its answer."""
 
 AGAIN_S: Final = (5.0, 15.0, 60.0, 300.0)
-"""Before the next try to fetch; the last for as long as it takes."""
+"""Pauses before the next attempts of a download; the last one repeats."""
 
 FETCHED_WRONG_MAX: Final = 2
-"""So often a bundle may be another one than it should be: once a server may have changed it half-way."""
+"""Downloads with a wrong checksum after which a bundle is refused: once, a server may replace the file half-way."""

@@ -1,4 +1,4 @@
-"""What is known of the last update, on the data partition, which both slots share: one file, replaced whole."""
+"""Record of the last update: a file on the data partition, which both slots share, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from edge.appliance.update.limits import FILE_BYTES_MAX
 
 FILE: Final = "data/update/update.json"
 ON_TRIAL: Final = "data/update/on-trial"
-"""The letter of the slot that is tried, while it is: for the shell of whichever system runs."""
+"""File with the letter of the slot on trial, for shell scripts of either system."""
 
 State = Literal["installing", "cut off", "trial", "kept", "given up"]
-"""`cut off`: it was not installed whole, or its trial met an outage of the hub; it can start again."""
+"""`cut off`: the installation was interrupted, or the hub was away during the trial; it can be repeated.
+`given up`: rolled back or refused."""
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
-    """One update."""
+    """Update of the system."""
 
     slot: str
-    """The letter of the slot it goes into."""
+    """Letter of the slot it is written to."""
     version: str
     build: str
     before: str
-    """Version of Waypost it takes the place of."""
+    """Version of Waypost that it replaces."""
     state: State
     errors: tuple[str, ...] = ()
-    """Problems the gateway had before it."""
+    """Problems that the gateway had before the update."""
     connected: bool = False
-    """Whether the gateway was connected to its hub then."""
+    """True when the gateway was connected to its hub before the update."""
     why: str = ""
-    """It was given up, or cut off."""
+    """Reason why it was interrupted, rolled back or refused."""
     begun: int = 1
-    """How often it was installed, or begun to be."""
+    """Number of attempts to install it."""
     ran: bool = False
-    """Its system was started, or tried to be."""
+    """True when its system was started, or a start was attempted."""
     waits_for_hub: bool = False
-    """Cut off because the hub could not be reached. It starts again when the gateway is connected."""
+    """True when it was interrupted because the hub was away. It is repeated when the gateway is connected."""
 
     @property
     def undecided(self) -> bool:
@@ -47,14 +48,14 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdateRecord:
-    """Of one machine, below its root."""
+    """Record of one machine, below its root folder."""
 
     def __init__(self, root: Path) -> None:
         self._file = root / FILE
         self._on_trial = root / ON_TRIAL
 
     def last(self) -> Update | None:
-        """None: there was none, or it cannot be read. Raises OSError."""
+        """Return the last update; None: there was none, or the record is damaged. Raises OSError."""
         try:
             with self._file.open("rb") as source:
                 return msgspec.json.decode(source.read(FILE_BYTES_MAX), type=Update)
@@ -62,9 +63,9 @@ class UpdateRecord:
             return None
 
     def write(self, update: Update) -> None:
-        """On disk on return. Raises OSError."""
+        """Write the record, on disk on return. Raises OSError."""
         if update.state == "trial":
             write_whole(self._on_trial, f"{update.slot}\n".encode(), mode=0o644)
-        write_whole(self._file, msgspec.json.encode(update), mode=0o644)  # the gateway's user tells its hub of it
+        write_whole(self._file, msgspec.json.encode(update), mode=0o644)  # the gateway's user reads it for the hub
         if update.state != "trial":
             self._on_trial.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""An update from its file to a decision, across starts; each step is on disk before it counts.
+"""Course of an update from its file to a decision, across restarts. Each step is on disk before the next one.
 
-Installing ends with the new slot first in U-Boot's order, so from then on every start is one of the new system until
-it is kept or given up. A power cut before that leaves the old system; one after it begins the trial. A new system
-that does not come up uses its tries, and U-Boot starts the old one, which finds that out here.
+Installing ends with the new slot first in U-Boot's order. From then on each start is one of the new system, until it is
+kept or rolled back. A power cut before that leaves the old system; one after it starts the trial. A new system that
+does not start uses up its boot attempts; U-Boot then starts the old one, which detects that here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from edge.appliance.update.record import State, Update, UpdateRecord
 from edge.appliance.update.slots import BundleInfo, Rauc, SlotsError, SystemSlots
 
 Look = Callable[[], GatewayCondition | None]
-"""At the gateway that runs here."""
+"""Returns the condition of the gateway on this machine."""
 
-NOT_STARTED: Final = "it did not start: the boot loader went back by itself"
+NOT_STARTED: Final = "it did not start: the boot loader returned to the old system"
 BY_HAND: Final = "by hand"
 
 
 class UpdateRefused(Exception):
-    """It is not done; `hint` says what would help."""
+    """The request is refused; `hint` is the next step."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class UpdateRefused(Exception):
 
 
 class Updater:
-    """Of one machine. Each method raises SlotsError and OSError."""
+    """Updates of one machine. Each method raises SlotsError and OSError."""
 
     def __init__(self, rauc: Rauc, record: UpdateRecord, look: Look) -> None:
         self._rauc = rauc
@@ -42,26 +42,26 @@ class Updater:
         self._look = look
 
     def install(self, file: str, *, again: bool = True) -> BundleInfo:
-        """Write a bundle into the other slot, which is then the one to start. `again`: also one that is there, or was
-        given up. Raises UpdateRefused."""
+        """Write a bundle to the other slot, which is started next. `again`: also one that is installed or was rolled
+        back. Raises UpdateRefused."""
         slots, last = self._rauc.slots(), self._record.last()
         if last is not None and last.state == "trial" and last.slot == slots.booted.letter:
             raise UpdateRefused(f"{last.version} is being tried", "waypost edge update confirm, or rollback")
-        bundle, seen = self._rauc.look(file), self._look()
-        connected = seen is not None and seen.connected
+        bundle, condition = self._rauc.inspect(file), self._look()
+        connected = condition is not None and condition.connected
         waits = last is not None and last.state == "cut off" and last.waits_for_hub and last.build == bundle.build
         if not again:
             if waits and not connected:
                 words = f"{bundle.version} is tried again when the gateway is connected to its hub"
-                raise UpdateRefused(words, "nothing: it is looked at again by itself; with a stick, put it in again")
+                raise UpdateRefused(words, "nothing: it is retried by itself; with a USB stick, insert it again")
             if bundle.build and bundle.build == slots.booted.build:
-                raise UpdateRefused(f"{bundle.version} is what runs")
+                raise UpdateRefused(f"{bundle.version} runs already")
             if last is not None and last.state == "given up" and last.build == bundle.build:
-                raise UpdateRefused(f"{bundle.version} was given up before: {last.why}")
+                raise UpdateRefused(f"{bundle.version} was rolled back before: {last.why}")
         update = msgspec.structs.replace(
-            self._begun(bundle),
-            errors=() if seen is None else tuple(sorted(seen.errors)),
-            connected=connected or waits,  # else a system that breaks the uplink would be kept the next time
+            self._new_update(bundle),
+            errors=() if condition is None else tuple(sorted(condition.errors)),
+            connected=connected or waits,  # otherwise a system that breaks the uplink is kept
         )
         self._record.write(update)
         try:
@@ -73,31 +73,29 @@ class Updater:
         return bundle
 
     def install_wanted(self, file: str, wanted: BundleInfo) -> BundleInfo:
-        """As `install` of a bundle that has to hold this, and is not installed again; that it cannot be is noted, for
-        who wants it. Raises UpdateRefused."""
+        """Install a bundle with this expected content, unless it was installed before. A failure is recorded for the
+        report. Raises UpdateRefused."""
         last = self._record.last()
         if last is not None and last.undecided:
             raise UpdateRefused(f"{last.version} is being tried")
         try:
-            found = self._rauc.look(file)
+            found = self._rauc.inspect(file)
         except SlotsError as error:
-            self._cut_off(self._begun(wanted), str(error))
+            self._cut_off(self._new_update(wanted), str(error))
             raise
         if found != wanted:
             why = f"its bundle holds {found.version}, build {found.build[:16]}, and not {wanted.build[:16]}"
-            self._give_up(self._begun(wanted), why)
+            self._give_up(self._new_update(wanted), why)
             raise UpdateRefused(why)
         return self.install(file, again=False)
 
     def started(self) -> Update | None:
-        """What the system that has started is to show; None: nothing, no update is being tried in it.
-
-        Of one that did not come up is noted that it was given up."""
+        """Return the update on trial in the running system, or None. Record the failure of one that did not start."""
         slots, last = self._rauc.slots(), self._record.last()
         if last is None or not last.undecided:
             return None
         if last.slot == slots.booted.letter:
-            if last.state == "installing":  # the power went after RAUC had switched, before that was noted
+            if last.state == "installing":  # power cut between RAUC's switch and the record
                 last = msgspec.structs.replace(last, state="trial")
                 self._record.write(last)
             return last
@@ -105,19 +103,19 @@ class Updater:
             self._rauc.start_first("booted")
             self._give_up(msgspec.structs.replace(last, ran=True), NOT_STARTED)
         else:
-            self._cut_off(last, "it was not installed whole")
+            self._cut_off(last, "it was not installed completely")
         return None
 
     def gate(self, update: Update, began: float) -> UpdateGate:
-        """For `step`. `began`: when this system was started, of a clock that does not jump."""
+        """Return the trial for `step`. `began`: start of this system, in monotonic seconds."""
         return UpdateGate(began, errors=update.errors, connected=update.connected)
 
     def step(self, gate: UpdateGate, now: float) -> UpdateVerdict:
-        """Look, and do what that decides; after GO_BACK the machine has to be started anew."""
+        """Check the gateway and carry out the decision. After GO_BACK the machine has to be restarted."""
         update = self._record.last()
-        if update is None or update.state != "trial":  # somebody has decided meanwhile
+        if update is None or update.state != "trial":  # decided in the meantime by a command
             return UpdateVerdict.KEEP
-        verdict = gate.see(now, self._look())
+        verdict = gate.update(now, self._look())
         if verdict is UpdateVerdict.KEEP:
             self._keep(update)
         elif verdict is UpdateVerdict.GO_BACK:
@@ -125,18 +123,19 @@ class Updater:
         return verdict
 
     def confirm(self) -> Update:
-        """Keep what is being tried. Raises UpdateRefused."""
+        """Keep the update on trial. Raises UpdateRefused."""
         slots, last = self._rauc.slots(), self._record.last()
         if last is None or last.state != "trial" or last.slot != slots.booted.letter:
             raise UpdateRefused("no update is being tried")
         return self._keep(last)
 
     def rollback(self, why: str = BY_HAND) -> SystemSlots:
-        """Let the other slot be the one to start; the machine has to be started anew. Raises UpdateRefused."""
+        """Select the other slot for the next start; the machine has to be restarted. Raises UpdateRefused."""
         slots, last = self._rauc.slots(), self._record.last()
         if not (slots.other.good and slots.other.holds_a_system):
             raise UpdateRefused(
-                f"slot {slots.other.letter} holds nothing that starts", "install a bundle: waypost edge update install"
+                f"slot {slots.other.letter} has no bootable system",
+                "install a bundle: waypost edge update install",
             )
         if last is not None and last.slot == slots.booted.letter:
             self._go_back(last, why)
@@ -145,15 +144,15 @@ class Updater:
         return slots
 
     def _keep(self, update: Update) -> Update:
-        """The tries first: a record that says `kept` of a slot without tries would be wrong."""
+        """Record the update as kept. The boot attempts are restored first: a kept slot must have some."""
         self._rauc.mark_good()
         kept = msgspec.structs.replace(update, state="kept")
         self._record.write(kept)
         return kept
 
     def _go_back(self, update: Update, why: str, *, again: bool = False) -> None:
-        """Let the old system start. The order of slots comes first: cut off after it, the old system finds an update
-        that did not stay. `again`: it may start again, a few times, once the hub can be reached."""
+        """Select the old system. The order of slots is changed first: after an interruption the old system then detects
+        the failed update. `again`: it may be repeated, a few times, when the hub can be reached."""
         self._rauc.start_first("other")
         self._rauc.mark_bad("booted")
         tried = msgspec.structs.replace(update, ran=True)
@@ -162,8 +161,8 @@ class Updater:
         else:
             self._give_up(tried, why)
 
-    def _begun(self, bundle: BundleInfo) -> Update:
-        """An update to this, which begins now."""
+    def _new_update(self, bundle: BundleInfo) -> Update:
+        """Return a new update to this bundle."""
         slots, last = self._rauc.slots(), self._record.last()
         again = last is not None and last.state == "cut off" and last.build == bundle.build
         return Update(
@@ -176,7 +175,7 @@ class Updater:
         )
 
     def _cut_off(self, update: Update, why: str) -> None:
-        """It can be begun again, a few times."""
+        """Record an interruption; the update can be repeated a few times."""
         state: State = "cut off" if update.begun < INSTALLED_MAX else "given up"
         self._record.write(msgspec.structs.replace(update, state=state, why=why))
 

@@ -21,18 +21,18 @@ from edge.appliance.update.limits import FILE_BYTES_MAX
 from edge.appliance.update.record import Update, UpdateRecord
 
 FOLDER: Final = "update"
-"""In the gateway's data directory."""
+"""Folder in the gateway's data directory."""
 WANTED: Final = "wanted.json"
 FETCHED: Final = "fetched.json"
 ROOT: Final = "run/waypost-root/sha256"
-"""Of the root file system that runs, some seconds after each start (`waypost-root-hash.service`)."""
+"""File with the digest of the running root file system, some seconds after each start (`waypost-root-hash.service`)."""
 
 _PHASES: Final = {"installing": SystemPhase.INSTALLING, "trial": SystemPhase.TRYING}
 
 
 @hides("proxy")
 class WantedSystem(msgspec.Struct, frozen=True, kw_only=True):
-    """A system, and how its bundle is fetched; fields are those of `SystemSpec`."""
+    """System to run, and how to download its bundle. Fields are those of `SystemSpec`."""
 
     version: str
     build: str
@@ -43,84 +43,84 @@ class WantedSystem(msgspec.Struct, frozen=True, kw_only=True):
     quiet_hours: str | None = None
     start_jitter_s: float = 0.0
     gateway: str = ""
-    """Its name: when the gateway begins depends on it."""
+    """Name of the gateway, from which the start jitter is derived."""
     keep_free: int = 0
-    """Bytes of the medium that are for messages."""
+    """Bytes of the medium that are reserved for messages."""
     proxy: Proxy | None = None
-    """What the hub is reached through, and the bundle too."""
+    """Proxy for the hub, also used for the bundle."""
 
 
 class DownloadProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the fetching is."""
+    """Progress of a download."""
 
     sha256: str = ""
-    """Of the bundle it is about."""
+    """SHA-256 of the bundle."""
     bytes: int = 0
     trouble: str = ""
-    """What it waits for."""
+    """What it waits for, or why it failed last."""
     wrong: int = 0
-    """How often what came was another one than it should be."""
+    """Number of downloads with a wrong checksum."""
     refused: str = ""
-    """Why it is not fetched any more."""
+    """Reason why it is no longer downloaded."""
 
 
 Document = TypeVar("Document", WantedSystem, DownloadProgress)
 
 
 class WantedFiles:
-    """Of one data directory. Reading raises nothing: what cannot be read says nothing."""
+    """Files in one data directory. Reading does not raise: an unreadable file counts as missing."""
 
     def __init__(self, data: Path) -> None:
         self.folder = data / FOLDER
 
     def bundle(self, wanted: WantedSystem) -> Path:
-        """Where all of it is, and is what it should be."""
+        """Return the path of the complete and verified bundle."""
         return self.folder / f"{wanted.sha256}.raucb"
 
     def part(self, wanted: WantedSystem) -> Path:
-        """Where as much of it is as has come."""
+        """Return the path of the partial download."""
         return self.folder / f"{wanted.sha256}.part"
 
     def wanted(self) -> WantedSystem | None:
-        """None: there is nothing to do."""
+        """Return the wanted system; None: there is nothing to do."""
         return _read(self.folder / WANTED, WantedSystem)
 
     def wanted_since(self) -> float:
-        """UTC seconds since 1970; now, where nothing is."""
+        """Return since when it is wanted, in UTC seconds since 1970; the current time without a wanted system."""
         try:
             return (self.folder / WANTED).stat().st_mtime
         except OSError:
             return time.time()
 
     def want(self, wanted: WantedSystem | None) -> None:
-        """On disk on return; without a wish nothing stays of what was fetched. Raises OSError."""
+        """Write the wanted system, on disk on return; None removes it and all downloads. Raises OSError."""
         if wanted is None:
-            (self.folder / WANTED).unlink(missing_ok=True)  # who fetches sees it first
+            (self.folder / WANTED).unlink(missing_ok=True)  # first, so that the download stops
             for path in self.folder.glob("*"):
                 path.unlink(missing_ok=True)
         elif wanted != self.wanted():
             write_whole(self.folder / WANTED, msgspec.json.encode(wanted), mode=0o600)
 
     def fetched(self) -> DownloadProgress:
-        """What was noted last."""
+        """Return the last recorded progress of the download."""
         return _read(self.folder / FETCHED, DownloadProgress) or DownloadProgress()
 
     def note(self, fetched: DownloadProgress) -> None:
-        """Raises OSError."""
+        """Record the progress of the download. Raises OSError."""
         write_whole(self.folder / FETCHED, msgspec.json.encode(fetched), mode=0o600)
 
 
 class MachineSystems(NamedTuple):
-    """What is known of a machine's systems."""
+    """State of a machine's systems."""
 
     running: str
-    """SHA-256 of the root that runs; empty: not yet."""
+    """SHA-256 of the running root file system; empty: not known yet."""
     last: Update | None
     """The last update."""
 
     @classmethod
     def of(cls, root: Path) -> MachineSystems:
-        """As it is now."""
+        """Read the current state."""
         try:
             last = UpdateRecord(root).last()
             running = (root / ROOT).read_text(encoding="ascii").strip()
@@ -132,7 +132,7 @@ class MachineSystems(NamedTuple):
 
 
 def report(wanted: WantedSystem, machine: MachineSystems, fetched: DownloadProgress) -> SystemReport:
-    """How far a machine is with a system."""
+    """Return a machine's progress with a wanted system."""
     last = machine.last if machine.last is not None and machine.last.build == wanted.build else None
     decided = _decided(wanted, machine, last)
     phase, why, percent = (*decided, 0) if decided is not None else _on_the_way(wanted, last, fetched)
@@ -140,14 +140,15 @@ def report(wanted: WantedSystem, machine: MachineSystems, fetched: DownloadProgr
 
 
 def _decided(wanted: WantedSystem, machine: MachineSystems, last: Update | None) -> tuple[SystemPhase, str] | None:
-    """As far as the slots and their record say; None: nothing. `last`: the last update, where it is to this."""
+    """Return the phase that slots and record determine; None: they do not. `last`: the last update, if it is to this
+    system."""
     if last is not None and last.undecided:
         return _PHASES[last.state], ""
     if machine.running == wanted.build:
         return SystemPhase.KEPT, ""
     if last is not None and last.state == "given up":
         return (SystemPhase.ROLLED_BACK if last.ran else SystemPhase.REFUSED), last.why
-    return None if machine.running else (SystemPhase.WAITING, "what runs now is being looked at")
+    return None if machine.running else (SystemPhase.WAITING, "the running system is being identified")
 
 
 def _on_the_way(wanted: WantedSystem, last: Update | None, fetched: DownloadProgress) -> tuple[SystemPhase, str, int]:

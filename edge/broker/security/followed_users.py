@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.security.credentials import CredentialFile, CredentialsError, CredentialSnapshot
-from edge.output.logs import said
+from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class FollowedUsers:
                         self._update(await asyncio.to_thread(self._file.load))
                 self.trouble = None
             except Exception as error:  # the watch goes on whatever failed
-                why = str(error) if isinstance(error, CredentialsError) else said(error)
+                why = str(error) if isinstance(error, CredentialsError) else describe_error(error)
                 if self.trouble != why:
                     log.warning("users not reloaded: %s", why)
                 self.trouble = why

@@ -22,7 +22,7 @@ from edge.broker.store.records import Committed
 from edge.broker.store.removals import Removals
 from edge.broker.store.rings import MemoryRings
 from edge.broker.store.tables import StoreTables
-from edge.output.logs import said
+from edge.output.logs import describe_error
 
 logger = logging.getLogger(__name__)
 
@@ -227,4 +227,4 @@ def _failure(error: Exception) -> StoreError:
     if isinstance(error, struct.error | OverflowError | UnicodeError):
         return StoreError(f"a message cannot be stored: {error}")
     logger.error("a group could not be sealed", exc_info=error)
-    return StoreError(f"a group could not be sealed: {said(error)}: see the log")
+    return StoreError(f"a group could not be sealed: {describe_error(error)}: see the log")

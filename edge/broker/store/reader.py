@@ -25,7 +25,7 @@ from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, StoreLimits
 from edge.broker.store.medium import FAILED, UNREAD
 from edge.broker.store.problems import READING, Problems
 from edge.broker.store.segment import SELECT, SegmentDamaged, SegmentRow, decode
-from edge.output.logs import said
+from edge.output.logs import describe_error
 
 logger = logging.getLogger(__name__)
 
@@ -270,7 +270,7 @@ class StoreReader:
 
 
 def _error_text(error: Exception) -> str:
-    return str(error) if isinstance(error, StoreError) else said(error)
+    return str(error) if isinstance(error, StoreError) else describe_error(error)
 
 
 def _index_of(segment: list[Stored], position: int) -> int:

@@ -37,7 +37,7 @@ from edge.broker.store.removal_jobs import Evicted, Reclaim, Reclaimed, Thinned,
 from edge.broker.store.segment import SegmentRow
 from edge.broker.store.thinning import rest_of, thin
 from edge.broker.store.wear import WearTotals, write
-from edge.output.logs import said
+from edge.output.logs import describe_error
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class StoreWriter:
         except Exception as error:
             logger.exception("commit failed: unexpected error")
             self._roll_back()
-            return CommitOutcome(StoreError(f"commit: {said(error)}: see the log"))
+            return CommitOutcome(StoreError(f"commit: {describe_error(error)}: see the log"))
 
     def _checkpoint_log(self, job: CommitJob, outcome: CommitOutcome, *, wrote: bool) -> None:
         """Let the checkpointer move the log. An error must not end this thread, as commits would not be answered."""

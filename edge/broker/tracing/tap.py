@@ -21,7 +21,7 @@ from edge.broker.tracing.limits import TRACE_EARLY_EVENTS_MAX
 from edge.broker.tracing.mqtt import MqttDissector, named
 from edge.broker.tracing.runs import TracedRuns
 from edge.broker.tracing.watch import TraceNames, TraceWatch
-from edge.output.logs import said
+from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ class Tap:
         except Exception as error:
             self._dissector = None
             log.exception("%s: the trace of this connection failed", self._remote)
-            self.report(TraceEvent(kind="connection", name="trace ended", text=said(error)))
+            self.report(TraceEvent(kind="connection", name="trace ended", text=describe_error(error)))
 
     def _show(self, direction: str, packet: DissectedPacket, dissector: Dissector) -> None:
         self._names, self._protocol = (dissector.client, dissector.user), dissector.protocol

@@ -41,7 +41,7 @@ class TestCommands:
         for arguments in (("list",), ("add", "pump7"), ("remove", "pump7")):
             done = run(tmp_path / "typo", *arguments)
             assert done.exit_code == 2
-            assert "there is no data directory" in done.output
+            assert "not found" in done.output
         assert list(tmp_path.iterdir()) == []
 
     def test_the_profile_of_a_sensor_is_what_our_firmware_needs(self, tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ class TestCommands:
             (["add", "x", "--password-stdin"], "", "no password on standard input"),
             (["add", "x", "--password-stdin"], "\x07\n", "this password cannot be used"),
             (["add", "a\nb"], None, "printable characters"),
-            (["add", "there"], None, "there is a user there already"),
-            (["remove", "nobody"], None, "there is no user nobody"),
-            (["allow", "nobody"], None, "there is no user nobody"),
-            (["credentials", "rotate", "nobody"], None, "there is no user nobody"),
+            (["add", "there"], None, "user there exists already"),
+            (["remove", "nobody"], None, "user nobody not found"),
+            (["allow", "nobody"], None, "user nobody not found"),
+            (["credentials", "rotate", "nobody"], None, "user nobody not found"),
             (["credentials", "rotate", "there", "--overlap", "soon"], None, '"soon" is not a duration'),
             (["remove", "alice"], None, "comes from a MessagingUser resource"),
         ],

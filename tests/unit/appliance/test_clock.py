@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.appliance.clock import ASKED_AGAIN_S, EARLIEST, ClockQuality, boot_id, kernel_synchronized
+from edge.appliance.clock import EARLIEST, QUERY_INTERVAL_S, ClockQuality, boot_id, kernel_synchronized
 from edge.broker.model.clock import ClockReading
 
 S = 1_000_000_000
@@ -47,7 +47,7 @@ def test_the_kernel_is_asked_rarely_and_again() -> None:
     assert all(quality() for _ in range(1000))
     assert machine.asked == 1
     machine.synchronized = False
-    machine.passes(ASKED_AGAIN_S - 0.01)
+    machine.passes(QUERY_INTERVAL_S - 0.01)
     assert quality(), "not asked yet"
     machine.passes(0.01)
     assert not quality()
@@ -87,7 +87,7 @@ def test_changes_are_told_with_what_it_would_have_shown() -> None:
     machine.time, machine.synchronized = EARLIEST + 10, True
     quality()
     assert told == [(ClockReading("b", 1003 * S, 3 * S, good=False), quality.reading())]
-    machine.passes(ASKED_AGAIN_S)
+    machine.passes(QUERY_INTERVAL_S)
     machine.synchronized = False
     quality()
     assert [(before.good, after.good) for before, after in told] == [(False, True), (True, False)]

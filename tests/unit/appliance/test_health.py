@@ -15,7 +15,7 @@ from edge.broker.configuration import ConnectorType
 from edge.broker.listeners.admission import AdmissionFigures
 from edge.broker.model.budget import Budget
 from edge.health.problems import HealthProblem, Severity
-from edge.health.standing import STANDS_S
+from edge.health.standing import STALLED_S
 
 
 class Gateway:
@@ -104,7 +104,7 @@ def test_all_is_well(gateway: Gateway) -> None:
 def test_a_hub_that_accepts_nothing(gateway: Gateway) -> None:
     gateway.uplink.backlog = 10
     assert gateway.problems() == []
-    gateway.now += STANDS_S
+    gateway.now += STALLED_S
     assert "accepted none" in gateway.only().what
     gateway.figures.messages_accepted += 1
     assert gateway.problems() == [], "it moves"
@@ -113,7 +113,7 @@ def test_a_hub_that_accepts_nothing(gateway: Gateway) -> None:
 def test_another_peer_that_accepts_nothing_is_called_what_it_is(gateway: Gateway) -> None:
     gateway.uplink.backlog, gateway.uplink.connector.type = 10, ConnectorType.KAFKA
     gateway.problems()
-    gateway.now += STANDS_S
+    gateway.now += STALLED_S
     problem = gateway.only()
     assert problem.what.startswith("the kafka peer is connected")
     assert "hub" not in problem.what + problem.next_step
@@ -122,7 +122,7 @@ def test_another_peer_that_accepts_nothing_is_called_what_it_is(gateway: Gateway
 def test_a_hub_that_is_away_is_a_notice_with_the_room_that_is_left(gateway: Gateway) -> None:
     gateway.uplink.backlog, gateway.state.connected = 10, False
     assert gateway.problems() == []
-    gateway.now += STANDS_S
+    gateway.now += STALLED_S
     notice = gateway.only()
     assert (notice.name, notice.severity) == ("connector hub", Severity.NOTICE)
     assert "room for 72.0 hours" in notice.next_step
@@ -140,7 +140,7 @@ def test_a_hub_that_gives_everything_back(gateway: Gateway) -> None:
     """The link comes up and is cut again and again: it is connected now and then, and nothing is accepted."""
     gateway.uplink.backlog, gateway.state.connected, gateway.state.since = 10, False, time.time()
     gateway.problems()
-    gateway.now += STANDS_S
+    gateway.now += STALLED_S
     gateway.state.since = time.time()
     assert "accepted none" in gateway.only().what
 
@@ -148,7 +148,7 @@ def test_a_hub_that_gives_everything_back(gateway: Gateway) -> None:
 def test_somebody_who_answers_and_does_not_take_the_link(gateway: Gateway) -> None:
     gateway.state.connected, gateway.state.refused = False, True
     gateway.problems()
-    gateway.now += STANDS_S
+    gateway.now += STALLED_S
     problem = gateway.only()
     assert problem.severity is Severity.ERROR
     assert "does not accept the link" in problem.what
@@ -158,7 +158,7 @@ def test_a_hub_that_does_not_let_this_gateway_in(gateway: Gateway) -> None:
     gateway.state.connected, gateway.state.refused = False, True
     gateway.state.last_error = "amqps://hub:5671: amqp:unauthorized-access: the certificate was revoked"
     gateway.problems()
-    gateway.now += STANDS_S
+    gateway.now += STALLED_S
     assert gateway.only().what == "the hub does not let this gateway in: the certificate was revoked"
     assert "edge enrol" in gateway.only().next_step
 
@@ -198,7 +198,7 @@ _ENDED_LIST = SimpleNamespace(trouble="crl.pem has ended", closed=False)
     ("change", "words"),
     [
         (lambda gateway: gateway.broker.failing.update(feeds="KeyError"), "KeyError"),
-        (lambda gateway: setattr(gateway.feeds, "restarts", 1), "reads the store anew"),
+        (lambda gateway: setattr(gateway.feeds, "restarts", 1), "reads the store again"),
         (lambda gateway: setattr(gateway.listeners, "refused", 1), "maximum number is open"),
         (lambda gateway: setattr(gateway.admission.figures, "shed", 1), "because they held too much memory"),
         (lambda gateway: setattr(gateway.admission.figures, "refused", 1), "with many connections"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge.appliance.cli import _taker, _uplinks_line
+from edge.appliance.cli import _format_uplinks, _receiver
 
 
 def connector(name: str, kind: str, state: str, endpoint: str | None) -> dict[str, Any]:
@@ -19,21 +19,21 @@ def document(*connectors: dict[str, Any]) -> dict[str, Any]:
 
 def test_one_is_one_line() -> None:
     shown = document(connector("hub", "waypost", "connected", "amqps://hub:5671"))
-    assert _uplinks_line(shown) == "connected amqps://hub:5671"
-    assert _taker(shown) == "the hub"
+    assert _format_uplinks(shown) == "connected amqps://hub:5671"
+    assert _receiver(shown) == "the hub"
 
 
 def test_several_have_a_line_each() -> None:
     shown = document(
         connector("hub", "waypost", "connected", "amqps://hub:5671"), connector("lake", "kafka", "connecting", None)
     )
-    assert _uplinks_line(shown).splitlines() == [
+    assert _format_uplinks(shown).splitlines() == [
         "hub (waypost): connected amqps://hub:5671",
         "lake (kafka): connecting ",
-        "more of each: waypost bridge status",
+        "details: waypost bridge status",
     ]
-    assert _taker(shown) == "their peers"
+    assert _receiver(shown) == "their peers"
 
 
 def test_a_gateway_of_an_older_version_says_nothing_of_its_bridge() -> None:
-    assert _uplinks_line({"uplink": {"state": "off"}}) == "off "
+    assert _format_uplinks({"uplink": {"state": "off"}}) == "off "

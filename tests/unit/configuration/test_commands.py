@@ -160,9 +160,9 @@ def test_diff_shows_changes_but_no_secret(data: Path, file: Path, capsys: pytest
 
 def test_delete(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["delete", "gateway", "gw1", "--data", str(data)]) == 2
-    assert 'there is no connector "hub"' in capsys.readouterr().err
+    assert 'connector "hub"' in capsys.readouterr().err
     assert run(["delete", "address", "laod", "--data", str(data)]) == 1
-    assert capsys.readouterr().err == 'error: there is no Address "laod"; did you mean "load"?\n'
+    assert capsys.readouterr().err == 'error: Address "laod" not found; did you mean "load"?\n'
     assert run(["delete", "address", "load", "--data", str(data)]) == 0
     assert capsys.readouterr().out.splitlines() == ["Address/load deleted", "configuration version 2"]
     assert run(["delete", "gw", "gw1", "--data", str(data), "--json"]) == 0
@@ -201,11 +201,11 @@ def test_nothing_to_apply_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixt
     empty = tmp_path / "empty.yaml"
     empty.write_text("---\n# nothing\n")
     assert run(["apply", "--data", str(tmp_path / "gw"), "-f", str(empty)]) == 2
-    assert "no resource in it" in capsys.readouterr().err
+    assert "no resource found" in capsys.readouterr().err
 
 
 def test_a_data_directory_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["get"], ["describe", "Address", "a"], ["delete", "Address", "a"]):
         assert run([*words, "--data", str(tmp_path / "typo")]) == 2
-        assert "there is no data directory" in capsys.readouterr().err
+        assert "data directory" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -61,7 +61,7 @@ def test_rates_are_those_of_the_last_minute() -> None:
     rates = LinkRates()
     assert rates.of("hub") == (0.0, 0.0)
     for second in range(2 * RATE_S):
-        rates.look("hub", float(second), 10 * second if second > RATE_S else 0, 1_000 - 5 * second)
+        rates.add("hub", float(second), 10 * second if second > RATE_S else 0, 1_000 - 5 * second)
     accepted, shrinks = rates.of("hub")
     assert accepted == pytest.approx((2 * RATE_S - 1) * 10 / RATE_S)
     assert shrinks == pytest.approx(5.0)
@@ -191,7 +191,7 @@ def test_a_plan_says_what_comes_changes_and_goes(tmp_path: Path, folder: str) ->
         ("connector", "hub", "added", 0),
         ("forwarder", PLANT, "added", waiting),
     ]
-    assert f"continues where it was, with {waiting} messages" in added[1].sentence
+    assert f"continues at its cursor, with {waiting} messages" in added[1].sentence
     assert run(["apply", "--data", str(data), "-f", str(file)]) == 0
     assert planned(data, [str(file)]) == []
     file.write_text(
@@ -206,7 +206,7 @@ def test_a_plan_says_what_comes_changes_and_goes(tmp_path: Path, folder: str) ->
         ("forwarder", PLANT, "removed"),
     ]
     assert "dials two:5672" in changed[0].sentence
-    assert "begins with messages that come from then on" in changed[1].sentence
+    assert "starts with messages that arrive from then on" in changed[1].sentence
     assert f"{waiting} messages that wait for it stay stored" in changed[2].sentence
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted([folder, "gateway.yaml"]), "nothing else is made"
 

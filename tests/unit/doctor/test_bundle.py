@@ -12,7 +12,7 @@ import pytest
 
 from bridge.resources.parse import parse
 from edge.appliance.doctor.bundle import LOG_BYTES_MAX, write_bundle
-from edge.appliance.doctor.check import CheckContext, fail, surroundings
+from edge.appliance.doctor.check import CheckContext, context_of, fail
 from edge.appliance.doctor.redaction import REDACTED, Redactor
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
@@ -79,7 +79,7 @@ def around(tmp_path: Path) -> CheckContext:
         "a line that helps: queue/jobs is full",
     ]
     (data / "gateway.log").write_text("\n".join(lines) + "\n")
-    return surroundings(data, running=False, environment={"WAYPOST_TOKEN": TOKEN}, timeout_s=1)
+    return context_of(data, running=False, environment={"WAYPOST_TOKEN": TOKEN}, timeout_s=1)
 
 
 def unpacked(path: Path) -> dict[str, bytes]:

@@ -50,16 +50,16 @@ class TestTimes:
         [(level, seen)] = said(Files("listeners", issued.certificate, issued.key, None, None))
         assert level == "warn"
         assert "CN=gateway" in seen
-        assert "ends in 1 day" in seen
+        assert "expires in 1 day" in seen
 
     def test_over(self, issued: Issued) -> None:
         [(level, seen)] = said(Files("listeners", issued.certificate, issued.key, None, None), TODAY + 10 * DAY)
-        assert (level, "ended on" in seen) == ("fail", True)
+        assert (level, "expired on" in seen) == ("fail", True)
 
     def test_not_yet(self, issued: Issued) -> None:
         results = said(Files("listeners", issued.certificate, issued.key, None, None), TODAY - 400 * DAY)
         assert [level for level, _ in results] == ["fail"]
-        assert "valid from" in results[0][1]
+        assert "not valid before" in results[0][1]
 
     def test_the_authority_s_too(self, authority: Authority) -> None:
         assert [level for level, _ in said(Files("x", None, None, authority.certificate, None), TODAY + 9 * DAY)] == [
@@ -75,7 +75,7 @@ class TestFiles:
     def test_no_certificate(self, tmp_path: Path) -> None:
         (tmp_path / "a.pem").write_text("hello")
         [(level, seen)] = said(Files("x", str(tmp_path / "a.pem"), None, None, None))
-        assert (level, "no certificate in PEM" in seen) == ("fail", True)
+        assert (level, "not contain a PEM certificate" in seen) == ("fail", True)
 
     def test_another_s_key(self, issued: Issued, authority: Authority) -> None:
         other = authority.issue("other")
@@ -85,7 +85,7 @@ class TestFiles:
     def test_a_key_that_is_none(self, issued: Issued, tmp_path: Path) -> None:
         (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
         results = said(Files("x", issued.certificate, str(tmp_path / "key.pem"), None, None))
-        assert any("no PEM key" in seen for _, seen in results)
+        assert any("not a PEM key" in seen for _, seen in results)
 
     def test_a_chain_in_order_and_in_disorder(self, issued: Issued, authority: Authority, tmp_path: Path) -> None:
         own, upper = Path(issued.certificate).read_text(), Path(authority.certificate).read_text()
@@ -115,7 +115,7 @@ def test_the_list_of_revoked_client_certificates(tmp_path: Path) -> None:
 
     assert looked()[0] == "fail"
     file.write_bytes(authority.revocations(der=True))
-    assert looked() == ("ok", f"{file} is good")
+    assert looked() == ("ok", f"{file} is valid")
     file.write_bytes(authority.revocations(begins="20200101000000Z", ends="20200102000000Z"))
     assert "ended at 2020-01-02T00:00:00Z: client certificates let nobody in" in looked()[1]
 

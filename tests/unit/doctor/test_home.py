@@ -11,7 +11,7 @@ import pytest
 
 from bridge.resources.parse import parse
 from edge.appliance.doctor import home
-from edge.appliance.doctor.check import CheckContext, CheckResult, Level, examine, surroundings
+from edge.appliance.doctor.check import CheckContext, CheckResult, Level, context_of, examine
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.broker.configuration import AddressConfiguration, BrokerConfiguration
@@ -106,30 +106,30 @@ class TestSecrets:
 
 class TestConfiguration:
     def test_nothing_applied(self, tmp_path: Path) -> None:
-        around = surroundings(tmp_path, running=False, environment={}, timeout_s=1)
+        around = context_of(tmp_path, running=False, environment={}, timeout_s=1)
         assert [result.level for result in bad(home.configuration(around))] == [Level.WARN]
 
     def test_applied(self, tmp_path: Path) -> None:
         Repository(tmp_path).apply(parse(KINDS, GATEWAY, "x"))
-        around = surroundings(tmp_path, running=False, environment={}, timeout_s=1)
+        around = context_of(tmp_path, running=False, environment={}, timeout_s=1)
         assert bad(home.configuration(around)) == []
         assert around.configuration.gateway == "north"
 
     def test_given_and_not_applied(self, tmp_path: Path) -> None:
         (tmp_path / "gateway.yaml").write_text(GATEWAY)
         config = tmp_path / "gateway.yaml"
-        around = surroundings(tmp_path, running=False, environment={}, timeout_s=1, config=config)
+        around = context_of(tmp_path, running=False, environment={}, timeout_s=1, config=config)
         assert bad(home.configuration(around)) == []
         assert around.configuration.gateway == "north"
         config.write_text("kind: Nothing")
-        around = surroundings(tmp_path, running=False, environment={}, timeout_s=1, config=config)
+        around = context_of(tmp_path, running=False, environment={}, timeout_s=1, config=config)
         assert [result.level for result in bad(home.configuration(around))][:1] == [Level.FAIL]
 
     def test_damaged(self, tmp_path: Path) -> None:
         repository = Repository(tmp_path)
         repository.apply(parse(KINDS, GATEWAY, "x"))
         repository.path.write_bytes(b"{")
-        around = surroundings(tmp_path, running=False, environment={}, timeout_s=1)
+        around = context_of(tmp_path, running=False, environment={}, timeout_s=1)
         [result] = bad(home.configuration(around))
         assert result.level is Level.FAIL
         assert "damaged" in result.seen
@@ -162,7 +162,7 @@ class TestStore:
     def test_too_large_to_walk(self, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(home, "WALK_BYTES_MAX", 1000)
         result = found(home.store, machine(made.path.parent / "root", data=made.path.parent))["store"]
-        assert "too large to walk here" in result.seen
+        assert "too large for a full check here" in result.seen
 
     @pytest.mark.parametrize(
         ("written_mb", "level", "words"),

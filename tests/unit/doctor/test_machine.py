@@ -94,7 +94,7 @@ class TestSync:
         [(0.003, 0.02, "ok"), (0.2, 0.5, "warn"), (0.01, 2.0, "warn"), (3.0, 4.0, "fail"), (1e-6, 1e-5, "warn")],
     )
     def test_judgement(self, middle: float, slowest: float, level: str) -> None:
-        assert medium.judged(middle, slowest).level.value == level
+        assert medium.latency_result(middle, slowest).level.value == level
 
     def test_measured_and_nothing_left_behind(self, tmp_path: Path) -> None:
         result = found(medium.sync_latency, machine(tmp_path / "root", data=tmp_path))["sync latency"]

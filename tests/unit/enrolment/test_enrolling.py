@@ -104,7 +104,7 @@ def test_killed_between_the_answer_and_the_file(hub: Hub, tmp_path: Path, monkey
         raise Killed
 
     data, token = gateway(tmp_path), hub.token()
-    monkeypatch.setattr(GatewayIdentity, "become", die)
+    monkeypatch.setattr(GatewayIdentity, "replace", die)
     with pytest.raises(Killed):
         come(hub, data, token)
     monkeypatch.undo()

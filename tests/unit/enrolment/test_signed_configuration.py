@@ -48,7 +48,7 @@ def enrol(data: Path, authority: OwnAuthority) -> None:
     key = new_key()
     issued = authority.gateway_certificate(key.public_key(), "acme", "hall 7/b", NOW, 60.0)
     (data / "identity").mkdir()
-    GatewayIdentity(data).become(key, issued.pem, authority.pem)
+    GatewayIdentity(data).replace(key, issued.pem, authority.pem)
 
 
 def test_its_own_is_taken_whatever_the_clock_says(data: Path, authority: OwnAuthority) -> None:
@@ -71,7 +71,7 @@ def test_one_with_an_authority_of_rsa(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", [desired("other"), desired(tenant="umbrella")])
 def test_anothers_is_refused(data: Path, authority: OwnAuthority, document: Desired) -> None:
-    with pytest.raises(DesiredError, match="which this one is not"):
+    with pytest.raises(DesiredError, match="for another gateway"):
         verify(signed(authority, document), data)
 
 
@@ -85,7 +85,7 @@ def test_what_was_changed_or_signed_by_another_is_refused(data: Path, authority:
         SignedDesired(good.content, signed_text(b"")),
         SignedDesired(good.content, signed_text(b"0" * 70)),
     ):
-        with pytest.raises(DesiredError, match="not of the authority"):
+        with pytest.raises(DesiredError, match="not from the authority"):
             verify(wrong, data)
     with pytest.raises(DesiredError, match="signature cannot be read"):
         verify(SignedDesired(good.content, "%"), data)
@@ -94,7 +94,7 @@ def test_what_was_changed_or_signed_by_another_is_refused(data: Path, authority:
 def test_a_signature_over_the_content_alone_is_none(data: Path, authority: OwnAuthority) -> None:
     """So that no other text the authority signs is a document."""
     content = written(desired())
-    with pytest.raises(DesiredError, match="not of the authority"):
+    with pytest.raises(DesiredError, match="not from the authority"):
         verify(SignedDesired(content, signed_text(authority.sign(content.encode()))), data)
     der = authority.certificate.public_bytes(serialization.Encoding.DER)
     assert to_sign(content)[:1] != der[:1]

@@ -11,7 +11,7 @@ from bridge.proxy import Proxy
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.first_boot.environment import card_of
 from edge.appliance.first_boot.journal import FirstBootJournal
-from edge.appliance.first_boot.settings import digest, tell_gateway
+from edge.appliance.first_boot.settings import digest, write_gateway_settings
 
 TOKEN = EnrolmentToken.make(bytes(32)).text
 VARIABLES = {"WAYPOST_NAME": "hall", "WAYPOST_HUB": "amqps://hub.example:5671", "WAYPOST_TOKEN": TOKEN}
@@ -26,7 +26,7 @@ def refused(**variables: str) -> str:
 def test_they_say_what_a_gateway_is_to_be(tmp_path: Path) -> None:
     card = card_of({**VARIABLES, "WAYPOST_FORWARD": "plant/# alarm/#", "WAYPOST_KEEP_FREE": "1Gi", "PATH": "/bin"})
     assert card is not None
-    tell_gateway(tmp_path, card)
+    write_gateway_settings(tmp_path, card)
     wanted = FirstBootJournal(tmp_path).wanted()
     assert wanted is not None
     assert (wanted.name, wanted.url, wanted.token) == ("hall", "amqps://hub.example:5671", TOKEN)
@@ -38,7 +38,7 @@ def test_several_urls_and_a_proxy(tmp_path: Path) -> None:
     urls = "amqps://hub.example:5671  wss://hub.example:443"
     card = card_of({**VARIABLES, "WAYPOST_HUB": urls, "WAYPOST_PROXY": "http://gw:pass%20word@proxy.example"})
     assert card is not None
-    tell_gateway(tmp_path, card)
+    write_gateway_settings(tmp_path, card)
     wanted = FirstBootJournal(tmp_path).wanted()
     assert wanted is not None
     assert wanted.urls == tuple(urls.split())

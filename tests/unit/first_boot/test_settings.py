@@ -17,7 +17,7 @@ from bridge.proxy import Proxy
 from edge.appliance.first_boot import rendering
 from edge.appliance.first_boot.journal import FirstBootJournal, FirstBootState, state_of
 from edge.appliance.first_boot.places import CardPaths
-from edge.appliance.first_boot.settings import AppliedSettings, take_up
+from edge.appliance.first_boot.settings import AppliedSettings, apply_settings
 from edge.card.resource import plain_of, read
 from edge.card.text import document, text_of
 
@@ -58,7 +58,7 @@ def tree(root: Path) -> dict[str, bytes]:
 class TestTakingUp:
     def test_what_is_where(self, tmp_path: Path) -> None:
         places = card(tmp_path)
-        found = take_up(places)
+        found = apply_settings(places)
         assert found.card is not None
         assert (found.card.name, found.new, found.trouble) == ("hall", True, None)
         made = tree(tmp_path)
@@ -82,12 +82,12 @@ class TestTakingUp:
     def test_a_name_that_looks_like_a_time_is_the_same_in_the_copy_that_stays(self, tmp_path: Path) -> None:
         name = "2001-12-14 21:59:43.10"
         places = card(tmp_path, text_of(document("hall", SPEC)).replace('ssid: a"b', f"ssid: {name}"))
-        take_up(places)
+        apply_settings(places)
         assert plain_of(places.applied.read_bytes(), "copy")["spec"]["wifi"]["ssid"] == name
 
     def test_secrets_do_not_stay_on_the_first_partition(self, tmp_path: Path) -> None:
         places = card(tmp_path)
-        take_up(places)
+        apply_settings(places)
         assert [path.name for path in places.card.iterdir()] == ["waypost.applied.yaml"]
         applied = places.applied.read_text()
         assert not [each for each in (TOKEN, "hidden-wifi", "hidden", "0123") if each in applied]
@@ -95,15 +95,15 @@ class TestTakingUp:
 
     def test_once(self, tmp_path: Path) -> None:
         places = card(tmp_path)
-        take_up(places)
+        apply_settings(places)
         for name in rendering.ALL:  # they are in memory: a start finds none of them
             (tmp_path / name).unlink()
         before = tree(tmp_path)
-        again = take_up(places)
+        again = apply_settings(places)
         assert not again.new
         assert tree(tmp_path).keys() == before.keys() | set(rendering.ALL)
         card(tmp_path, text_of(document("hall", {"hostname": "other"})))
-        changed = take_up(places)
+        changed = apply_settings(places)
         assert changed.card is not None
         assert (changed.new, changed.card.hostname) == (True, "other")
         assert not set(rendering.ALL) & tree(tmp_path).keys(), "what nobody asks for any more is gone"
@@ -116,7 +116,7 @@ class TestTakingUp:
         roots.mkdir(parents=True)
         (places.data / "first-boot").symlink_to(roots)
         with pytest.raises(NotADirectoryError):
-            take_up(places)
+            apply_settings(places)
         assert [path.name for path in roots.iterdir()] == ["authorized_keys"]
 
     def test_what_an_older_program_took_up_stays_in_force(self, tmp_path: Path) -> None:
@@ -124,54 +124,54 @@ class TestTakingUp:
         hub = {**SPEC["hub"], "forward": ["plant/*"]}  # type: ignore[dict-item]
         text = text_of(document("hall", {**SPEC, "hub": hub, "timeServers": ["10.0.0.1;10.0.0.2"]}))
         places = card(tmp_path, text)
-        refused = take_up(places)
+        refused = apply_settings(places)
         assert refused.card is None
         assert "wildcards are + and #" in (refused.trouble or "")
         assert "is no time server" in places.refused.read_text()
         places.file.unlink()
         places.kept.parent.mkdir(parents=True, exist_ok=True)
         places.kept.write_text(text)
-        found = take_up(places)
+        found = apply_settings(places)
         assert found.card is not None
         assert (found.card.hostname, found.new, found.trouble) == ("hall-1", False, None)
         assert (tmp_path / rendering.CABLE).exists()
 
     def test_nothing_is_said(self, tmp_path: Path) -> None:
         for text in (text_of(None), "", "\n\n"):
-            assert take_up(card(tmp_path, text)) == AppliedSettings(None, False, None)
+            assert apply_settings(card(tmp_path, text)) == AppliedSettings(None, False, None)
 
     def test_a_first_partition_that_cannot_be_read_leaves_what_was_before_in_force(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         places = card(tmp_path)
         places.card.joinpath("boot.scr").touch()
-        take_up(places)
+        apply_settings(places)
         for name in rendering.ALL:
             (tmp_path / name).unlink()
         places.card.rename(places.card.with_name("away"))
         places.card.mkdir()  # where it would be mounted
-        found = take_up(places)
+        found = apply_settings(places)
         assert found.card is not None
         assert (found.card.name, found.new, found.unread) == ("hall", False, "it is not mounted")
         assert set(rendering.ALL) <= tree(tmp_path).keys()
         places.kept.unlink()
-        assert take_up(places) == AppliedSettings(None, False, None, "it is not mounted")
+        assert apply_settings(places) == AppliedSettings(None, False, None, "it is not mounted")
         monkeypatch.setattr(Path, "iterdir", torn)
-        assert take_up(places).unread == "Input/output error"
+        assert apply_settings(places).unread == "Input/output error"
 
     @pytest.mark.parametrize(
         "text", ["{", "kind: Card", "\0" * 100, "apiVersion: waypost/v1\nkind: Hub\n", "é" * 40_000]
     )
     def test_what_is_wrong_is_said_on_the_card_and_what_was_before_stays(self, tmp_path: Path, text: str) -> None:
         places = card(tmp_path)
-        take_up(places)
-        found = take_up(card(tmp_path, text))
+        apply_settings(places)
+        found = apply_settings(card(tmp_path, text))
         assert found.card is not None
         assert found.card.name == "hall"
         assert found.trouble is not None
         assert found.trouble in places.refused.read_text()
         assert places.file.read_text() == text
-        assert take_up(card(tmp_path)).trouble is None
+        assert apply_settings(card(tmp_path)).trouble is None
         assert not places.refused.exists()
 
 
@@ -213,14 +213,14 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def test_cut_off_before_any_change_of_a_file_it_ends_the_same(tmp_path: Path, cut: Callable[[int], None]) -> None:
     whole = card(tmp_path / "whole")
-    take_up(whole)
+    apply_settings(whole)
     wanted = tree(whole.root)
     cuts = 0
     for count in range(1, 1000):
         places = card(tmp_path / str(count))
         cut(count)
         try:
-            take_up(places)
+            apply_settings(places)
         except CutOff:
             cuts += 1
         else:
@@ -229,7 +229,7 @@ def test_cut_off_before_any_change_of_a_file_it_ends_the_same(tmp_path: Path, cu
             cut(1 << 30)
         for name in rendering.ALL:
             (places.root / name).unlink(missing_ok=True)
-        assert take_up(places).trouble is None
+        assert apply_settings(places).trouble is None
         made = {name: content for name, content in tree(places.root).items() if not name.endswith(".new")}
         assert made == wanted, f"before change {count}"
     assert cuts > 20
@@ -240,17 +240,17 @@ def test_a_file_that_was_cut_off_anywhere_is_mended_by_the_whole_one(
 ) -> None:
     """Somebody pulled the card while it was written: it is refused, or says less."""
     whole = card(tmp_path / "whole")
-    take_up(whole)
+    apply_settings(whole)
     wanted, text = tree(whole.root), whole.kept.read_text()
     refused = 0
     for length in range(1, len(text), 37):
         places = card(tmp_path / str(length), text[:length])
-        found = take_up(places)
+        found = apply_settings(places)
         refused += found.trouble is not None
         assert places.refused.exists() == (found.trouble is not None)
         assert found.card is None or found.card.spec.hub is None or found.card.spec.hub.token == TOKEN
         places.file.write_text(text)
-        assert take_up(places).trouble is None
+        assert apply_settings(places).trouble is None
         assert tree(places.root) == wanted, f"after its first {length} characters"
     assert refused > 5
 
@@ -260,7 +260,7 @@ def test_a_state_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     assert state_of(tmp_path) == FirstBootState()
     (tmp_path / "first-boot/state.json").write_bytes(b"{")
     assert state_of(tmp_path) == FirstBootState()
-    assert FirstBootState().told() == {}
+    assert FirstBootState().summary() == {}
 
 
 def wifi(**settings: str) -> str:
@@ -302,7 +302,7 @@ class TestWirelessNetworks:
         old = text_of(document("hall", {"wifi": {"ssid": "plant", "country": "UK"}}))
         places.kept.write_text(old)
         places.file.write_text(old.replace("plant", "other"))
-        found = take_up(places)
+        found = apply_settings(places)
         assert found.trouble is not None
         assert "did you mean GB?" in found.trouble
         assert "country=UK" in (tmp_path / rendering.WIFI).read_text()

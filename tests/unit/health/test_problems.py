@@ -16,7 +16,7 @@ from edge.health.loop_lag import LAG_S_MAX, TIMES_MAX, LoopLag
 from edge.health.problems import PROBLEMS_MAX, FoundProblem, HealthChecks, ProblemList, Severity, serving
 from edge.health.process import descriptor_problems, directory_problems, log_problems
 from edge.health.rising import LATELY_S, CounterRise
-from edge.health.standing import STANDS_S, StallDetector
+from edge.health.standing import STALLED_S, StallDetector
 from tests.support.certificates import Authority
 
 
@@ -91,17 +91,17 @@ def test_no_flood_of_problems() -> None:
 def test_what_is_busy_and_does_not_move_stands() -> None:
     now = [0.0]
     standing = StallDetector(lambda: now[0])
-    assert not standing.stands("a", 1, busy=True)
-    now[0] = STANDS_S
-    assert standing.stands("a", 1, busy=True)
-    assert not standing.stands("a", 2, busy=True), "it moved"
-    now[0] += STANDS_S - 1
-    assert not standing.stands("a", 2, busy=False)
-    now[0] += STANDS_S
-    assert not standing.stands("a", 2, busy=True), "it has begun anew"
+    assert not standing.is_stalled("a", 1, busy=True)
+    now[0] = STALLED_S
+    assert standing.is_stalled("a", 1, busy=True)
+    assert not standing.is_stalled("a", 2, busy=True), "it moved"
+    now[0] += STALLED_S - 1
+    assert not standing.is_stalled("a", 2, busy=False)
+    now[0] += STALLED_S
+    assert not standing.is_stalled("a", 2, busy=True), "it has begun anew"
     standing.keep(())
-    now[0] += STANDS_S
-    assert not standing.stands("a", 2, busy=True)
+    now[0] += STALLED_S
+    assert not standing.is_stalled("a", 2, busy=True)
 
 
 def test_a_loop_that_is_held_up_says_so() -> None:
@@ -117,10 +117,10 @@ def test_a_loop_that_is_held_up_says_so() -> None:
     assert lag.recent_s > LAG_S_MAX
     assert [one.severity for one in lag.problems()] == [Severity.WARNING]
     for _ in range(TIMES_MAX):
-        lag.late(2 * LAG_S_MAX)
+        lag.record(2 * LAG_S_MAX)
     assert [one.severity for one in lag.problems()] == [Severity.ERROR]
     for _ in range(100):
-        lag.late(0.001)
+        lag.record(0.001)
     assert not list(lag.problems()), "it is over"
     assert lag.longest_s >= 2 * LAG_S_MAX
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.health.service_manager import WORDS_A_PERIOD, ServiceManager
+from edge.health.service_manager import KEEP_ALIVES_A_PERIOD, ServiceManager
 
 WORD_S = 0.05
 WAIT_S = 20.0
@@ -26,7 +26,11 @@ def heard(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def environment(heard: socket.socket, **more: str) -> dict[str, str]:
-    return {"NOTIFY_SOCKET": heard.getsockname(), "WATCHDOG_USEC": str(int(WORD_S * WORDS_A_PERIOD * 1e6)), **more}
+    return {
+        "NOTIFY_SOCKET": heard.getsockname(),
+        "WATCHDOG_USEC": str(int(WORD_S * KEEP_ALIVES_A_PERIOD * 1e6)),
+        **more,
+    }
 
 
 def words(heard: socket.socket) -> list[str]:
@@ -43,7 +47,7 @@ def words(heard: socket.socket) -> list[str]:
 def test_a_loop_that_turns_is_heard_of(heard: socket.socket) -> None:
     async def serve() -> None:
         manager = ServiceManager(environment(heard))
-        manager.serves(lambda: True)
+        manager.notify_ready(lambda: True)
         for _ in range(4):
             await asyncio.to_thread(heard.recv, 100)
         manager.stop()
@@ -55,7 +59,7 @@ def test_a_loop_that_turns_is_heard_of(heard: socket.socket) -> None:
 def test_one_that_stands_still_is_not(heard: socket.socket) -> None:
     async def serve() -> list[str]:
         manager = ServiceManager(environment(heard))
-        manager.serves(lambda: True)
+        manager.notify_ready(lambda: True)
         assert words(heard) == ["READY=1", "WATCHDOG=1"]
         time.sleep(WORD_S * 5)
         return words(heard)
@@ -69,7 +73,7 @@ def test_one_that_does_not_work_says_nothing_until_it_does(heard: socket.socket)
     async def serve() -> str:
         nonlocal works
         manager = ServiceManager(environment(heard))
-        manager.serves(lambda: works)
+        manager.notify_ready(lambda: works)
         await asyncio.sleep(WORD_S * 3)
         assert words(heard) == ["READY=1"]
         works = True
@@ -81,12 +85,12 @@ def test_one_that_does_not_work_says_nothing_until_it_does(heard: socket.socket)
 
 @pytest.mark.parametrize("more", [{"WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}])
 def test_no_watchdog_waits_for_us(heard: socket.socket, more: dict[str, str]) -> None:
-    assert ServiceManager(environment(heard, **more), pid=2).word_s is None
+    assert ServiceManager(environment(heard, **more), pid=2).interval_s is None
 
 
 def test_without_a_service_manager_nothing_is_told() -> None:
     manager = ServiceManager({"WATCHDOG_USEC": "1000000"})
-    assert manager.word_s is None
+    assert manager.interval_s is None
     manager.stop()
 
 

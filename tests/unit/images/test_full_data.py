@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edge.appliance.first_boot.places import CardPaths
-from edge.appliance.first_boot.settings import take_up
+from edge.appliance.first_boot.settings import apply_settings
 from edge.appliance.update.record import Update, UpdateRecord
 from edge.card.text import document, text_of
 from images.disk import building, filesystem
@@ -56,7 +56,7 @@ def started(root: Path) -> None:
     places = CardPaths(root)
     places.card.mkdir(parents=True, exist_ok=True)
     places.file.write_text(text_of(document("hall", {"hostname": "hall-1", "sshKeys": [SSH]})))
-    found = take_up(places)
+    found = apply_settings(places)
     assert (found.new, found.trouble, found.unread) == (True, None, None)
     UpdateRecord(root).write(Update(slot="B", version="0.2.0", build="0" * 64, before="0.1.0", state="trial"))
 

@@ -35,7 +35,7 @@ def test_a_probe_can_be_reduced_to_some_metrics() -> None:
 
 
 def test_an_unknown_kind_or_metric_names_those_there_are() -> None:
-    with pytest.raises(ProbeError, match="unknown kind 'smell': there are cpu, memory"):
+    with pytest.raises(ProbeError, match="unknown kind 'smell': it is one of cpu, memory"):
         make_probe("smell")
     with pytest.raises(ProbeError, match="load has no metric mood: it has load_1m"):
         make_probe("load", ["mood"])

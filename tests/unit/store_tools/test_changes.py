@@ -18,7 +18,7 @@ from bridge.message import Run
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store import restore
-from edge.appliance.store.offline import Offline, offline
+from edge.appliance.store.offline import OfflineStore, offline
 from edge.appliance.store.recovery.verification import verify
 from edge.appliance.store.restore import import_messages
 from edge.broker.configuration import AddressConfiguration
@@ -280,7 +280,7 @@ class TestImport:
             configuration = msgspec.structs.replace(development(), addresses=(full,))
             with pytest.raises(StoreFull) as refused:
                 import_messages(data, source, configuration, lambda _done, _all: None)
-            assert f"no room for line {len(self.bodies(data)) + 1} " in str(refused.value)
+            assert f"line {len(self.bodies(data)) + 1} and the following do not fit" in str(refused.value)
         import_messages(data, source, development(), lambda _done, _all: None)
         assert self.bodies(data) == [b"%d" % i for i in range(50)]
 
@@ -290,9 +290,9 @@ class TestImport:
     ) -> None:
         monkeypatch.setattr(restore, "COMMIT_MESSAGES_MAX", 10)
         data, source = self.new(tmp_path), self.lines(tmp_path, 50)
-        settle, told = Offline.settle_urgent, itertools.count(1)
+        settle, told = OfflineStore.settle_urgent, itertools.count(1)
 
-        def settle_or_fail(opened: Offline, flush: Callable[[], object]) -> None:
+        def settle_or_fail(opened: OfflineStore, flush: Callable[[], object]) -> None:
             if next(told) != failing:
                 settle(opened, flush)
                 return
@@ -307,7 +307,7 @@ class TestImport:
                 opened.store.state.delete(*large)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Offline, "settle_urgent", settle_or_fail)
+            patch.setattr(OfflineStore, "settle_urgent", settle_or_fail)
             with pytest.raises(StoreFull):
                 import_messages(data, source, development(), lambda _done, _all: None)
         assert len(self.bodies(data)) == 10 * (failing - 1)
@@ -390,7 +390,7 @@ class TestNewEpoch:
         first = json.loads(capsys.readouterr().out)["after"]
         assert command("new-epoch", made.path.parent, "--yes") == 0
         out = capsys.readouterr().out
-        assert f"epoch {first}: messages in the store keep it" in out
+        assert f"epoch {first}: stored messages keep it" in out
         assert verify(made.path).findings == []
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert [part[0] for part in store.lineage.epochs.parts("jobs", 199, 200)] == [

@@ -153,7 +153,7 @@ class TestCommand:
     def test_no_store_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for data in (tmp_path, tmp_path / "none"):
             assert run(["store", "info", "--data", str(data)]) == Exit.USAGE
-            assert "there is no store at" in capsys.readouterr().err
+            assert "no store at" in capsys.readouterr().err
         assert list(tmp_path.iterdir()) == []
 
     def test_something_else_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,34 +19,34 @@ def gate(*, errors: tuple[str, ...] = (), connected: bool = True) -> UpdateGate:
 
 def test_it_is_kept_after_a_minute_without_a_break() -> None:
     one = gate()
-    assert one.see(10.0, WELL) is UpdateVerdict.WAIT
-    assert one.see(10.0 + HEALTHY_S - 1, None) is UpdateVerdict.WAIT
+    assert one.update(10.0, WELL) is UpdateVerdict.WAIT
+    assert one.update(10.0 + HEALTHY_S - 1, None) is UpdateVerdict.WAIT
     assert "does not answer" in one.lacking
-    assert one.see(100.0, WELL) is UpdateVerdict.WAIT
-    assert one.see(100.0 + HEALTHY_S - 0.1, WELL) is UpdateVerdict.WAIT
-    assert one.see(100.0 + HEALTHY_S, WELL) is UpdateVerdict.KEEP
-    assert one.see(TRIAL_S + 1, None) is UpdateVerdict.KEEP
+    assert one.update(100.0, WELL) is UpdateVerdict.WAIT
+    assert one.update(100.0 + HEALTHY_S - 0.1, WELL) is UpdateVerdict.WAIT
+    assert one.update(100.0 + HEALTHY_S, WELL) is UpdateVerdict.KEEP
+    assert one.update(TRIAL_S + 1, None) is UpdateVerdict.KEEP
 
 
 def test_what_was_wrong_before_is_not_held_against_it() -> None:
     one = gate(errors=("listener",), connected=False)
-    one.see(0.0, ILL._replace(connected=False))
-    assert one.see(HEALTHY_S, ILL._replace(connected=False)) is UpdateVerdict.KEEP
+    one.update(0.0, ILL._replace(connected=False))
+    assert one.update(HEALTHY_S, ILL._replace(connected=False)) is UpdateVerdict.KEEP
 
 
 def test_without_its_uplink_it_is_given_up_and_says_why() -> None:
     one = gate()
-    assert one.see(TRIAL_S - 0.1, ALONE) is UpdateVerdict.WAIT
-    assert one.see(TRIAL_S, ALONE) is UpdateVerdict.GO_BACK
+    assert one.update(TRIAL_S - 0.1, ALONE) is UpdateVerdict.WAIT
+    assert one.update(TRIAL_S, ALONE) is UpdateVerdict.GO_BACK
     assert "hub" in one.lacking
     assert one.lacks_only_the_hub
-    assert one.see(TRIAL_S + HEALTHY_S, WELL) is UpdateVerdict.GO_BACK
+    assert one.update(TRIAL_S + HEALTHY_S, WELL) is UpdateVerdict.GO_BACK
 
 
 def test_well_at_the_very_end_is_too_late() -> None:
     one = gate()
-    one.see(TRIAL_S - 1, WELL)
-    assert one.see(TRIAL_S, WELL) is UpdateVerdict.GO_BACK
+    one.update(TRIAL_S - 1, WELL)
+    assert one.update(TRIAL_S, WELL) is UpdateVerdict.GO_BACK
     assert "long enough" in one.lacking
     assert not one.lacks_only_the_hub
 
@@ -54,7 +54,7 @@ def test_well_at_the_very_end_is_too_late() -> None:
 def test_with_another_problem_beside_it_the_hub_is_not_what_it_lacks() -> None:
     one = gate()
     for seen in (None, ILL._replace(connected=False)):
-        one.see(0.0, seen)
+        one.update(0.0, seen)
         assert not one.lacks_only_the_hub
 
 
@@ -67,7 +67,7 @@ def test_kept_means_a_minute_of_health_and_silence_means_going_back(
 ) -> None:
     one, verdicts = gate(connected=connected), []
     for number, each in enumerate(seen):
-        verdicts.append(one.see(number * LOOK_S, each))
+        verdicts.append(one.update(number * LOOK_S, each))
     decided = next((at for at, verdict in enumerate(verdicts) if verdict is not UpdateVerdict.WAIT), None)
     if decided is None:
         assert len(seen) * LOOK_S <= TRIAL_S

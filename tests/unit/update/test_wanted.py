@@ -44,7 +44,7 @@ def last(state: str, why: str = "", *, ran: bool = False, build: str = NEW) -> U
 @pytest.mark.parametrize(
     ("machine", "fetched", "phase", "why", "percent"),
     [
-        (MachineSystems("", None), DownloadProgress(), "waiting", "what runs now is being looked at", 0),
+        (MachineSystems("", None), DownloadProgress(), "waiting", "the running system is being identified", 0),
         (MachineSystems(OLD, None), DownloadProgress(), "waiting", "", 0),
         (MachineSystems(OLD, None), DownloadProgress(sha256="other", bytes=900), "waiting", "", 0),
         (

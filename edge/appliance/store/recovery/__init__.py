@@ -1,1 +1,1 @@
-"""A store seen from outside: inspected, verified, and made sound again. The engine itself is in `edge.broker.store`."""
+"""Inspection, verification and repair of a store from outside. The engine itself is `edge.broker.store`."""

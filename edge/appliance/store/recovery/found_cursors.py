@@ -1,4 +1,4 @@
-"""Which consumer groups a damaged store had, and how far each had come."""
+"""Consumer groups of a damaged store, and their positions."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from edge.broker.store.losses import Claim
 from edge.broker.store.progress import CursorProgress
 
 SUBSCRIPTION: Final = "subscription"
-"""Kind of small state: a durable subscription (`edge.broker.delivery.durable.Declaration`)."""
+"""Kind of small state of a durable subscription (`edge.broker.delivery.durable.Declaration`)."""
 CURSOR: Final[Mapping[str, type]] = {"cursor": int, "name": str, "log": int, "position": int, "acknowledged": bytes}
 
 
 class CursorSearch:
-    """From their table, its index, and what small state says of durable subscriptions."""
+    """Search cursors in their table, its index, and the small state of durable subscriptions."""
 
     def __init__(self, salvage: Salvage, report: RepairReport, state: Sequence[tuple[str, str, bytes]]) -> None:
-        """`state`: (kind, key, value)."""
+        """`state`: rows (kind, key, value) of small state."""
         self._salvage = salvage
         self._report = report
         self._state = state
 
     def cursors(self, logs: dict[int, FoundLog]) -> list[CursorRow]:
-        """The cursors of known logs. Where their table is damaged, those that must have been there begin anew."""
+        """Return the cursors of known logs. If their table is damaged, add missing ones at the start of their log."""
         rows, complete = self._salvage.rows("cursor", CURSOR)
         kept = [CursorRow(*row) for row in rows if row[2] in logs]
         for _, name, log, *_ in rows:
             if log not in logs:
-                self._report.note(f"cursor {name!r} is left out: its log {log} is lost")
-        there, number = {(row[2], row[1]) for row in kept}, max((row[0] for row in kept), default=0)
+                self._report.note(f"cursor {name!r} is dropped: its log {log} is lost")
+        existing, number = {(row[2], row[1]) for row in kept}, max((row[0] for row in kept), default=0)
         indexed = self._indexed_groups(logs, kept)
         if not complete:
             self._report.note(
                 "the table of cursors is damaged: a consumer that lost its position gets the kept messages again"
             )
-            indexed += [(log, name, 0, b"") for log, name in self._groups(logs, there)]
+            indexed += [(log, name, 0, b"") for log, name in self._groups(logs, existing)]
         for log, name, position, above in indexed:
-            if (log, name) not in there:
-                there.add((log, name))
+            if (log, name) not in existing:
+                existing.add((log, name))
                 number += 1
                 kept.append(CursorRow(number, name, log, max(position, logs[log].first or 0), above))
         for log in logs.values():
@@ -63,21 +63,21 @@ class CursorSearch:
     def _indexed_groups(
         self, logs: dict[int, FoundLog], rows: Sequence[CursorRow]
     ) -> list[tuple[int, str, int, bytes]]:
-        """(log, name, position, acknowledged) of consumer groups that only the index of their table knows, or knows by
-        another name: which of the two is right nobody can tell, so both are kept."""
+        """Return (log, name, position, acknowledged) of consumer groups that are only in the index of their table, or
+        have another name there. As it is unknown which name is right, both are kept."""
         by_number = {row[0]: row for row in rows}
-        there = {(row[2], row[1]) for row in rows}
+        existing = {(row[2], row[1]) for row in rows}
         found = []
         for number, name, log in self._salvage.indexed("cursor", ("cursor", "name", "log")):
-            if isinstance(name, str) and log in logs and (log, name) not in there:
+            if isinstance(name, str) and log in logs and (log, name) not in existing:
                 row = by_number.get(number)
                 same = row is not None and (row[1] == name or row[2] == log)
                 found.append((log, name, row[3], row[4]) if row is not None and same else (log, name, 0, b""))
-                self._report.note(f"cursor {name!r} of log {log} is not in its table as it is in the index: it is kept")
+                self._report.note(f"cursor {name!r} of log {log} differs in its table and its index: both are kept")
         return found
 
-    def _groups(self, logs: dict[int, FoundLog], there: set[tuple[int, str]]) -> list[tuple[int, str]]:
-        """(log, consumer group) that the small state says there is, and that is not in `there`."""
+    def _groups(self, logs: dict[int, FoundLog], existing: set[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Return (log, consumer group) of durable subscriptions and queues that are not in `existing`."""
         patterns: dict[str, str] = {}
         for kind, name, value in self._state:
             if kind == SUBSCRIPTION:
@@ -88,19 +88,21 @@ class CursorSearch:
             kind, _, address = log.name.partition(" ")
             names = [name for name, pattern in patterns.items() if kind == "topic" and overlaps(pattern, address)]
             found += [(log.number, name) for name in ([QUEUE] if kind == QUEUE else names)]
-        return [group for group in found if group not in there]
+        return [group for group in found if group not in existing]
 
     def write(self, out: sqlite3.Connection, logs: dict[int, FoundLog], cursors: Sequence[CursorRow]) -> None:
-        """Within their logs, which have their ends by now."""
+        """Write the cursors, limited to their logs, of which the ends are known by now."""
         kept: list[tuple[Any, ...]] = []
         for row in cursors:
             cursor, name, log, _, above = row
             end, progress = logs[log].end, progress_of(row)
             if above and not progress.above:
-                self._report.note(f"cursor {name!r}: what it acknowledged out of order is lost, and delivered again")
+                self._report.note(
+                    f"cursor {name!r}: its acknowledgements out of order are lost; these messages are delivered again"
+                )
             if progress.position > end or any(last >= end for _, last in progress.above):
                 progress = CursorProgress(min(progress.position, end))
-                self._report.note(f"cursor {name!r} was beyond the end of its log: it is at {progress.position}")
+                self._report.note(f"cursor {name!r} was beyond the end of its log: it is now at {progress.position}")
             kept.append((cursor, name, log, progress.position, progress.pack()))
         number = max((row[0] for row in kept), default=0)
         for found in logs.values():
@@ -112,7 +114,7 @@ class CursorSearch:
 
 
 def progress_of(row: CursorRow) -> CursorProgress:
-    """Of a row of table ``cursor``; without the ranges above its position when they are rotten."""
+    """Return the progress of a row of table ``cursor``, without the ranges above its position if they are damaged."""
     try:
         return CursorProgress(row.position, row.acknowledged)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which logs a damaged store had: their table, its index, and what the messages say."""
+"""Logs of a damaged store, from their table, its index, and the messages."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from edge.broker.store.limits import POSITION_BITS
 from edge.broker.store.segment import SegmentRow
 
 QUEUE: Final = "queue"
-"""Cursor of every queue, and what the name of its log begins with."""
+"""Name of a queue's cursor, and prefix of the name of its log."""
 TOPIC: Final = "topic"
-"""What the name of a topic's log begins with."""
+"""Prefix of the name of a topic's log."""
 RECOVERED: Final = "recovered"
-"""Cursor of a log whose own cursors are lost: it keeps the messages until they are exported or purged."""
+"""Cursor of a log that has lost its cursors: it keeps the messages until they are exported or purged."""
 
 
 @dataclass(slots=True)
 class FoundLog:
-    """A log on its way into the fresh file."""
+    """Log to be written to the new file."""
 
     number: int
     name: str
     first: int | None
-    """First position kept; None: nobody knows yet."""
+    """First position kept; None: not known yet."""
     counted: int
     end: int = 0
     bytes: int = 0
     ends: bool = True
-    """Its row says where it ends."""
+    """True when its row has the end of the log."""
     without_cursors: bool = False
-    """Its cursors are lost, and nobody knows whose they were."""
+    """True when its cursors are lost, with their names."""
     missing: MissingMessages = field(default_factory=lambda: MissingMessages("", ()))
 
 
 class LogSearch:
-    """Where table and index differ, a log has the name that its messages fit."""
+    """Search logs. If table and index differ, a log gets the name that fits its messages."""
 
     def __init__(self, salvage: Salvage, report: RepairReport) -> None:
         self._salvage = salvage
         self._report = report
 
     def logs(self, out: sqlite3.Connection) -> dict[int, FoundLog]:
-        """By number; `out` has the segments."""
+        """Return the logs by number. `out` has the segments already."""
         rows, complete = self.rows()
         logs = {number: FoundLog(number, name, first, end) for number, name, first, end in rows}
         if not complete:
@@ -60,16 +60,16 @@ class LogSearch:
             if number not in logs:
                 name = f"{RECOVERED} {number}"
                 logs[number] = FoundLog(number, name, None, 0, ends=False)
-                text = f"the name of log {number} is lost: it is called {name!r}, export it from there"
+                text = f"the name of log {number} is lost: it is now {name!r}; export its messages from there"
                 self._report.note(text, unknown=True)
         return dict(sorted(logs.items()))
 
     def rows(self) -> tuple[list[tuple[int, str, int, int]], bool]:
-        """(number, name, first, next) of each, and whether these are all."""
+        """Return (number, name, first, next) of each log in the table, and whether the table is complete."""
         return self._salvage.rows("log", {"log": int, "name": str, "first": int, "next": int})
 
     def _rename(self, out: sqlite3.Connection, logs: dict[int, FoundLog]) -> None:
-        """Where a table and its index call a log differently, it has the name that its messages fit."""
+        """Rename logs with different names in table and index to the name that fits their messages."""
         for number, name in self._salvage.indexed("log", ("log", "name")):
             log = logs.get(number)
             if not isinstance(name, str) or (log is not None and log.name == name):
@@ -78,19 +78,17 @@ class LogSearch:
             if log is None and other is not None:
                 del logs[other.number]
                 logs[number] = FoundLog(number, name, other.first, other.counted)
-                self._report.note(f"log {name!r} had another number in its table: it is {number}")
+                self._report.note(f"log {name!r} had another number in its table: it is now {number}")
             elif log is None:
                 logs[number] = FoundLog(number, name, None, 0, ends=False)
-                self._report.note(
-                    f"log {name!r} is known from its index only: it ends with its newest segment", unknown=True
-                )
+                self._report.note(f"log {name!r} is only in the index: it ends with its newest segment", unknown=True)
             elif other is None and _fits(out, number, name) and not _fits(out, number, log.name):
-                self._report.note(f"log {log.name!r} is called {name!r} now, as its messages are of it")
+                self._report.note(f"log {log.name!r} is now {name!r}, which fits its messages")
                 log.name = name
 
 
 def _fits(out: sqlite3.Connection, log: int, name: str) -> bool:
-    """True when the first message of a log may be in one of that name."""
+    """Return True when the first message of a log fits this name of the log."""
     kind, _, pattern = name.partition(" ")
     row = out.execute(f"{segment.SELECT} {OF_LOG} LIMIT 1", bounds(log)).fetchone()
     if row is None or kind not in (QUEUE, TOPIC):

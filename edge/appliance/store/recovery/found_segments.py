@@ -1,4 +1,4 @@
-"""Which messages a damaged store still has: rows that pass their checks, wherever they are found."""
+"""Messages of a damaged store: segments that pass their checks, wherever they are found."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from edge.broker.store import segment
 from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX
 from edge.broker.store.segment import SegmentRow
 
-UNSOUND_BYTES_MAX: Final = 64 << 20
-"""Rows that fail their checks and are kept in memory for what they still say; of others only the place counts."""
+DAMAGED_BYTES_MAX: Final = 64 << 20
+"""Damaged rows that are kept in memory for their readable parts; of further ones only the position is kept."""
 
 
 class SegmentSearch:
-    """Segments stand for themselves: each is judged by its own CRC."""
+    """Search segments. Each one is verified by its own CRC."""
 
     def __init__(self, salvage: Salvage, copy: Path, report: RepairReport, on_progress: Callable[[int], None]) -> None:
         self._salvage = salvage
         self._copy = copy
         self._report = report
         self._on_progress = on_progress
-        self.unsound: list[SegmentRow] = []
-        """Rows that the tree leads to and that fail their checks."""
+        self.damaged: list[SegmentRow] = []
+        """Rows of the tree that fail their checks."""
 
-    def keep(self, out: sqlite3.Connection, taken: StoreSnapshot, bounds: Mapping[int, tuple[int, int]]) -> None:
-        """Every segment that passes its CRC: those the tree leads to, and where some are missing those of all pages.
+    def write(self, out: sqlite3.Connection, taken: StoreSnapshot, bounds: Mapping[int, tuple[int, int]]) -> None:
+        """Write each segment that passes its CRC: those of the tree, and if some are missing those of all pages.
 
-        `bounds`: first position and end of each log, as far as its table has them.
+        `bounds`: first position and end of each log in its table.
         """
-        self._keep(out, self._sound(self._salvage.segments()))
+        self._write(out, self._intact(self._salvage.segments()))
         if taken.treeless or not self._salvage.whole or any(lacks(out, log, *ends) for log, ends in bounds.items()):
-            self._keep(out, (row for row in snapshot.search(self._copy, taken.page_bytes, self._on_progress)
+            self._write(out, (row for row in snapshot.search(self._copy, taken.page_bytes, self._on_progress)
                              if self._is_live(out, row, bounds, anywhere=taken.treeless)))  # fmt: skip
         if not taken.treeless and not self._salvage.whole:
             self._report.note("the tree of the messages is damaged: the newest may be missing", unknown=True)
 
-    def _sound(self, rows: Iterator[SegmentRow]) -> Iterator[SegmentRow]:
+    def _intact(self, rows: Iterator[SegmentRow]) -> Iterator[SegmentRow]:
         size = 0
         for row in rows:
             try:
@@ -52,19 +52,19 @@ class SegmentSearch:
             except segment.SegmentDamaged:
                 if isinstance(row.key, int) and isinstance(row.data, bytes):
                     size += len(row.data)
-                    self.unsound.append(row if size <= UNSOUND_BYTES_MAX else row._replace(data=b""))
+                    self.damaged.append(row if size <= DAMAGED_BYTES_MAX else row._replace(data=b""))
             else:
                 yield row
 
     def _is_live(
         self, out: sqlite3.Connection, row: SegmentRow, bounds: Mapping[int, tuple[int, int]], *, anywhere: bool
     ) -> bool:
-        """False for what was deleted, or refused, and is in a free page. Two that overlap are judged later."""
+        """Return False for a row in a free page that was deleted or refused. Overlapping rows are resolved later."""
         log, start = log_of(row.key)
         first, end = bounds.get(log, (0, POSITION_MAX))
         return start >= first and (anywhere or start + row.messages <= max(end, end_of(out, log)))
 
-    def _keep(self, out: sqlite3.Connection, rows: Iterator[SegmentRow]) -> None:
+    def _write(self, out: sqlite3.Connection, rows: Iterator[SegmentRow]) -> None:
         pending: list[SegmentRow] = []
         size = 0
         for row in rows:

@@ -1,7 +1,7 @@
-"""A store seen from outside: read-only, beside a running gateway or without one, in constant memory.
+"""Read-only access to a store, next to a running gateway or without one, in constant memory.
 
-What the tools share. Everything is read in short transactions, so that no look at a store holds back the checkpoints of
-the gateway that writes it.
+The tools share it. It reads in short transactions, so that it does not delay checkpoints of the gateway that writes the
+store.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from edge.broker.store.segment import SegmentRow
 from edge.broker.store.wear import WearTotals, load
 
 BUSY_S: Final = 10.0
-"""How long a tool waits for the gateway's lock on the file."""
+"""Longest wait for the gateway's lock on the file."""
 
 _SCAN: Final = f"{segment.SELECT} WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
 
 
 class LogFacts(NamedTuple):
-    """A log as the file has it now: positions ``first <= p < next``, `bytes` of bodies."""
+    """Current state of a log: positions ``first <= p < next``, `bytes` of bodies."""
 
     log: int
     name: str
@@ -37,13 +37,13 @@ class LogFacts(NamedTuple):
     next: int
     bytes: int
     counted: int
-    """`next` as table ``log`` has it: it lags behind the segments, or, of a log kept in memory, is ahead."""
+    """`next` in table ``log``: it is behind the segments, or ahead of them for a log in memory."""
     reached: int
-    """As `next`, less what is only reserved: where a log kept in memory ends on the medium."""
+    """`next` without reserved positions: the end of a log in memory on the medium."""
 
 
 class CursorFacts(NamedTuple):
-    """A row of table ``cursor`` as it stands, not checked."""
+    """Row of table ``cursor``, not checked."""
 
     cursor: int
     name: str
@@ -53,7 +53,7 @@ class CursorFacts(NamedTuple):
 
 
 class LedgerFacts(NamedTuple):
-    """What was given up for one reason. Times are UTC nanoseconds."""
+    """Messages dropped for one reason. Times are UTC nanoseconds."""
 
     reason: str
     entries: int
@@ -64,18 +64,18 @@ class LedgerFacts(NamedTuple):
 
 
 class Inspection:
-    """One read-only connection. Methods raise `StoreError` for what SQLite cannot read."""
+    """Read-only connection. Methods raise `StoreError` for errors of SQLite."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        """Use `open`."""
+        """Use `open` to make one."""
         self.path = path
         self.connection = connection
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open the file at `path`. Raises StoreInaccessible, StoreDamaged when it is no store, or StoreError."""
+        """Open the file at `path`. Raises StoreInaccessible, StoreDamaged if it is not a store, or StoreError."""
         if not path.is_file():
-            raise StoreInaccessible(f"there is no store at {path}: is this the gateway's data directory?")
+            raise StoreInaccessible(f"no store at {path}: is this the gateway's data directory?")
         try:
             connection = _connect(path)
         except sqlite3.Error as error:
@@ -96,12 +96,12 @@ class Inspection:
         self.close()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the connection; idempotent."""
         self.connection.close()
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """What is read inside belongs together."""
+        """Read one consistent snapshot within the context."""
         with self._meaning("reading"):
             self.connection.execute("BEGIN")
             try:
@@ -111,25 +111,25 @@ class Inspection:
                     self.connection.execute("COMMIT")
 
     def query(self, text: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        """All rows of a statement."""
+        """Return all rows of a statement."""
         with self._meaning("reading"):
             return self.connection.execute(text, parameters).fetchall()
 
     def number(self, pragma: str) -> int:
-        """A pragma that is a number."""
+        """Return the number of a pragma."""
         return int(str(self.query(f"PRAGMA {pragma}")[0][0]))
 
     def tables(self) -> set[str]:
-        """Names of the tables there are."""
+        """Return the names of the tables."""
         return {str(name) for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
     def meta(self, key: str) -> str | None:
-        """A value of table ``meta``."""
+        """Return a value of table ``meta``; None without it."""
         found = self.query("SELECT value FROM meta WHERE key = ?", (key,))
         return str(found[0][0]) if found else None
 
     def epochs(self, current: str) -> Epochs:
-        """The epochs; `current` is that of table ``meta``."""
+        """Return the epochs; `current` is the one in table ``meta``."""
         with self._meaning("reading the epochs"):
             try:
                 return Epochs.load(self.connection, current)
@@ -137,7 +137,7 @@ class Inspection:
                 raise StoreDamaged(f"the epochs are damaged: {error}") from error
 
     def logs(self) -> list[LogFacts]:
-        """Every log with what was committed since it was counted: O(logs), and at most a few hundred rows more."""
+        """Return all logs, with messages committed since the last count: O(logs), plus at most a few hundred rows."""
         found = []
         marks = {mark.log: mark.base for mark in self.marks() if mark.address is None}
         with self._meaning("reading the logs"):
@@ -153,7 +153,7 @@ class Inspection:
         return found
 
     def marks(self) -> list[ReservedRange]:
-        """What logs kept in memory have reserved, or had: one of positions for each such log."""
+        """Return the reserved ranges of logs that are or were in memory: one of positions for each such log."""
         rows = self.query("SELECT key, value FROM state WHERE kind = ?", (MEMORY,))
         try:
             return [unpack_range(str(key), value if isinstance(value, bytes) else b"") for key, value in rows]
@@ -161,7 +161,7 @@ class Inspection:
             raise StoreDamaged(str(error)) from error
 
     def cursors(self) -> list[CursorFacts]:
-        """Every cursor."""
+        """Return all cursors."""
         with self._meaning("reading the cursors"):
             rows = self.connection.execute(
                 "SELECT cursor, name, log, position, acknowledged FROM cursor ORDER BY cursor"
@@ -169,14 +169,14 @@ class Inspection:
             return [CursorFacts._make(row) for row in rows]
 
     def wear(self) -> list[WearTotals]:
-        """What was written until the end of each hour of running; nothing in a store of an older schema."""
+        """Return the totals written at the end of each hour of running; none in a store of an older schema."""
         if "wear" not in self.tables():
             return []
         with self._meaning("reading what was written"):
             return load(self.connection)
 
     def ledger(self) -> list[LedgerFacts]:
-        """What was given up, by reason; none in a store whose schema has no ledger yet."""
+        """Return the dropped messages by reason; none in a store of a schema without a ledger."""
         if "ledger" not in self.tables():
             return []
         rows = self.query(
@@ -186,9 +186,9 @@ class Inspection:
         return [LedgerFacts._make(row) for row in rows]
 
     def segments(self, log: int, position: int = 0) -> Iterator[SegmentRow]:
-        """The rows of a log from the one that holds `position` on, whatever is written or deleted meanwhile.
+        """Yield the rows of a log from the one with `position` on, while a gateway may write and delete.
 
-        A few MiB are read at a time, each in a transaction of its own.
+        It reads a few MiB at a time, each in its own transaction.
         """
         start = self._holding(log, position)
         while True:
@@ -199,7 +199,7 @@ class Inspection:
             start = rows[-1].key + 1
 
     def segments_inside(self, log: int, position: int = 0) -> Iterator[SegmentRow]:
-        """As `segments`, one row after the other, within a snapshot."""
+        """Yield the same rows as `segments`, within a snapshot."""
         with self._meaning("reading segments"):
             found = self.connection.execute(_SCAN, (self._holding(log, position), key_of(log, POSITION_MAX), -1))
             try:
@@ -208,7 +208,7 @@ class Inspection:
                 found.close()
 
     def _holding(self, log: int, position: int) -> int:
-        """The key of the segment that holds a position, or the least key a later one can have."""
+        """Return the key of the segment with a position, or the smallest key of a later one."""
         start = key_of(log, position)
         if not position:
             return start
@@ -242,17 +242,17 @@ class Inspection:
 
 
 def key_of(log: int, position: int) -> int:
-    """The key of a segment."""
+    """Return the key of a segment."""
     return log << POSITION_BITS | position
 
 
 def log_of(key: int) -> tuple[int, int]:
-    """(log, first position) of a key."""
+    """Return (log, first position) of a key."""
     return key >> POSITION_BITS, key & POSITION_MAX
 
 
 def received_at(row: SegmentRow) -> int | None:
-    """UTC nanoseconds of a segment's first message; None when the segment is damaged or empty."""
+    """Return UTC nanoseconds of a segment's first message; None when the segment is damaged or empty."""
     try:
         stored = segment.decode(row, row.key & POSITION_MAX)
     except segment.SegmentDamaged:
@@ -261,7 +261,7 @@ def received_at(row: SegmentRow) -> int | None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Raises sqlite3.Error."""
+    """Connect read-only. Raises sqlite3.Error."""
     address = f"{path.resolve().as_uri()}?mode=ro"
     connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=BUSY_S)
     try:
@@ -272,7 +272,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         wal = path.with_name(path.name + "-wal")
         if code not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or (wal.exists() and wal.stat().st_size):
             raise
-        # A read-only medium and nothing in the log: SQLite needs no file beside this one.
+        # A read-only medium with an empty log: SQLite needs no second file.
         connection = sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None, timeout=BUSY_S)
     connection.execute("PRAGMA query_only = ON")
     connection.execute("PRAGMA cell_size_check = ON")

@@ -1,5 +1,7 @@
-"""Pages of a database file read without SQLite, for when what leads to them is lost
-(https://sqlite.org/fileformat2.html sections 1.3, 1.6, 2.1)."""
+"""Reading of a database's pages without SQLite, when its trees are damaged.
+
+See https://sqlite.org/fileformat2.html sections 1.3, 1.6, 2.1.
+"""
 
 from __future__ import annotations
 
@@ -14,43 +16,43 @@ from bridge.hidden import hides
 from edge.broker.store.limits import VALUE_BYTES_MAX
 
 HEAD_BYTES: Final = 100
-"""Of the database, in front of page 1."""
+"""Size of the database header, at the start of page 1."""
 INDEX_NODE, TABLE_NODE, INDEX_LEAF, TABLE_LEAF = 0x02, 0x05, 0x0A, 0x0D
 _NODES: Final = (INDEX_NODE, TABLE_NODE)
 _HEADER: Final = struct.Struct(">BHHHB")
 """Type, first free block, cells, start of their content (0: 65 536), stray bytes."""
 _U32: Final = struct.Struct(">I")
 _WIDTHS: Final = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
-"""Bytes of a value by its serial type (section 2.1); from 12 on it is a blob or a text."""
+"""Size of a value by its serial type (section 2.1); types from 12 on are blobs and texts."""
 _DEPTH_MAX: Final = 20
-"""Levels of SQLite's trees, at most."""
+"""Largest depth of SQLite's trees."""
 
 
 @hides("local")
 class Cell(NamedTuple):
-    """One row in a leaf."""
+    """Row in a leaf."""
 
     rowid: int
-    """0 in a table without."""
+    """Row number; 0 in a table without one."""
     size: int
-    """Bytes of the record."""
+    """Size of the record."""
     local: bytes
-    """Those of them on the page itself."""
+    """Bytes of the record on the page itself."""
     overflow: int
-    """Page where the others begin; 0: there are none."""
+    """Page with the following bytes; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a table's records look like."""
+    """Layout of a table's records."""
 
     leaf: int
     """Page type of its leaves."""
     columns: Sequence[str]
-    """``INTEGER``, ``TEXT``, ``BLOB``, ``REAL``; ``NULL`` for the one that is the row's number."""
+    """``INTEGER``, ``TEXT``, ``BLOB``, ``REAL``; ``NULL`` for the column that is the row number."""
 
     def fits(self, cell: Cell) -> bool:
-        """True when a cell holds such a record, as far as its head says."""
+        """Return True when the head of a cell's record fits this layout."""
         head = record_head(cell.local)
         if head is None or len(head[1]) != len(self.columns):
             return False
@@ -59,7 +61,7 @@ class Shape:
 
 
 class Pages:
-    """A database file, page by page, 1 the first."""
+    """Database file, read by page; page 1 is the first."""
 
     def __init__(self, path: Path, page_bytes: int) -> None:
         self.page_bytes = page_bytes
@@ -67,17 +69,17 @@ class Pages:
         self.count = os.fstat(self._descriptor).st_size // page_bytes
 
     def close(self) -> None:
-        """Once."""
+        """Close the file; call it once."""
         os.close(self._descriptor)
 
     def page(self, number: int) -> bytes:
-        """Empty when there is none of that number. Raises OSError."""
+        """Return a page; empty when it does not exist. Raises OSError."""
         if not 0 < number <= self.count:
             return b""
         return os.pread(self._descriptor, self.page_bytes, (number - 1) * self.page_bytes)
 
     def cells(self, page: bytes) -> Iterator[Cell]:
-        """What can be read of a leaf."""
+        """Yield the readable cells of a leaf."""
         for offset in self._offsets(page):
             try:
                 size, at = varint(page, offset)
@@ -91,7 +93,7 @@ class Pages:
                 yield Cell(rowid, size, page[at:end], overflow)
 
     def content(self, cell: Cell) -> bytes | None:
-        """The whole record of a cell; None when pages of it are missing."""
+        """Return the whole record of a cell; None when pages of it are missing."""
         parts, left, number = [cell.local], cell.size - len(cell.local), cell.overflow
         room = self.page_bytes - _U32.size
         if cell.size > min(self.count * self.page_bytes, 2 * VALUE_BYTES_MAX):
@@ -106,7 +108,7 @@ class Pages:
         return b"".join(parts)
 
     def leads_to(self, root: int, shape: Shape) -> bool:
-        """True when `root` can be where a table of this shape begins: its first leaf, or its last, holds such rows."""
+        """Return True when `root` may be the root of a table of this shape: its first or last leaf has such rows."""
         return any(self._descend(root, shape, last) for last in (False, True))
 
     def _descend(self, number: int, shape: Shape, last: bool) -> bool:
@@ -124,7 +126,7 @@ class Pages:
         return False
 
     def _offsets(self, page: bytes) -> Iterator[int]:
-        """Where the cells of a page other than the first begin."""
+        """Yield the offsets of the cells of a page other than the first."""
         kind, _, count, _, _ = _HEADER.unpack_from(page)
         start = _HEADER.size + (_U32.size if kind in _NODES else 0)
         if start + 2 * count > len(page):
@@ -134,7 +136,7 @@ class Pages:
                 yield offset
 
     def _local_bytes(self, kind: int, size: int) -> int:
-        """How much of a record stands on the page itself (section 1.6)."""
+        """Return how many bytes of a record are on the page itself (section 1.6)."""
         usable = self.page_bytes
         most = usable - 35 if kind == TABLE_LEAF else (usable - 12) * 64 // 255 - 23
         if size <= most:
@@ -145,7 +147,7 @@ class Pages:
 
 
 def varint(data: bytes, offset: int) -> tuple[int, int]:
-    """(value, offset behind it) of SQLite's variable-length integer, signed. Raises IndexError."""
+    """Return (value, offset behind it) of a signed variable-length integer of SQLite. Raises IndexError."""
     value = 0
     for index in range(9):
         byte = data[offset + index]
@@ -159,7 +161,7 @@ def varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def record_head(data: bytes) -> tuple[int, list[int]] | None:
-    """(where the values begin, their serial types); None when that is no record."""
+    """Return (offset of the values, their serial types); None when it is not a record."""
     try:
         end, offset = varint(data, 0)
         types = []
@@ -172,12 +174,12 @@ def record_head(data: bytes) -> tuple[int, list[int]] | None:
 
 
 def value_bytes(kind: int) -> int:
-    """Bytes of a value of a serial type."""
+    """Return the size of a value of a serial type."""
     return _WIDTHS[kind] if kind < len(_WIDTHS) else (kind - 12) // 2
 
 
 def values(data: bytes) -> list[int | bytes | None]:
-    """Of a whole record: integers, and what else there is as its bytes. Raises ValueError."""
+    """Return the values of a whole record: integers, None, and all others as bytes. Raises ValueError."""
     head = record_head(data)
     if head is None:
         raise ValueError("not a record")

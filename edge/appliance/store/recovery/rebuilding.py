@@ -1,4 +1,4 @@
-"""A fresh file made of what was found of a damaged store: logs with their gaps, small tables, epoch and ledger."""
+"""New file from the intact parts of a damaged store: logs with their gaps, small tables, epoch and ledger."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ SMALL: Final[Mapping[str, Mapping[str, type]]] = {
     "epoch_start": {"address": str, "epoch": int, "first": int},
     "wear": {"hour": int, "seconds": float, "payload_bytes": int, "process_bytes": int, "device_bytes": int},
 }
-"""Small tables that are kept row by row."""
+"""Small tables that are copied row by row."""
 
 
 class Rebuilding:
-    """One repair: from what was salvaged into a fresh file."""
+    """Write the salvaged parts of one store to a new file."""
 
     def __init__(self, salvage: Salvage, copy: Path, target: Path, on_progress: Callable[[int], None]) -> None:
         self._salvage = salvage
@@ -55,29 +55,29 @@ class Rebuilding:
         self._report = RepairReport()
         self._search = SegmentSearch(salvage, copy, self._report, on_progress)
         self._seen: dict[str, Ranges] = {}
-        """Sequences kept, by address."""
+        """Kept sequences, by address."""
         self._begins: dict[str, int] = {}
-        """Position of the first of them."""
+        """Position of the first kept message, by address."""
         self._homes: dict[str, int] = {}
-        """The log of an address."""
+        """Log of each address."""
         self._state: list[tuple[str, str, bytes]] = []
         self._settled: dict[int, int] = {}
-        """By log kept in memory, where it ends on the medium."""
+        """End on the medium of each log in memory."""
         self._known: set[tuple[int, int, int]] = set()
-        """Gaps that an earlier repair has accounted for."""
+        """Gaps that earlier repairs have accounted for."""
 
     def run(self, taken: StoreSnapshot) -> RepairReport:
-        """Write the fresh file. Raises sqlite3.Error."""
+        """Write the new file. Raises sqlite3.Error."""
         os.close(os.open(self._target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         with contextlib.closing(sqlite3.connect(self._target, isolation_level=None)) as out:
             schema.configure(out, StoreLimits(page_bytes=self._salvage.page_bytes))
-            out.execute("PRAGMA synchronous = OFF")  # synced as a whole before it takes its place
+            out.execute("PRAGMA synchronous = OFF")  # the whole file is synced before the swap
             schema.prepare(out)
             out.execute("BEGIN")
             for note in taken.notes:
                 self._report.note(note, unknown=taken.treeless)
             found = LogSearch(self._salvage, self._report)
-            self._search.keep(out, taken, {number: (first, end) for number, _, first, end in found.rows()[0]})
+            self._search.write(out, taken, {number: (first, end) for number, _, first, end in found.rows()[0]})
             meta = dict(self._salvage.rows("meta", {"key": str, "value": str})[0])
             self._known = set(gaps_in(meta.get(GAPS)))
             logs = found.logs(out)
@@ -103,20 +103,20 @@ class Rebuilding:
         return self._report
 
     def _log(self, out: sqlite3.Connection, log: FoundLog) -> None:
-        """What is there of a log and what is missing."""
+        """Collect the kept and the missing messages of a log."""
         expected = log.first
         overlapping: list[int] = []
         for row in map(SegmentRow._make, out.execute(f"{segment.SELECT} {OF_LOG}", bounds(log.number))):
             start = log_of(row.key)[1]
             if log.first is None or (not log.bytes and start < log.first):
-                log.first = expected = start  # rows go in the commit that moves `first`: what is there was not deleted
+                log.first = expected = start  # rows are deleted in the commit that moves `first`: these are live
             if expected is not None and start < expected:
                 overlapping.append(row.key)
                 continue
             if expected is not None and start > expected:
                 self._gap(log, expected, start - 1)
             runs = segment.decode(row, start)
-            self._take(log, runs)
+            self._record_runs(log, runs)
             expected = start + row.messages
             log.bytes += row.body_bytes
             self._report.segments += 1
@@ -127,35 +127,35 @@ class Rebuilding:
         self._end(log, expected or 0)
 
     def _end(self, log: FoundLog, end: int) -> None:
-        """The end of a log: behind what is kept, and behind what is known to have been there."""
+        """Determine the end of a log: behind the kept messages, and behind those known to have existed."""
         counted = log.counted
         settled = self._settled.get(log.number, counted + 1)
         in_memory = settled <= counted  # from there on
         if counted - (max(end, settled) if in_memory else end) > POSITIONS_LOST_MAX:
-            self._report.note(f"log {log.name!r} cannot have ended at {counted}: it ends at {end} now", unknown=True)
+            self._report.note(f"log {log.name!r} cannot have ended at {counted}: it now ends at {end}", unknown=True)
             counted = end
         beyond = max(counted, end)
-        for row in sorted(self._search.unsound):
+        for row in sorted(self._search.damaged):
             number, start = log_of(row.key)
-            if number == log.number and start == beyond:  # the newest: what it says of its end is not to be believed
+            if number == log.number and start == beyond:  # the newest one: its own end is not reliable
                 beyond = start + 1
         reached = settled if in_memory else beyond
         damages = [
-            self._salvage.remains(row, log.counted) for row in self._search.unsound if log_of(row.key)[0] == log.number
+            self._salvage.remains(row, log.counted) for row in self._search.damaged if log_of(row.key)[0] == log.number
         ]
-        believed = [damage for damage in damages if damage is not None and damage.runs]
-        beyond = max([beyond, *(damage.last + 1 for damage in believed if damage.first < beyond)])
+        trusted = [damage for damage in damages if damage is not None and damage.runs]
+        beyond = max([beyond, *(damage.last + 1 for damage in trusted if damage.first < beyond)])
         if end < max(reached, beyond if not in_memory else 0):
             self._gap(log, end, max(reached, beyond if not in_memory else 0) - 1)
         log.end = max(end, beyond)
-        for damage in believed:
+        for damage in trusted:
             if any(first <= damage.first and damage.last <= last for first, last in log.missing.gaps):
                 log.missing.damages.append(damage)
-                self._take(log, damage.runs)
+                self._record_runs(log, damage.runs)
 
     def _end_by_counters(self, log: FoundLog, counters: Mapping[str, int]) -> None:
-        """Where the row of a log is lost, the counters of its addresses say how much came behind what is kept: messages
-        go from its front alone."""
+        """Determine the end of a log without a row by the counters of its addresses. They count the messages behind the
+        kept ones, as messages are removed only from the front."""
         if log.ends or log.number in self._settled:
             return
         addresses = [address for address, home in self._homes.items() if home == log.number]
@@ -164,7 +164,7 @@ class Rebuilding:
             self._gap(log, log.end, log.end + lost - 1)
             log.end += lost
 
-    def _take(self, log: FoundLog, runs: Sequence[Stored]) -> None:
+    def _record_runs(self, log: FoundLog, runs: Sequence[Stored]) -> None:
         for position, sequence, run in runs:
             self._begins[run.address] = min(position, self._begins.get(run.address, position))
             seen = self._seen.get(run.address)
@@ -202,20 +202,18 @@ class Rebuilding:
         return counters
 
     def _epoch(self, out: sqlite3.Connection, epoch: object, counters: Mapping[str, int]) -> None:
-        """Keep the epoch; when sequences may have been given that nobody knows of, what comes is of a new one."""
+        """Keep the epoch. Start a new one when unknown sequences may have been given."""
         try:
             Epochs.load(out, str(epoch))
         except ValueError as error:
-            self._report.note(
-                f"{error}: older messages have the current epoch's name, and may reach a hub a second time"
-            )
+            self._report.note(f"{error}: older messages get the current epoch, and may reach a hub a second time")
             out.execute("DELETE FROM epoch")
             out.execute("DELETE FROM epoch_start")
         last = out.execute("SELECT id FROM epoch ORDER BY number DESC LIMIT 1").fetchone()
         kept = str(epoch) if epoch is not None else last[0] if last is not None else None
         if kept is None:
             self._report.note(
-                "the epoch is lost: messages have new names, and may reach a hub a second time", unknown=True
+                "the epoch is lost: messages get new names, and may reach a hub a second time", unknown=True
             )
         self._report.epoch = kept or uuid.uuid4().hex
         out.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (self._report.epoch,))
@@ -223,7 +221,7 @@ class Rebuilding:
             self._report.epoch = epochs.start_epoch(out, counters, DAMAGED)
 
     def _ledger(self, out: sqlite3.Connection, logs: dict[int, FoundLog], counters: dict[str, int]) -> None:
-        """Enter what is missing for every group that waited for it."""
+        """Enter the missing messages of each group into the ledger."""
         (last,) = out.execute("SELECT coalesce(max(entry), 0) FROM ledger").fetchone()
         now = time.time_ns()
 
@@ -241,7 +239,7 @@ class Rebuilding:
 
 
 def _settled(out: sqlite3.Connection) -> dict[int, int]:
-    """Where logs kept in memory end on the medium: beyond it their numbers are only reserved."""
+    """Return the ends of logs in memory on the medium; positions beyond are only reserved."""
     found = {}
     for key, value in out.execute("SELECT key, value FROM state WHERE kind = ?", (MEMORY,)):
         with contextlib.suppress(ValueError):

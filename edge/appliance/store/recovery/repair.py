@@ -1,8 +1,8 @@
-"""A damaged store becomes a sound one, in a new file beside it: what passes its checks is kept, the rest accounted for.
+"""Repair of a damaged store, in a new file next to it: intact parts are kept, missing messages are accounted for.
 
-Segments stand for themselves: each row that can be reached and whose CRC fits is kept as it is. What stood between them
-is entered into the loss ledger. Where the sequences given last are not known any more the store goes on under a new
-epoch, rather than name two messages alike. The damaged file is never written to, and stays under another name.
+Each segment that can be reached and has a valid CRC is kept unchanged. Messages missing between segments are entered
+into the loss ledger. If the last sequences are no longer known the store continues in a new epoch, so that no name is
+used twice. The damaged file is never written to, and is kept under another name.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ from edge.broker.store.sqlite import FILE_NAME, REPAIRED_NAME, REPAIRING_NAME, S
 def repair(
     data: Path, *, write: bool, on_progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> RepairReport:
-    """Make the store in a data directory sound; without `write` only say how.
+    """Repair the store in a data directory; without `write` only report the changes.
 
-    Raises StoreBusy, StoreInaccessible, StoreFull.
+    Raises StoreBusy, StoreInaccessible, StoreFull. `on_progress` is called with (bytes processed, bytes of the file).
 
-    `on_progress` is called with (bytes gone through, bytes of the file).
-
-    Needs room for two copies of the store, for three where the messages have to be looked for in every page.
-    Interrupted at any time, it leaves the damaged store in place, or the new one, or a state that only a repair opens,
-    and finishes.
+    It needs free space for two copies of the store, or for three when all pages have to be searched. An interruption at
+    any time leaves the damaged store, the new one, or a state that only another repair opens and completes.
     """
     lock = DirectoryLock(data)
     try:
@@ -45,7 +42,7 @@ def repair(
         copy, fresh = data / SALVAGE_NAME, data / REPAIRING_NAME
         try:
             size = (data / FILE_NAME).stat().st_size
-            taken = snapshot.take(data / FILE_NAME, copy, lambda done: on_progress(done, size))
+            taken = snapshot.copy_readable(data / FILE_NAME, copy, lambda done: on_progress(done, size))
             with contextlib.closing(Salvage(copy)) as salvage:
                 report = Rebuilding(salvage, copy, fresh, lambda done: on_progress(done, size)).run(taken)
             if write:
@@ -73,7 +70,7 @@ def _sync(path: Path) -> None:
 
 
 def _put_in_place(data: Path) -> str:
-    """Swap the repaired file in. Every step may be done again: a store is not opened while `REPAIRED_NAME` is there."""
+    """Swap the repaired file in. Each step can be repeated: a store is not opened while `REPAIRED_NAME` exists."""
     path, fresh = data / FILE_NAME, data / REPAIRED_NAME
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(fresh.stat().st_mtime))
     damaged = data / f"{FILE_NAME}.damaged-{stamp}"
@@ -81,7 +78,7 @@ def _put_in_place(data: Path) -> str:
         os.link(path, damaged)
     log = data / f"{FILE_NAME}-wal"
     if log.exists():
-        log.replace(damaged.with_name(damaged.name + "-wal"))  # the new file must not be given the old one's log
+        log.replace(damaged.with_name(damaged.name + "-wal"))  # the new file must not get the old log
     (data / f"{FILE_NAME}-shm").unlink(missing_ok=True)
     _sync(data)
     fresh.replace(path)

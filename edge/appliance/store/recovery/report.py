@@ -1,4 +1,4 @@
-"""What a repair did, or would do, in figures and in words."""
+"""Report of a repair."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import msgspec
 
 
 class RepairReport(msgspec.Struct):
-    """What a repair does, or would do."""
+    """Changes that a repair has made or would make."""
 
     segments: int = 0
     messages: int = 0
     bytes: int = 0
-    """Kept."""
+    """Bytes of bodies kept."""
     lost_messages: int = 0
-    """Positions that are missing and that some consumer group had not acknowledged."""
+    """Missing positions that a consumer group had not acknowledged."""
     gaps: list[tuple[int, int, int]] = []
-    """(log, first, last) of the positions that are missing."""
+    """Missing positions as (log, first, last)."""
     epoch: str = ""
     new_epoch: bool = False
     notes: list[str] = []
-    """What else could not be kept, and what was done about it."""
+    """Other damage, and how it was handled."""
     damaged_copy: str = ""
-    """Where the damaged file is kept; empty as long as nothing was done."""
+    """Path of the damaged file; empty before the repair."""
 
     def note(self, text: str, *, unknown: bool = False) -> None:
-        """`unknown`: the sequences given last are not known any more."""
+        """Add a note. `unknown`: the last sequences are no longer known."""
         self.notes.append(text)
         self.new_epoch = self.new_epoch or unknown

@@ -1,4 +1,4 @@
-"""Rows of the fresh file of a repair."""
+"""Rows of the new file of a repair."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def insert(out: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: 
 
 
 def bounds(log: int) -> tuple[int, int]:
-    """Keys of the first and last segment a log may have: the parameters of `OF_LOG`."""
+    """Return the smallest and largest key of a log's segments: the parameters of `OF_LOG`."""
     return key_of(log, 0), key_of(log, POSITION_MAX)
 
 
 def end_of(out: sqlite3.Connection, log: int) -> int:
-    """Where the newest segment of a log ends that is kept; 0 when there is none."""
+    """Return the end of the newest kept segment of a log; 0 without one."""
     row = out.execute(f"{_EXTENTS} DESC LIMIT 1", bounds(log)).fetchone()
     return 0 if row is None else log_of(row[0])[1] + int(row[1])
 
 
 def lacks(out: sqlite3.Connection, log: int, first: int, end: int) -> bool:
-    """True when a log that should have positions ``first <= p < end`` has a gap."""
+    """Return True when a log has a gap in the positions ``first <= p < end``."""
     expected = first
     for key, messages in out.execute(_EXTENTS, bounds(log)):
         if log_of(key)[1] > expected:

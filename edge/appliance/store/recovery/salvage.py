@@ -1,4 +1,4 @@
-"""Rows out of a damaged database: everything its trees still lead to, from both ends."""
+"""Rows of a damaged database that its trees still lead to, read from both ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from edge.broker.store.limits import POSITION_MAX, StoreLimits
 from edge.broker.store.segment import SELECT, SegmentRow
 
 ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a damaged file raises; the second when SQLite's own message quotes a rotten name."""
+"""Errors of reading a damaged file; the second when SQLite's message quotes a damaged name."""
 _LATER: Final = ("ledger", "thinned", "wear", "opening", "epoch", "epoch_start")
-"""Tables that a store of schema 1 does not have."""
+"""Tables that are missing in a store of schema 1."""
 
 
 class Salvage:
-    """A copy nobody else has open; errors of SQLite end a walk, and the next one begins at the other end."""
+    """Reader of a private copy. An error of SQLite ends a walk; the next one starts at the other end."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
@@ -32,18 +32,18 @@ class Salvage:
         self._whole = True
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the copy; idempotent."""
         self._connection.close()
 
     @property
     def page_bytes(self) -> int:
-        """Of the database; of one whose head is lost, SQLite's default."""
+        """Page size of the database; the default size when its head is lost."""
         with contextlib.suppress(*ERRORS):
             return schema.page_bytes(self._connection)
         return StoreLimits().page_bytes
 
     def rows(self, table: str, columns: Mapping[str, type]) -> tuple[list[tuple[Any, ...]], bool]:
-        """(rows of a small table, all of them): read from its beginning, and from its end where that breaks off."""
+        """Return (rows of a small table, whether they are all), read from its start, after an error from its end."""
         names = ", ".join(columns)
         order = "kind, key" if "kind" in columns else next(iter(columns))
         found: dict[tuple[Any, ...], None] = {}
@@ -52,23 +52,23 @@ class Salvage:
             backwards = ", ".join(f"{name} DESC" for name in order.split(", "))
             self._walk(f"SELECT {names} FROM {table} ORDER BY {backwards}", found)  # noqa: S608
         kinds = tuple(columns.values())
-        sound = [row for row in found if all(map(isinstance, row, kinds))]
-        return sound, complete and len(sound) == len(found)
+        valid = [row for row in found if all(map(isinstance, row, kinds))]
+        return valid, complete and len(valid) == len(found)
 
     def _walk(self, statement: str, found: dict[tuple[Any, ...], None]) -> bool:
         try:
             for row in self._connection.execute(statement):
                 if tuple(row) in found:
-                    return False  # met what was read from the other end, or a damaged tree leads back
+                    return False  # read from the other end already, or a damaged tree leads back
                 found[tuple(row)] = None
         except ERRORS as error:
-            return any(f"no such table: {table}" in str(error) for table in _LATER)  # of a schema before it
+            return any(f"no such table: {table}" in str(error) for table in _LATER)  # an older schema
         return True
 
     def segments(self) -> Iterator[SegmentRow]:
-        """Every row that the tree leads to, in the order of the tree; not checked itself, and some maybe twice.
+        """Yield each row of the tree, in its order; rows are not verified, and may repeat.
 
-        From its beginning, and from its end where that breaks off. What neither reaches is found by `search`.
+        The tree is read from its start, and from its end after an error. `search` finds rows that neither reaches.
         """
         for order in ("ASC", "DESC"):
             try:
@@ -80,18 +80,18 @@ class Salvage:
 
     @property
     def whole(self) -> bool:
-        """The tree of the segments could be walked to its end."""
+        """True when the tree of the segments was read to its end."""
         return self._whole
 
     def remains(self, row: SegmentRow, end: int) -> Damage | None:
-        """What a row held that fails its checks; `end`: of its log, as last counted. None when nobody can tell."""
+        """Return what is readable of a damaged row, or None. `end`: last counted end of its log."""
         position = row.key & POSITION_MAX
         with contextlib.suppress(StoreDamaged, *ERRORS):
             return examine(self._connection, row, end if position < end else position + segment.extent(row))
         return None
 
     def indexed(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Rows as the index of a table has them, which was made to keep its names apart; none where that is damaged."""
+        """Return the rows in the unique index of a table; none when it is damaged."""
         names = ", ".join(columns)
         statement = f"SELECT {names} FROM {table} INDEXED BY sqlite_autoindex_{table}_1"  # noqa: S608 - our own names
         with contextlib.suppress(*ERRORS):
@@ -100,7 +100,7 @@ class Salvage:
 
 
 def _text(content: bytes) -> str | bytes:
-    """A text column, as it is when it is none: what reads it takes no bytes for text."""
+    """Decode a text column; return the bytes if it is not UTF-8: callers do not accept them as text."""
     try:
         return content.decode()
     except UnicodeDecodeError:

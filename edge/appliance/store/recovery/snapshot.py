@@ -1,8 +1,8 @@
-"""A copy of a damaged store that SQLite can read: its log applied, its first page made anew where that is rotten.
+"""Copy of a damaged store that SQLite can read: its log is applied, and a damaged first page is rebuilt.
 
-The first page says how large the pages are and where each table begins. Most of that is known without it: the tables
-begin where those of a new store do, unless the store was migrated, and every page says what it holds. Where the tree of
-the messages does not lead to all of them, `search` goes through all pages, and takes what passes its CRC.
+The first page has the page size and the root of each table. Most of it is known: unless the store was migrated, roots
+are those of a new store, and each page has its type. When the tree of the messages does not lead to all of them,
+`search` reads all pages and yields the segments that pass their CRC.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from edge.broker.store.wal_frames import PAGE_SIZES, WalLog
 
 SEGMENT: Final = "segment"
 SCRATCH: Final = ("page1",)
-"""Suffixes of files beside the copy."""
+"""Suffixes of temporary files next to the copy."""
 _MAGIC: Final = b"SQLite format 3\0"
 _FIXED: Final = b"\x02\x02\x00\x40\x20\x20"
-"""Behind the page size: the versions of a database with a write-ahead log, no bytes reserved, three constants."""
+"""Bytes behind the page size: versions of a database with a write-ahead log, no reserved bytes, three constants."""
 _SIZES: Final = tuple(dict.fromkeys((StoreLimits().page_bytes, PAGE_BYTES_WAITING)))
-"""Pages that stores are made with."""
+"""Page sizes of stores."""
 _FIRST_TABLES: Final = frozenset(("meta", "boot", "log", SEGMENT, "cursor", "address", "state"))
-"""Those that a store of any schema has."""
+"""Tables of a store of any schema."""
 _ENTRY: Final = Shape(TABLE_LEAF, ("TEXT", "TEXT", "TEXT", "INTEGER", "TEXT"))
-"""A row of ``sqlite_schema``."""
+"""Layout of a row of ``sqlite_schema``."""
 
 OnProgress = Callable[[int], None]
-"""Called with the bytes of the file gone through."""
+"""Called with the bytes of the file processed so far."""
 
 
 class StoreSnapshot(NamedTuple):
-    """What became of the copy."""
+    """State of the copy."""
 
     notes: list[str]
     page_bytes: int
     treeless: bool = False
-    """Nothing leads to the messages: only `search` finds them."""
+    """True when the tree of the messages is lost: only `search` finds them."""
 
 
 class _SnapshotTable(NamedTuple):
     root: int
     shape: Shape
     statement: str
-    """That makes it, without what a reader does not need."""
+    """Statement that creates it, with what a reader needs."""
 
 
-def take(path: Path, copy: Path, on_progress: OnProgress) -> StoreSnapshot:
-    """Copy the store at `path`, with what its log holds, and make the copy readable.
+def copy_readable(path: Path, copy: Path, on_progress: OnProgress) -> StoreSnapshot:
+    """Copy the store at `path`, apply its log, and make the copy readable.
 
-    The caller removes the copy, and what `SCRATCH` names. Raises sqlite3.Error, OSError.
+    The caller removes the copy and the files of `SCRATCH`. Raises sqlite3.Error, OSError.
     """
     shutil.copyfile(path, copy)
     os.chmod(copy, 0o600)
@@ -79,17 +79,17 @@ def take(path: Path, copy: Path, on_progress: OnProgress) -> StoreSnapshot:
         size = logged_size or _likely_size(copy)
         _write_head(copy, _empty_page(copy, size))
     size = logged_size or size or _page_bytes(copy) or _likely_size(copy)
-    _believe_no_counts(copy, size)
+    _reset_counts(copy, size)
     readable = _make_readable(copy, size, on_progress)
     notes = [f"{damaged} frames of the write-ahead log were damaged"] if damaged else []
     return readable._replace(notes=[*notes, *readable.notes])
 
 
 def _apply(log: WalLog, copy: Path) -> int:
-    """Write the pages of a log into the copy, up to its last durable commit. Return how many of them were damaged.
+    """Write the pages of a log into the copy, up to its last durable commit. Return how many were damaged.
 
-    SQLite reads a log only up to its first damaged frame. The commits behind it were acknowledged all the same. A
-    damaged page is written, too: its rows are judged one by one.
+    SQLite reads a log only up to its first damaged frame, but later commits were acknowledged too. A damaged page is
+    also written: each of its rows is verified by itself.
     """
     count, damaged = log.durable()
     pages = (copy.stat().st_size + log.path.stat().st_size) // log.page_bytes
@@ -106,7 +106,7 @@ def _beside(copy: Path, suffix: str) -> Path:
 
 
 def _page_bytes(copy: Path) -> int | None:
-    """As the head of the file says; None when it cannot be read."""
+    """Return the page size in the head of the file; None when it cannot be read."""
     with copy.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if len(head) == HEAD_BYTES and head.startswith(_MAGIC) and head[21:24] == b"\x40\x20\x20":
@@ -118,18 +118,18 @@ def _page_bytes(copy: Path) -> int | None:
 
 
 def _has_schema(copy: Path, size: int | None) -> bool:
-    """Write what the head of every store says; True when what comes behind it can be read then."""
+    """Write the constants of a store's head; return True when the schema behind it can then be read."""
     with copy.open("r+b") as file:
         before = file.read(HEAD_BYTES)
         if len(before) < HEAD_BYTES:
             return False
-        said = int.from_bytes(before[16:18])
-        for guess in dict.fromkeys((size or said, said, *PAGE_SIZES)):
+        recorded = int.from_bytes(before[16:18])
+        for guess in dict.fromkeys((size or recorded, recorded, *PAGE_SIZES)):
             if guess in PAGE_SIZES:
                 head = bytearray(before)
                 head[:24] = _MAGIC + (guess % 65_535).to_bytes(2) + _FIXED
                 _write_head(copy, head)
-                _believe_no_counts(copy, guess)
+                _reset_counts(copy, guess)
                 if _own_roots(copy).keys() >= _FIRST_TABLES:
                     return True
         file.seek(0)
@@ -138,7 +138,7 @@ def _has_schema(copy: Path, size: int | None) -> bool:
 
 
 def _likely_size(copy: Path, *sizes: int) -> int:
-    """That with which most tables begin where they should: one of `sizes`, or of those that stores are made with."""
+    """Return the page size with which most tables are at their roots: one of `sizes`, or of stores."""
     return max((*sizes, *_SIZES), key=lambda size: _fitting(copy, size))
 
 
@@ -149,8 +149,8 @@ def _fitting(copy: Path, size: int) -> int:
 
 
 @contextlib.contextmanager
-def _made(copy: Path, size: int) -> Iterator[sqlite3.Connection]:
-    """A new database of that page size beside the copy."""
+def _new_database(copy: Path, size: int) -> Iterator[sqlite3.Connection]:
+    """Open a new database of this page size next to the copy."""
     path = _beside(copy, "page1")
     path.unlink(missing_ok=True)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -161,8 +161,8 @@ def _made(copy: Path, size: int) -> Iterator[sqlite3.Connection]:
 
 
 def _empty_page(copy: Path, size: int) -> bytes:
-    """The first page of a database that has nothing in it, and may have a log."""
-    with _made(copy, size) as connection:
+    """Return the first page of an empty database in WAL mode."""
+    with _new_database(copy, size) as connection:
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         connection.execute("PRAGMA user_version = 1")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -170,9 +170,9 @@ def _empty_page(copy: Path, size: int) -> bytes:
 
 
 def _tables(copy: Path, size: int) -> dict[str, _SnapshotTable]:
-    """Those of a new store of this page size."""
+    """Return the tables of a new store of this page size."""
     found = {}
-    with _made(copy, size) as connection:
+    with _new_database(copy, size) as connection:
         schema.prepare(connection)
         roots = connection.execute("SELECT name, rootpage FROM sqlite_schema WHERE type = 'table'").fetchall()
         bare = {row[1]: bool(row[4]) for row in connection.execute("PRAGMA table_list")}
@@ -193,8 +193,8 @@ def _write_head(copy: Path, page: bytes | bytearray) -> None:
         file.write(page)
 
 
-def _believe_no_counts(copy: Path, size: int) -> None:
-    """How many pages there are is for the file to say, and none is free: an older version of page 1 says otherwise."""
+def _reset_counts(copy: Path, size: int) -> None:
+    """Let SQLite take the number of pages from the size of the file, with none free: an old page 1 has wrong counts."""
     with copy.open("r+b") as file:
         head = bytearray(file.read(HEAD_BYTES))
         if len(head) == HEAD_BYTES:
@@ -208,7 +208,7 @@ def _believe_no_counts(copy: Path, size: int) -> None:
 
 def _make_readable(copy: Path, size: int, on_progress: OnProgress) -> StoreSnapshot:
     own = _own_roots(copy)
-    if not own:  # what the head says may be wrong, too
+    if not own:  # the page size in the head may be wrong too
         size = _likely_size(copy, size)
     tables = _tables(copy, size)
     with contextlib.closing(Pages(copy, size)) as pages:
@@ -216,15 +216,15 @@ def _make_readable(copy: Path, size: int, on_progress: OnProgress) -> StoreSnaps
             return StoreSnapshot([], size)
         roots = _roots(pages, tables, own, on_progress)
     _write_schema(copy, size, tables, roots)
-    notes = [] if own else ["the first page is rotten: made anew"]
+    notes = [] if own else ["the first page was damaged: it was rebuilt"]
     if SEGMENT in roots:
         return StoreSnapshot(notes, size)
-    notes.append("the tree of the messages is lost: they are looked for in every page")
+    notes.append("the tree of the messages is lost: all pages are searched for them")
     return StoreSnapshot(notes, size, treeless=True)
 
 
 def _own_roots(copy: Path) -> dict[str, int]:
-    """Where the tables begin as the copy says; empty when that cannot be read."""
+    """Return the roots of the tables in the copy's schema; empty when it cannot be read."""
     with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection:
         try:
             rows = connection.execute("SELECT name, rootpage FROM sqlite_schema WHERE type = 'table'").fetchall()
@@ -236,7 +236,7 @@ def _own_roots(copy: Path) -> dict[str, int]:
 def _roots(
     pages: Pages, tables: Mapping[str, _SnapshotTable], own: Mapping[str, int], on_progress: OnProgress
 ) -> dict[str, int]:
-    """Where each table begins, of those whose beginning is known and holds such rows."""
+    """Return the root of each table, if it is known and leads to rows of the table."""
     listed = _listed(pages, on_progress)
     found: dict[str, int] = {}
     for name, table in tables.items():
@@ -248,7 +248,7 @@ def _roots(
 
 
 def _listed(pages: Pages, on_progress: OnProgress) -> dict[str, int]:
-    """What pages of the schema other than the first say: in small pages it does not fit into one."""
+    """Return the roots in schema pages other than the first: with small pages the schema has several."""
     found: dict[str, int] = {}
     for page in _leaves(pages, on_progress):
         for cell in pages.cells(page):
@@ -270,17 +270,17 @@ def _leaves(pages: Pages, on_progress: OnProgress) -> Iterator[bytes]:
 
 
 def _write_schema(copy: Path, size: int, tables: Mapping[str, _SnapshotTable], roots: Mapping[str, int]) -> None:
-    """A first page that knows the tables at `roots`; what does not fit into it is put at the end of the file.
+    """Write a first page with the tables at `roots`; further pages of the schema go to the end of the file.
 
-    A table whose beginning is lost gets a page that cannot be read, so that it counts as damaged. That of the messages
-    is left out: they are looked for.
+    A table without a root gets an unreadable page, so that it counts as damaged. The table of messages is omitted
+    instead, as they are searched for.
     """
     with copy.open("r+b") as file:
         count = -(-os.fstat(file.fileno()).st_size // size)
         file.seek(count * size)
         file.write(b"\xff" * size)
-        rotten = count + 1
-        data = _schema_pages(copy, size, tables, roots, rotten)
+        unreadable = count + 1
+        data = _schema_pages(copy, size, tables, roots, unreadable)
         page = bytearray(data[:size])
         if page[HEAD_BYTES] == TABLE_NODE:
             cells = int.from_bytes(page[HEAD_BYTES + 3 : HEAD_BYTES + 5])
@@ -288,30 +288,30 @@ def _write_schema(copy: Path, size: int, tables: Mapping[str, _SnapshotTable], r
             for number, place in enumerate((*pointers, HEAD_BYTES + 8), 1):
                 child = int.from_bytes(page[place : place + 4])
                 file.write(data[(child - 1) * size : child * size])
-                page[place : place + 4] = (rotten + number).to_bytes(4)
+                page[place : place + 4] = (unreadable + number).to_bytes(4)
         file.seek(0)
         file.write(page)
-    _believe_no_counts(copy, size)
+    _reset_counts(copy, size)
 
 
 def _schema_pages(
-    copy: Path, size: int, tables: Mapping[str, _SnapshotTable], roots: Mapping[str, int], rotten: int
+    copy: Path, size: int, tables: Mapping[str, _SnapshotTable], roots: Mapping[str, int], unreadable: int
 ) -> bytes:
-    with _made(copy, size) as connection:
+    with _new_database(copy, size) as connection:
         for name, table in tables.items():
             if name != SEGMENT or name in roots:
                 connection.execute(table.statement)
         connection.execute("PRAGMA writable_schema = ON").fetchall()
         for name in tables:
-            place = roots.get(name, rotten)
+            place = roots.get(name, unreadable)
             connection.execute("UPDATE sqlite_schema SET rootpage = ? WHERE name = ?", (place, name))
         return _beside(copy, "page1").read_bytes()
 
 
 def search(copy: Path, size: int, on_progress: OnProgress) -> Iterator[SegmentRow]:
-    """Every segment in the pages of a copy that passes its CRC, whether a tree leads to it or not, some maybe twice.
+    """Yield each segment in the pages of a copy that passes its CRC, in a tree or not; rows may repeat.
 
-    Pages that are free may hold what was deleted. Raises OSError, sqlite3.Error.
+    Free pages may have deleted rows. Raises OSError, sqlite3.Error.
     """
     shape = _tables(copy, size)[SEGMENT].shape
     with contextlib.closing(Pages(copy, size)) as pages:

@@ -1,7 +1,7 @@
-"""Is this store what it must be? Reads everything, changes nothing, runs beside a gateway; memory grows with addresses.
+"""Verification of a store. It changes nothing, a gateway may run, and its memory grows with the number of addresses.
 
-What is damage here is what opening the store or reading from it would refuse or skip (`sqlite.py`, `reader.py`), and
-what they would believe although it is wrong: counters behind what was given, cursors beyond the end of their log.
+Damage is what opening or reading the store would refuse or skip (`sqlite.py`, `reader.py`), and wrong values that they
+would accept: counters behind given sequences, cursors beyond the end of their log.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from edge.broker.store.limits import CHECK_LINES_MAX, FINDINGS_MAX, POSITION_BIT
 from edge.broker.store.progress import CursorProgress
 
 _OPENING: Final = [f"integrity_check({table})" for table in SMALL_TABLES]
-"""What opening a store makes sure of by SQLite: their indexes, too."""
+"""Checks by SQLite that opening a store makes, including indexes."""
 
 OnProgress = Callable[[int, int], None]
-"""Called with (bytes of bodies verified, bytes there are)."""
+"""Called with (bytes of bodies verified, bytes of all bodies)."""
 
 
 class Depth(enum.Enum):
-    """How much is read."""
+    """Extent of a verification."""
 
     FULL = "full"
-    """Every page, every segment."""
+    """All pages and all segments."""
     QUICK = "quick"
     """The tree of pages, counters, cursors, the newest segments and the indexes of small tables, on which opening the
     store depends; no other index."""
     TOUCH = "touch"
-    """As QUICK without walking the tree: what opening the store reads."""
+    """As QUICK, without reading the tree: what opening the store reads."""
 
 
 class StoreFinding(msgspec.Struct, frozen=True):
-    """One thing that is not as it must be."""
+    """Finding of a verification."""
 
     code: str
-    """What kind of thing, for programs: ``segment-damaged``."""
+    """Kind of finding, for programs: ``segment-damaged``."""
     where: str
     what: str
     damage: bool = True
-    """False: worth knowing, and nothing is wrong."""
+    """False for a note that is not damage."""
     log: int | None = None
     first: int | None = None
     last: int | None = None
-    """Positions of `log` it is about."""
+    """Last position of `log` that it concerns; `first` is the first one."""
 
 
 class VerificationReport(msgspec.Struct):
-    """What a verification saw."""
+    """Report of a verification."""
 
     path: str
     depth: str
@@ -68,20 +68,20 @@ class VerificationReport(msgspec.Struct):
     cursors: int = 0
     addresses: int = 0
     segments: int = 0
-    """Verified ones."""
+    """Verified segments."""
     messages: int = 0
     bytes: int = 0
     findings: list[StoreFinding] = []
     left_out: int = 0
-    """Findings beyond the bound that are only counted."""
+    """Findings beyond the limit, which are only counted."""
 
     @property
     def damaged(self) -> bool:
-        """True when something is wrong."""
+        """True when there is damage."""
         return bool(self.left_out) or any(finding.damage for finding in self.findings)
 
     def add(self, finding: StoreFinding) -> None:
-        """Note it, or count it when there are too many."""
+        """Add a finding, or count it when there are too many."""
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
         else:
@@ -110,11 +110,11 @@ def verify(
 
 
 def _step(report: VerificationReport, found: Iterator[StoreFinding]) -> None:
-    """What cannot be read ends a step, and is a finding itself."""
+    """Add the findings of a step. A read error ends the step and becomes a finding."""
     try:
         for finding in found:
             report.add(finding)
-    except (StoreError, TypeError, ValueError) as error:  # a damaged page gives NULL where no NULL can be
+    except (StoreError, TypeError, ValueError) as error:  # a damaged page may return NULL for a NOT NULL column
         report.add(StoreFinding("unreadable", "file", str(error)))
 
 
@@ -135,20 +135,20 @@ def _check_pages(inspection: Inspection, depth: Depth) -> Iterator[StoreFinding]
 def _check_schema(inspection: Inspection, _: Depth) -> Iterator[StoreFinding]:
     version, ours = inspection.number("user_version"), len(schema.MIGRATIONS)
     if version > ours:
-        what = f"schema {version} is newer than this program's {ours}: what it added is not verified"
+        what = f"schema {version} is newer than this program's {ours}: its additions are not verified"
         yield StoreFinding("schema-newer", "schema", what, damage=False)
     for table, columns in _expected(min(version, ours)).items():
-        there = {str(row[1]) for row in inspection.query(f"PRAGMA table_info({table})")}
-        missing = columns - there
+        existing = {str(row[1]) for row in inspection.query(f"PRAGMA table_info({table})")}
+        missing = columns - existing
         if missing:
-            what = "is missing" if not there else f"has no {', '.join(sorted(missing))}"
+            what = "is missing" if not existing else f"has no {', '.join(sorted(missing))}"
             yield StoreFinding("schema-damaged", f"table {table}", what)
     if inspection.meta("epoch") is None:
         yield StoreFinding("no-epoch", "table meta", "the store has no epoch: messages cannot be named")
 
 
 def _expected(version: int) -> dict[str, set[str]]:
-    """Columns of each table of a schema version, from the migrations themselves."""
+    """Return the columns of each table of a schema version, from the migrations."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
         schema.prepare(connection, schema.MIGRATIONS[: max(version, 1)])
@@ -159,7 +159,7 @@ def _expected(version: int) -> dict[str, set[str]]:
 
 
 class _Verification:
-    """The walk over logs, with what has to be remembered between its steps."""
+    """Verification of logs, with the state that its steps share."""
 
     def __init__(
         self, inspection: Inspection, report: VerificationReport, depth: Depth, on_progress: OnProgress
@@ -174,7 +174,7 @@ class _Verification:
         self._boots: set[int] = set()
         self._known_gaps: set[tuple[int, int, int]] = set()
         self._in_memory: set[int] = set()
-        """Logs that are kept in memory, or were: what was there was never written."""
+        """Logs that are or were in memory: their messages were never written."""
         self._holes = False
         self._seen: dict[str, Ranges] = {}
         self._home: dict[str, int] = {}
@@ -184,7 +184,7 @@ class _Verification:
         self._all = 0
 
     def load(self) -> Iterator[StoreFinding]:
-        """Counters and cursors, all of one moment."""
+        """Read counters and cursors, in one snapshot."""
         inspection = self._inspection
         with inspection.snapshot():
             self._report.epoch = inspection.meta("epoch")
@@ -195,7 +195,7 @@ class _Verification:
             self._next = {str(name): int(str(end)) for name, end in rows}
             self._boots = {int(str(boot)) for (boot,) in inspection.query("SELECT boot FROM boot")}
             self._known_gaps = set(known_gaps(inspection))
-            inspection.epochs(self._report.epoch or "")  # read as opening does: what it cannot read is a finding
+            inspection.epochs(self._report.epoch or "")  # as opening does; an error is a finding
             self._in_memory = {mark.log for mark in inspection.marks()}
         self._report.logs, self._report.cursors = len(self._logs), len(self._cursors)
         self._report.addresses = len(self._next)
@@ -206,18 +206,18 @@ class _Verification:
                 yield StoreFinding("log-unknown", f"log {number}", "has messages and no row in table log", log=number)
 
     def walk(self) -> Iterator[StoreFinding]:
-        """Every segment of every log, or only those not counted yet."""
+        """Verify all segments of all logs, or only those not counted yet."""
         for log in self._logs:
             yield from self._log(log)
 
     def cursors(self) -> Iterator[StoreFinding]:
-        """Each in a log that is there, within its bounds, with ranges that can be read."""
+        """Verify that each cursor is in an existing log, within its bounds, with valid ranges."""
         logs = {log.log: log for log in self._logs}
         for cursor in self._cursors:
             where = f"cursor {cursor.name!r} of log {cursor.log}"
             log = logs.get(cursor.log)
             if log is None:
-                yield StoreFinding("cursor-lost", where, "its log is not there", log=cursor.log)
+                yield StoreFinding("cursor-lost", where, "its log does not exist", log=cursor.log)
                 continue
             try:
                 progress = CursorProgress(cursor.position, cursor.acknowledged)
@@ -226,30 +226,29 @@ class _Verification:
                 continue
             end = max((last + 1 for _, last in progress.above), default=progress.position)
             if end > log.next:
-                what = f"is at {end}, beyond the end of its log at {log.next}: new messages would pass for read"
+                what = f"is at {end}, beyond the end of its log at {log.next}: it would skip new messages"
                 yield StoreFinding("cursor-beyond", where, what, log=cursor.log)
 
     def sequences(self) -> Iterator[StoreFinding]:
-        """Numbers given are below their counter, and dense where nothing is known to be missing."""
+        """Verify that given sequences are below their counter, and without unexplained gaps."""
         for address, end in self._counted_end.items():
             if self._next.get(address, 0) < end:
-                what = (
-                    f"the next sequence is {self._next.get(address, 0)}, and {end - 1} is given: it would be used twice"
-                )
+                following = self._next.get(address, 0)
+                what = f"the next sequence is {following}, and {end - 1} is used already: it would be used twice"
                 yield StoreFinding("counter-behind", f"address {address!r}", what)
         if not self._full or self._holes or self._known_gaps:
-            return  # what is missing is reported as positions already
-        letting_go = self._in_memory | {log.log for log in self._logs if log.first > 0}
+            return  # missing messages are reported as positions already
+        dropping = self._in_memory | {log.log for log in self._logs if log.first > 0}
         for address, seen in self._seen.items():
             if address in self._elsewhere or address in self._unsteady:
                 continue
-            if len(letting_go) > (self._home.get(address) in letting_go):
-                continue  # configured differently for a while, it may have been in another log that lets messages go
+            if len(dropping) > (self._home.get(address) in dropping):
+                continue  # with another configuration it may have been in another log that drops messages
             pairs = list(seen)
             ends = [last + 1 for _, last in pairs]
             starts = [first for first, _ in pairs[1:]] + [max(ends[-1], self._next.get(address, 0))]
             for first, after in zip(ends, starts, strict=True):
-                if first < after and not self._given_up(address, first, after - 1):
+                if first < after and not self._in_ledger(address, first, after - 1):
                     what = f"sequences {first} to {after - 1} are in no log and not in the ledger"
                     yield StoreFinding("sequences-missing", f"address {address!r}", what)
 
@@ -300,7 +299,7 @@ class _Verification:
             self._holes = True
             last = start + messages - 1
             kind = "segment-damaged" if start < log.counted else "newest-damaged"
-            more = "" if start < log.counted else ": the gateway cannot start, as the sequences given last are unknown"
+            more = "" if start < log.counted else ": the gateway cannot start, as the last sequences are unknown"
             what = f"positions {start} to {last}: {error}{more}"
             yield StoreFinding(kind, where, what, log=log.log, first=start, last=last)
             return
@@ -322,7 +321,7 @@ class _Verification:
             if seen is None:
                 seen = self._seen[address] = Ranges()
             if seen.within(sequence, end - 1):
-                what = f"sequences {sequence} to {end - 1} are there twice"
+                what = f"sequences {sequence} to {end - 1} are used twice"
                 yield StoreFinding("sequence-twice", f"address {address!r}", what, log=log.log, first=start)
             seen.add(sequence, end - 1)
 
@@ -336,22 +335,22 @@ class _Verification:
             "positions-missing", f"log {log.name!r}", what, damage=not known, log=log.log, first=first, last=last
         )
 
-    # --- asking the file again --------------------------------------------------------------------------------
+    # --- current state of the file ----------------------------------------------------------------------------
 
     def _first(self, log: int) -> int:
-        """The first position kept, now: a running gateway deletes from the front."""
+        """Return the current first position: a running gateway deletes from the front."""
         rows = self._inspection.query("SELECT first FROM log WHERE log = ?", (log,))
         if not rows:
-            raise StoreDamaged(f"table log leads to log {log} no more")
+            raise StoreDamaged(f"log {log} is no longer found in table log")
         return int(str(rows[0][0]))
 
     def _counted_bytes(self, log: LogFacts) -> int | None:
-        """`log.bytes` of the moment the walk began, None when it was counted again since."""
+        """Return `log.bytes` as of the start of the verification; None when it was counted again since."""
         rows = self._inspection.query("SELECT next, bytes FROM log WHERE log = ?", (log.log,))
         return int(str(rows[0][1])) if rows and rows[0][0] == log.counted else None
 
     def _segment_logs(self) -> Iterator[int]:
-        """Numbers of the logs that have segments: one seek each."""
+        """Yield the numbers of the logs with segments, one seek each."""
         after = -1
         while True:
             key = self._inspection.query("SELECT min(key) FROM segment WHERE key > ?", (after,))[0][0]
@@ -363,8 +362,8 @@ class _Verification:
             yield number
             after = ((number + 1) << POSITION_BITS) - 1
 
-    def _given_up(self, address: str, first: int, last: int) -> bool:
-        """True when the ledger covers all of it."""
+    def _in_ledger(self, address: str, first: int, last: int) -> bool:
+        """Return True when the ledger covers all of these sequences."""
         if "ledger" not in self._inspection.tables():
             return False
         covered = Ranges()
@@ -376,5 +375,5 @@ class _Verification:
 
 
 def known_gaps(inspection: Inspection) -> list[tuple[int, int, int]]:
-    """(log, first, last) of the positions repairs have accounted for."""
+    """Return (log, first, last) of the positions that repairs have accounted for."""
     return gaps_in(inspection.meta(GAPS))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from edge.appliance.health import SUBSCRIPTIONS_LOOKED_AT, StandingLogs
+from edge.appliance.health import SUBSCRIPTIONS_LOOKED_AT, StalledLogs
 from edge.health.problems import FoundProblem, Severity
-from edge.health.standing import STANDS_S
+from edge.health.standing import STALLED_S
 
 
 class Group:
@@ -41,17 +41,17 @@ def subscription(
     )
 
 
-def looked_at(queues: dict[str, Any], now: list[float]) -> StandingLogs:
+def looked_at(queues: dict[str, Any], now: list[float]) -> StalledLogs:
     router = SimpleNamespace(queues=SimpleNamespace(opened=queues), durable_subscriptions=SimpleNamespace(opened={}))
     broker: Any = SimpleNamespace(router=router)
-    return StandingLogs(broker, lambda: now[0])
+    return StalledLogs(broker, lambda: now[0])
 
 
 def found_after_a_minute(one: Any) -> list[FoundProblem]:
     now = [0.0]
     logs = looked_at({"a": one}, now)
     assert not list(logs.problems())
-    now[0] += STANDS_S
+    now[0] += STALLED_S
     return list(logs.problems())
 
 
@@ -90,7 +90,7 @@ def test_it_moves_again() -> None:
     logs = looked_at({"a": one}, now)
     for _ in range(3):
         list(logs.problems())
-        now[0] += STANDS_S
+        now[0] += STALLED_S
     assert list(logs.problems())
     one.window.next = 8
     assert not list(logs.problems())
@@ -101,7 +101,7 @@ def test_one_that_is_gone_is_forgotten() -> None:
     queues = {"a": subscription()}
     logs = looked_at(queues, now)
     list(logs.problems())
-    now[0] += STANDS_S
+    now[0] += STALLED_S
     assert list(logs.problems())
     queues.clear()
     list(logs.problems())
@@ -114,6 +114,6 @@ def test_however_many_there_are_few_are_looked_at_at_a_time() -> None:
     logs = looked_at(queues, now)
     for _ in range(3):
         list(logs.problems())
-    now[0] += STANDS_S
+    now[0] += STALLED_S
     counts = [len(list(logs.problems())) for _ in range(4)]
     assert counts == [SUBSCRIPTIONS_LOOKED_AT * part for part in (1, 2, 3, 3)]
