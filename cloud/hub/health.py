@@ -25,11 +25,11 @@ from cloud.hub.tenants import Tenants
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tls import Certificates
 from edge.health.certificates import certificate_problems
+from edge.health.counter_rise import CounterRise
 from edge.health.logins import PasswordQueue, login_problems
 from edge.health.loop_lag import LoopLag
 from edge.health.problems import FoundProblem, HealthChecks, HealthProblem, Severity
 from edge.health.process import FILES_CHECK_S, descriptor_problems, directory_problems, log_problems
-from edge.health.rising import CounterRise
 from edge.output.text import word
 
 LANDING: Final = "see the hub's log and its disk (df); nothing is acknowledged meanwhile, and nothing is lost"

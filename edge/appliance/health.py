@@ -35,12 +35,12 @@ from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
 from edge.broker.server import Broker
 from edge.broker.store.sqlite import SqliteStore
 from edge.health.certificates import certificate_problems
+from edge.health.counter_rise import CounterRise
 from edge.health.logins import login_problems
 from edge.health.loop_lag import LoopLag
 from edge.health.problems import FoundProblem, HealthChecks, HealthProblem, Severity
 from edge.health.process import FILES_CHECK_S, descriptor_problems, directory_problems, log_problems
-from edge.health.rising import CounterRise
-from edge.health.standing import STALLED_S, StallDetector
+from edge.health.stall_detector import STALLED_S, StallDetector
 from edge.output.amounts import counted, verb
 from edge.output.text import word
 
@@ -217,7 +217,7 @@ class GatewayHealth:
             yield FoundProblem("subscriptions", what, "a fault of the program: see its log, and report it")
         if "connections" in lately:
             what = "connections were refused within the last minute: the maximum number is open"
-            yield FoundProblem("connections", what, "see who connects; or raise limits.connections of the Gateway")
+            yield FoundProblem("connections", what, "find clients with many connections; or raise limits.connections")
 
     def _not_taken(self) -> dict[str, int]:
         """Count messages that arrived and were rejected, by connector and forwarder."""
@@ -236,11 +236,11 @@ class GatewayHealth:
         trouble = self._broker.listeners.certificate_trouble
         if trouble is not None:
             yield FoundProblem(
-                "certificate", trouble, "put a certificate and its key there; the gateway loads them by itself"
+                "certificate", trouble, "put a certificate and its key there; they are loaded automatically"
             )
         revocations = self._broker.listeners.revocations
         if revocations is not None and (trouble := revocations.trouble) is not None:
-            step = "put the authority's current list there; the gateway loads it by itself"
+            step = "put the authority's current list there; it is loaded automatically"
             yield FoundProblem("revocations", trouble, step, Severity.ERROR if revocations.closed else Severity.WARNING)
         refused = self._renewal()
         if refused is not None:
@@ -266,10 +266,10 @@ class GatewayHealth:
         """Yield problems with files; they are checked every `FILES_CHECK_S`."""
         now = self._monotonic_s()
         if now - self._files_at >= FILES_CHECK_S:
-            self._files_at, self._files = now, list(self._look_at_files())
+            self._files_at, self._files = now, list(self._check_files())
         yield from self._files
 
-    def _look_at_files(self) -> Iterator[FoundProblem]:
+    def _check_files(self) -> Iterator[FoundProblem]:
         configuration = self._configuration()
         tls = [connector.tls for connector in configuration.connectors if connector.tls is not None]
         shown = {own.certificate for own in tls} | {own.ca for own in tls}
@@ -319,7 +319,7 @@ class GatewayHealth:
             )
         yield from budget_problems(name, uplink)
         for forwarder, why in uplink.faults.items():
-            step = "raise maxConsumers of the Address, or end another consumer; it is tried again by itself"
+            step = "raise maxConsumers of the Address, or end another consumer; it is retried automatically"
             yield FoundProblem(f"forwarder {forwarder}", f"it takes nothing from its address: {why}", step)
 
     def _room_left(self) -> str:
@@ -352,7 +352,7 @@ def budget_problems(name: str, uplink: AnyConnector) -> Iterator[FoundProblem]:
         yield FoundProblem(f"{name} budget", what, "raise pace.monthlyBudget of the connector, or wait")
     else:
         what = "four fifths of the month's data budget are used"
-        step = "see what sends so much; or raise pace.monthlyBudget of the connector"
+        step = "find what sends the most; or raise pace.monthlyBudget of the connector"
         yield FoundProblem(f"{name} budget", what, step, Severity.WARNING)
 
 
@@ -372,7 +372,7 @@ class StalledLogs:
             self._pending = iter(self._all())
             looked_at = list(islice(self._pending, SUBSCRIPTIONS_LOOKED_AT))
         for name, subscription in looked_at:
-            found = self._look(name, subscription)
+            found = self._check_log(name, subscription)
             if found is None:
                 self._found.pop(name, None)
             else:
@@ -393,7 +393,7 @@ class StalledLogs:
         self._standing.keep(existing)
         return everything
 
-    def _look(self, name: str, subscription: LogSubscription) -> FoundProblem | None:
+    def _check_log(self, name: str, subscription: LogSubscription) -> FoundProblem | None:
         group, backlog, outstanding = subscription.group, subscription.backlog, subscription.outstanding
         progress = (subscription.window.next, backlog, outstanding)
         busy = bool(group) and (backlog > 0 and (group.credit > 0 or outstanding > 0))

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from edge.appliance.commands import CommandEntry
+from edge.appliance.commands import LazyCommand
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called, frozen
 
@@ -15,7 +15,7 @@ PACKAGES: Final = ("bridge", "edge", "cloud", "spark", "images")
 """Import packages of Waypost: a module missing in one of them is a fault of the program, not of the installation."""
 
 
-def load(name: str, entry: CommandEntry) -> click.Command:
+def load(name: str, entry: LazyCommand) -> click.Command:
     """Import one command. Raises `CommandError`, with the extra to install, when a third-party package is missing."""
     module_name, _, attribute = entry.place.partition(":")
     try:

@@ -71,7 +71,7 @@ def memory_problems(*, bytes_max: int, exceeded: bool, lately: Container[str]) -
         yield FoundProblem("memory", what, step, Severity.WARNING)
     if "refused" in lately:
         what = "users or remote addresses with many connections were refused further ones in the last minute"
-        step = "see who connects; raise spec.limits.connectionsMax of the Gateway"
+        step = "find clients with many connections; or raise spec.limits.connectionsMax of the Gateway"
         yield FoundProblem("places", what, step, Severity.WARNING)
 
 

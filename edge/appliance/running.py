@@ -33,7 +33,7 @@ def console(data: Path | None, http: str | None) -> str:
     """Return HOST:PORT of a gateway's console: the given one, that of the gateway on the data directory, or the
     default. Raises CommandError."""
     if http is not None:
-        return _place(http)
+        return _parse_console_address(http)
     return HTTP if data is None else _console_of(data)
 
 
@@ -97,7 +97,7 @@ def _error_in(body: bytes) -> str | None:
         return None
 
 
-def _place(http: str) -> str:
+def _parse_console_address(http: str) -> str:
     """Return HOST:PORT; the console's URL is accepted too. Raises CommandError."""
     from bridge.resources.endpoint import ListenEndpoint
 

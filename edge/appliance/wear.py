@@ -16,7 +16,7 @@ WINDOWS_S: Final = {"hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S}
 RATE_SPAN_S_MIN: Final = 600.0
 """Shortest time for a rate: the writes of a start-up alone say nothing about a day."""
 MANY_WRITTEN_PER_BYTE: Final = 30.0
-"""Bytes the gateway writes per byte of messages: a small message that is synced by itself costs some 70."""
+"""Bytes the gateway writes per byte of messages: a small message with a sync of its own costs about 70."""
 FEW_PAYLOAD_BYTES_S: Final = 20_000.0
 """With more than this the messages share their commits anyway."""
 

@@ -1,1 +1,1 @@
-"""What a technician tells a gateway before its first start: one file on its card, written on a laptop, read there."""
+"""Settings for a gateway's first start: a file on its card, written by a technician on a laptop."""

@@ -1,7 +1,7 @@
 """Countries in the kernel's rules for wireless networks (wireless-regdb), by their codes of ISO 3166-1.
 
-For any other code the kernel keeps to what is allowed everywhere: channels 12, 13 and most of 5 GHz stay closed, and it
-says nothing. So such a code is refused where settings are written.
+For any other code the kernel silently uses what is allowed everywhere: channels 12, 13 and most of 5 GHz stay closed.
+Such a code is therefore refused when settings are written.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ KNOWN: Final = frozenset(
 )
 """Codes of Debian's wireless-regdb 2026.05.30. A test compares them with the database that an image holds."""
 MEANT: Final = {"UK": "GB", "EN": "GB", "EL": "GR", "JA": "JP", "KO": "KR", "SP": "ES"}
-"""Codes by the wrong ones that people write: short names, codes of languages, and codes of the European Union."""
+"""Correct codes by common mistakes: short names, codes of languages, and codes of the European Union."""
 
 
 def country_fault(code: str) -> str:
-    """Say why a wireless network cannot be in this country; empty where it can."""
+    """Return why a wireless network cannot use this country; empty when it can."""
     if code in KNOWN:
         return ""
     meant = MEANT.get(code.upper(), code.upper())

@@ -1,4 +1,4 @@
-"""Values of a card's file that have rules of their own. Each function raises `ValueError`, which quotes no secret."""
+"""Checks of values in a card's file. Each function returns the value or raises `ValueError`, which quotes no secret."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ from bridge.topic_filter import filter_fault
 from edge.card.countries import country_fault
 
 PLACEHOLDER: Final = "(secret)"
-"""In the place of a secret where a file is shown, and in the one that stays on the card."""
+"""Replacement of a secret in a file that is shown, and in the copy that stays on the card."""
 SSH_TYPES: Final = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-", "sk-ssh-ed25519@", "sk-ecdsa-sha2-")
 _THIS_NETWORK: Final = ipaddress.ip_network("0.0.0.0/8")
-"""Of no machine (RFC 6890)."""
+"""Addresses that no machine has (RFC 6890)."""
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def host_name(value: str) -> str:
-    """A machine's own name (RFC 1123, one label)."""
+    """Check the name of a machine (RFC 1123, one label)."""
     if not _LABEL.fullmatch(value):
-        raise ValueError(f'"{value}" is no host name: 1 to 63 of a-z, 0-9 and -, no - at either end')
+        raise ValueError(f'"{value}" is not a host name: 1 to 63 of a-z, 0-9 and -, with no - at either end')
     return value
 
 
 def interface(value: str) -> str:
-    """An address with the length of its network's prefix."""
+    """Check an address with the prefix length of its network."""
     if "/" not in value:
         raise ValueError(f'"{value}" has no prefix length; for example 192.168.1.20/24')
     try:
         found = ipaddress.ip_interface(value)
     except ValueError:
-        raise ValueError(f'"{value}" is no address with a prefix length; for example 192.168.1.20/24') from None
+        raise ValueError(f'"{value}" is not an address with a prefix length; for example 192.168.1.20/24') from None
     if found.network.prefixlen < found.max_prefixlen - 1 and found.ip in (
         found.network.network_address,
         found.network.broadcast_address,
     ):
-        raise ValueError(f'"{value}" is the address of a network or of everybody in it, not of one machine')
+        raise ValueError(f'"{value}" is a network or broadcast address, not the address of a machine')
     return value
 
 
 def machine(value: str) -> str:
-    """The same, of one that a machine can have on a network."""
+    """Check that an address with a prefix length can be one of a machine."""
     found = ipaddress.ip_interface(value).ip
     if found.is_loopback or found.is_multicast or found.is_unspecified or found in _THIS_NETWORK:
-        raise ValueError(f'"{value}" is no address that a machine has on a network')
+        raise ValueError(f'"{value}" cannot be the address of a machine on a network')
     return value
 
 
 def address(value: str) -> str:
-    """An IP address."""
+    """Check an IP address."""
     try:
         return str(ipaddress.ip_address(value))
     except ValueError:
-        raise ValueError(f'"{value}" is no IP address') from None
+        raise ValueError(f'"{value}" is not an IP address') from None
 
 
 def network_name(value: str) -> str:
-    """Of a wireless network (SSID): 32 bytes at most."""
+    """Check the name of a wireless network (SSID): at most 32 bytes."""
     if not 1 <= len(value.encode()) <= 32 or not value.isprintable():
         raise ValueError("the name of a wireless network (SSID) is 1 to 32 printable bytes")
     return value
 
 
 def passphrase(value: str) -> str:
-    """Of a wireless network (WPA2, WPA3): 8 to 63 printable ASCII characters."""
+    """Check the password of a wireless network (WPA2, WPA3): 8 to 63 printable ASCII characters."""
     secret(value)
     if not re.fullmatch(r"[ -~]{8,63}", value):
         raise ValueError("the password of a wireless network is 8 to 63 printable ASCII characters")
@@ -91,14 +91,14 @@ def country_with_rules(value: str) -> str:
 
 
 def access_point(value: str) -> str:
-    """Of a mobile network (APN, 3GPP TS 23.003 section 9.1)."""
+    """Check the access point name of a mobile network (APN, 3GPP TS 23.003 section 9.1)."""
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?", value):
-        raise ValueError(f'"{value}" is no access point name (APN): letters, digits, dots and dashes, 100 at most')
+        raise ValueError(f'"{value}" is not an access point name (APN): at most 100 letters, digits, dots and dashes')
     return value
 
 
 def pin(value: str) -> str:
-    """Of a SIM card."""
+    """Check the PIN of a SIM card."""
     secret(value)
     if not re.fullmatch(r"\d{4,8}", value):
         raise ValueError("a PIN is 4 to 8 digits")
@@ -106,22 +106,22 @@ def pin(value: str) -> str:
 
 
 def word(value: str) -> str:
-    """A user's name or password for a mobile network: what fits on one line of a file."""
+    """Check a user name or password of a mobile network, which has to fit on one line of a file."""
     secret(value)
     if not re.fullmatch(r"[!-~]{1,64}", value):
-        raise ValueError("1 to 64 printable ASCII characters without spaces are wanted")
+        raise ValueError("it must be 1 to 64 printable ASCII characters without spaces")
     return value
 
 
 def secret(value: str) -> str:
-    """Anything but what stands for it."""
+    """Check that this is a secret, and not its placeholder."""
     if value == PLACEHOLDER:
-        raise ValueError(f"{PLACEHOLDER} stands for a secret that is not shown: write the secret itself")
+        raise ValueError(f"{PLACEHOLDER} is the placeholder of a secret: write the secret itself")
     return value
 
 
 def ssh_key(value: str) -> str:
-    """A public key, a line of ``authorized_keys`` without options."""
+    """Check a public key: a line of ``authorized_keys`` without options."""
     kind, _, rest = value.strip().partition(" ")
     if "PRIVATE KEY" in value:
         raise ValueError("this is a private key: give the public one, from the file that ends in .pub")
@@ -130,48 +130,48 @@ def ssh_key(value: str) -> str:
     except binascii.Error:
         content = b""
     if not kind.startswith(SSH_TYPES) or not value.isprintable() or kind.encode() not in content[:64]:
-        raise ValueError("this is no public key for SSH; one begins with ssh-ed25519, for example, and is one line")
+        raise ValueError("this is not a public key for SSH: one line that starts with ssh-ed25519, for example")
     return value.strip()
 
 
 def hub_url(value: str) -> str:
-    """Where gateways enrol: TLS only."""
+    """Check the URL of a hub at which a gateway enrols: TLS only."""
     if not HubUrl.parse(value).secure:
-        raise ValueError(f'"{value}" is without TLS, and nobody enrols there: amqps://HOST:PORT, or wss://HOST:PORT')
+        raise ValueError(f'"{value}" is without TLS, which enrolment needs: amqps://HOST:PORT, or wss://HOST:PORT')
     return value
 
 
 def reachable_hub(value: str) -> str:
-    """The same, at a port that somebody can listen at."""
+    """Check that the port of a hub's URL is not 0."""
     if HubUrl.parse(value).endpoint.port == 0:
-        raise ValueError(f'"{value}": nobody listens at port 0; a hub does at 5671 unless it was told another one')
+        raise ValueError(f'"{value}": port 0 is not valid; the default port of a hub is 5671')
     return value
 
 
 def token(value: str) -> str:
-    """For an enrolment."""
+    """Check an enrolment token."""
     secret(value)
     return EnrolmentToken.parse(value).text
 
 
 def server(value: str) -> str:
-    """A time server's name or address."""
+    """Check the name or address of a time server."""
     if not value.isprintable():
-        raise ValueError("a time server is a host's name or its address")
+        raise ValueError("a time server is a host name or an address")
     return valid_host(value)
 
 
 def time_server(value: str) -> str:
-    """The same, of characters that are in one."""
+    """Check that the characters of a time server are those of a host name or an address."""
     if not re.fullmatch(r"[A-Za-z0-9.:_-]+", value):
-        raise ValueError(f'"{value}" is no time server: a host\'s name or its address is wanted')
+        raise ValueError(f'"{value}" is not a time server: give a host name or an address')
     return value
 
 
 def topic_filter(value: str) -> str:
-    """What goes to the hub."""
+    """Check a filter of topics to forward."""
     fault = filter_fault(value)
-    # For files a trailing asterisk means everything below; here it would match nothing, and nothing would go there.
+    # In file names a trailing asterisk matches everything below; here it would match nothing.
     if not fault and value.endswith("*"):
         fault = f'"{value}": wildcards are + and #'
     if fault:

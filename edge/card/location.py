@@ -1,4 +1,4 @@
-"""Where a card's file is: its name on the first partition, which every machine can open."""
+"""Name of a card's file on the first partition, which any machine can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file on a card, `waypost.yaml`: one resource of kind `Card`, read by whoever writes it and by the gateway."""
+"""File on a card, `waypost.yaml`: one resource of kind `Card`, for the tools that write it and for the gateway."""
 
 from __future__ import annotations
 
@@ -19,101 +19,101 @@ from edge.card import fields
 
 KIND: Final = "Card"
 FILE_BYTES_MAX: Final = 64 << 10
-"""Of the file: a full one has 2 KiB; a card in a box must not fill a memory."""
+"""Largest size of the file; a full one has 2 KiB."""
 KEYS_MAX: Final = 100
-"""SSH keys, time servers, filters: whoever needs more has another way to say it."""
+"""Largest number of SSH keys and of time servers."""
 
 Filter = Annotated[str, msgspec.Meta(min_length=1, max_length=65535)]
 
 
 class Cable(ResourcePart, frozen=True, kw_only=True):
-    """The network on the cable, without DHCP."""
+    """Wired network without DHCP."""
 
     address: Live[Annotated[str, read_by(fields.interface, str)]]
-    """Its own, with the length of the prefix: 192.168.1.20/24."""
+    """Address of the gateway with the prefix length: 192.168.1.20/24."""
     gateway: Live[Annotated[str, read_by(fields.address, str)] | None] = None
-    """The router."""
+    """Address of the router."""
     dns: Live[tuple[Annotated[str, read_by(fields.address, str)], ...]] = ()
-    """Servers that know names."""
+    """Addresses of name servers."""
 
 
 @hides("password")
 class Wifi(ResourcePart, frozen=True, kw_only=True):
-    """A wireless network."""
+    """Wireless network."""
 
     ssid: Live[Annotated[str, read_by(fields.network_name, str)]]
-    """Its name."""
+    """Name of the network."""
     password: Live[Annotated[str, read_by(fields.passphrase, str)] | None] = None
-    """Without one it is an open network."""
+    """Password of the network; none for an open one."""
     country: Live[Annotated[str, read_by(fields.country, str)]]
-    """Code of the country where the gateway is (ISO 3166): it decides which channels are allowed."""
+    """Country of the gateway (ISO 3166), which determines the allowed channels."""
 
 
 @hides("password", "pin")
 class Lte(ResourcePart, frozen=True, kw_only=True):
-    """A mobile network, over a modem on USB."""
+    """Mobile network, over a USB modem."""
 
     apn: Live[Annotated[str, read_by(fields.access_point, str)]]
-    """Its access point."""
+    """Access point name."""
     user: Live[Annotated[str, read_by(fields.word, str)] | None] = None
-    """Where the access point asks for one."""
+    """User name, if the access point needs one."""
     password: Live[Annotated[str, read_by(fields.word, str)] | None] = None
-    """Of that user."""
+    """Password of the user."""
     pin: Live[Annotated[str, read_by(fields.pin, str)] | None] = None
-    """Of the SIM card, in quotes: zeros before a number are lost."""
+    """PIN of the SIM card, in quotes to keep leading zeros."""
 
 
 @hides("token")
 class CardHub(ResourcePart, frozen=True, kw_only=True):
-    """Where messages go."""
+    """Hub to which messages are forwarded."""
 
     url: Live[Annotated[str, read_by(fields.hub_url, str)]]
     """amqps://HOST:PORT, or over WebSocket wss://HOST:PORT."""
     failover: Live[tuple[Annotated[str, read_by(fields.hub_url, str)], ...]] = ()
-    """Further URLs of the same hub, tried in order where the one before does not answer."""
+    """Further URLs of the same hub, tried in order when the one before does not answer."""
     proxy: Live[Proxy | None] = None
-    """HTTP proxy through which the hub is reached, also to enrol."""
+    """HTTP proxy for the connection to the hub, also used to enrol."""
     token: Live[Annotated[str, read_by(fields.token, str)]]
-    """Good once, for this gateway: `waypost fleet token create`, at the hub."""
+    """Token for one enrolment of this gateway: `waypost fleet token create`, at the hub."""
     forward: Live[Annotated[tuple[Filter, ...], msgspec.Meta(min_length=1)]] = ("#",)
-    """Filters of what goes to the hub."""
+    """Filters of the topics that are forwarded."""
 
 
 class Data(ResourcePart, frozen=True, kw_only=True):
     """The partition that keeps messages."""
 
     keep_free: Live[Bytes | None] = None
-    """So much of it messages leave free; a card lasts longer where some of it is never written to."""
+    """Bytes that messages leave free: a card lasts longer when a part of it is never written."""
 
 
 class CardSpec(ResourcePart, frozen=True, kw_only=True):
-    """What a gateway is told before its first start; all of it may be left out."""
+    """Settings of a gateway for its first start; all are optional."""
 
     hostname: Live[Annotated[str, read_by(fields.host_name, str)] | None] = None
-    """Of the machine; without it the gateway's name."""
+    """Name of the machine; by default the gateway's name."""
     cable: Live[Cable | None] = None
-    """Without it DHCP."""
+    """Wired network; by default DHCP."""
     wifi: Live[Wifi | None] = None
-    """Without it none."""
+    """Wireless network, if any."""
     lte: Live[Lte | None] = None
-    """Without it none."""
+    """Mobile network, if any."""
     ssh_keys: Live[tuple[Annotated[str, read_by(fields.ssh_key, str)], ...]] = ()
-    """Public keys of who may log in as root; without any there is no SSH."""
+    """Public keys for logins as root; without any, SSH is off."""
     hub: Live[CardHub | None] = None
-    """Without it messages stay on the gateway."""
+    """Hub; without one messages stay on the gateway."""
     time_servers: Live[tuple[Annotated[str, read_by(fields.server, str)], ...]] = ()
-    """In place of Debian's."""
+    """Time servers, instead of Debian's."""
     data: Live[Data] = Data()
     """The partition that keeps messages."""
 
 
 class Card(msgspec.Struct, frozen=True):
-    """A file that was read: the gateway's name, and what it is told."""
+    """Content of a card's file: the gateway's name and its settings."""
 
     name: str
     spec: CardSpec
     text: bytes
-    """As it was written."""
+    """The file as it was written."""
 
     def __repr__(self) -> str:
         return f"Card({self.name})"
@@ -133,14 +133,14 @@ def _check(resource: Resource, spec: CardSpec) -> Iterator[ConfigurationError]:
         try:
             fields.host_name(resource.name)
         except ValueError:
-            words = f'"{resource.name}" is no host name (1 to 63 of a-z, 0-9 and -): give hostname too'
+            words = f'"{resource.name}" is not a host name (1 to 63 of a-z, 0-9 and -): set hostname too'
             yield error_at(resource, ("metadata", "name"), words)
     cable = spec.cable
     if cable is not None and cable.gateway is not None:
         own, router = ipaddress.ip_interface(cable.address), ipaddress.ip_address(cable.gateway)
         near = router in own.network or (own.version == router.version == 6 and router.is_link_local)
-        if not near or router == own.ip:  # routers of IPv6 say of themselves a link-local address (RFC 4861)
-            words = f"{router} is no other machine of the network {own.network}"
+        if not near or router == own.ip:  # IPv6 routers announce a link-local address (RFC 4861)
+            words = f"{router} is not another machine of the network {own.network}"
             yield error_at(resource, ("spec", "cable", "gateway"), words)
     if spec.hub is not None and spec.hub.proxy is not None:
         yield from _check_proxy(resource, spec.hub.proxy)
@@ -162,18 +162,18 @@ def _check_proxy(resource: Resource, proxy: Proxy) -> Iterator[ConfigurationErro
             yield error_at(resource, (*path, "password"), str(error))
 
 
-def _of_use(resources: Sequence[Resource]) -> Errors:
-    """What can be read, and would do nothing."""
+def _check_effects(resources: Sequence[Resource]) -> Errors:
+    """Yield errors of valid values that would have no effect."""
     for resource, spec in of_kind(resources, CardSpec):
-        for path, judge, value in _judged(spec):
+        for path, check, value in _values_to_check(spec):
             try:
-                judge(value)
+                check(value)
             except ValueError as error:
                 yield error_at(resource, ("spec", *path), str(error))
 
 
-def _judged(spec: CardSpec) -> Iterator[tuple[tuple[str | int, ...], Callable[[str], str], str]]:
-    """Way to a value below `spec`, what judges it, and the value."""
+def _values_to_check(spec: CardSpec) -> Iterator[tuple[tuple[str | int, ...], Callable[[str], str], str]]:
+    """Yield values with their path below `spec` and their check: (path, check, value)."""
     for number, server in enumerate(spec.time_servers):
         yield ("timeServers", number), fields.time_server, server
     if spec.cable is not None:
@@ -189,42 +189,41 @@ def _judged(spec: CardSpec) -> Iterator[tuple[tuple[str | int, ...], Callable[[s
 
 
 _CARD: Final = ResourceKind(KIND, CardSpec, ("card",), single=True)
-KINDS: Final = ResourceKinds((_CARD,), (_checks, _of_use))
-"""Of a file that somebody has written."""
+KINDS: Final = ResourceKinds((_CARD,), (_checks, _check_effects))
+"""Kinds and checks for a new file."""
 IN_FORCE: Final = ResourceKinds((_CARD,), (_checks,))
-"""Of settings that were taken up, perhaps by an older program: one that judges more strictly does not take the network
-from a gateway that has it."""
+"""Kinds and checks for applied settings. They may be from an older program: a new, stricter check must not cut off a
+gateway from its network."""
 
 
 def read(text: bytes, source: str, kinds: ResourceKinds = KINDS) -> Card | None:
-    """The card a text describes; None where it says nothing (all of it is comments). Raises `ConfigurationRejected`."""
+    """Return the card of a text; None when it has only comments. Raises `ConfigurationRejected`."""
     if len(text) > FILE_BYTES_MAX:
         raise ConfigurationRejected([ConfigurationError(source, 0, "", f"larger than {FILE_BYTES_MAX} bytes")])
-    plain = text.removeprefix(b"\xef\xbb\xbf")  # some editors begin a file with a byte order mark
+    plain = text.removeprefix(b"\xef\xbb\xbf")  # some editors write a byte order mark
     resources = language.parse(kinds, plain, source)
     errors = kinds.validate(resources)
     if errors:
         raise ConfigurationRejected(errors)
     if not resources:
         return None
-    return of(resources[0], text)
+    return card_of(resources[0], text)
 
 
 def plain_of(text: bytes, source: str) -> Plain:
-    """Return the document of a card's file that was read before, with its values as they were read: what looks like a
-    date is text."""
+    """Return the document of a valid card's file, with dates as text, as they were read."""
     for found in documents(text.removeprefix(b"\xef\xbb\xbf"), source):
         if isinstance(found, Document):
             return dict(found.value)
     return {}
 
 
-def of(resource: Resource, text: bytes) -> Card:
-    """The card of a resource that was read from such a text."""
+def card_of(resource: Resource, text: bytes) -> Card:
+    """Return the card of a resource that was read from this text."""
     if not isinstance(resource.spec, CardSpec):
         raise TypeError(resource.kind)
     return Card(resource.name, resource.spec, text)
 
 
 Plain = dict[str, Any]
-"""A document as YAML has it."""
+"""Document as parsed from YAML."""

@@ -1,4 +1,4 @@
-"""The file on a card as text: every setting with a comment, those that are not made as an example to fill in."""
+"""Text of the file on a card: each setting has a comment, and missing ones a commented example."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ SECRETS: Final[Sequence[Sequence[str]]] = (
     ("hub", "token"),
     ("hub", "proxy", "password"),
 )
-"""Ways to them in `spec`."""
+"""Paths of the secrets in `spec`."""
 
 _HEAD: Final = """\
-# Settings of a Waypost gateway. It reads this file when it starts, once; then only a copy without secrets stays here.
-# A line that begins with # says nothing: take the # away where you fill something in. Indentation counts.
+# Settings of a Waypost gateway. It reads this file once, at a start; then only a copy without secrets stays here.
+# Lines that start with # are ignored: remove the # from those that you fill in. Indentation matters.
 # Check it on a laptop: waypost image configure --check waypost.yaml
 """
 
 
 class _Section(NamedTuple):
-    """A key of `spec`: what it is for, and what one may write."""
+    """Key of `spec` with its comment and example."""
 
     key: str
     comment: str
@@ -36,36 +36,34 @@ class _Section(NamedTuple):
 
 
 _SECTIONS: Final = (
-    _Section("hostname", "Name of the machine, where it is not the gateway's", "hostname: hall"),
+    _Section("hostname", "Name of the machine; by default the gateway's", "hostname: hall"),
     _Section(
         "cable",
-        "A fixed address on the cable; without it DHCP",
+        "Fixed address of the wired network; by default DHCP",
         "cable:\n  address: 192.168.1.20/24\n  gateway: 192.168.1.1\n  dns: [192.168.1.1]",
     ),
-    _Section("wifi", "A wireless network", "wifi:\n  ssid: plant\n  password: '...'\n  country: DE"),
-    _Section("lte", "A mobile network, over a modem on USB", "lte:\n  apn: internet\n  pin: '1234'"),
-    _Section(
-        "sshKeys", "Who may log in (public keys); without any there is no SSH", "sshKeys:\n- ssh-ed25519 AAAA... ann"
-    ),
+    _Section("wifi", "Wireless network", "wifi:\n  ssid: plant\n  password: '...'\n  country: DE"),
+    _Section("lte", "Mobile network, over a USB modem", "lte:\n  apn: internet\n  pin: '1234'"),
+    _Section("sshKeys", "Public keys for logins; without any, SSH is off", "sshKeys:\n- ssh-ed25519 AAAA... ann"),
     _Section(
         "hub",
-        "Where messages go, and the token that lets this gateway in there once (waypost fleet token create)\n"
-        "  # Where only HTTPS is let out, also failover: [wss://hub.example:443]\n"
+        "Hub to forward to, and the token for one enrolment (waypost fleet token create)\n"
+        "  # Where a firewall allows only HTTPS, also failover: [wss://hub.example:443]\n"
         "  # Through a proxy, also proxy: {host: proxy.example, port: 3128, username: ..., password: '...'}",
         "hub:\n  url: amqps://hub.example:5671\n  token: wpt1...\n  forward: ['plant/#']",
     ),
-    _Section("timeServers", "Who knows the time, in place of Debian's servers", "timeServers: [192.168.1.1]"),
-    _Section("data", "So much of the card messages leave free", "data:\n  keepFree: 1Gi"),
+    _Section("timeServers", "Time servers, instead of Debian's", "timeServers: [192.168.1.1]"),
+    _Section("data", "Space of the card that messages leave free", "data:\n  keepFree: 1Gi"),
 )
 
 
 def document(name: str, spec: Mapping[str, Any]) -> Plain:
-    """The resource."""
+    """Return the resource."""
     return {"apiVersion": OWN_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": dict(spec)}
 
 
 def text_of(wanted: Plain | None) -> str:
-    """A file of this document; None: one that says nothing, to be filled in."""
+    """Return the text of a document; None: of an empty file, to be filled in."""
     if wanted is None:
         head = f"apiVersion: {OWN_VERSION}\nkind: {KIND}\nmetadata:\n  name: hall"
         parts = [_HEAD, _commented(f"{head}\nspec:")]
@@ -79,7 +77,7 @@ def text_of(wanted: Plain | None) -> str:
 
 
 def without_secrets(given: Plain) -> Plain:
-    """The same with `PLACEHOLDER` for each secret."""
+    """Return a copy with `PLACEHOLDER` for each secret."""
     shown = copy.deepcopy(given)
     for *outer, key in SECRETS:
         part = shown.get("spec")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from edge.health.counter_rise import CounterRise
 from edge.health.problems import FoundProblem, Severity
-from edge.health.rising import CounterRise
 
 LOGINS_WAIT_SHOWN_S: Final = 5.0
 """Seconds that a login has waited for its verification when it becomes a problem: people notice, and devices begin to

@@ -17,7 +17,7 @@ from bridge.resources.document import Document, documents
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected, ResourceOrigin
 from bridge.resources.resource import Resource
 from bridge.resources.schema import build
-from edge.card.resource import FILE_BYTES_MAX, KIND, KINDS, Card, Plain, of, plain_of, read
+from edge.card.resource import FILE_BYTES_MAX, KIND, KINDS, Card, Plain, card_of, plain_of, read
 from edge.card.text import document, text_of
 from images import table
 from images.errors import USAGE, ImageError
@@ -235,7 +235,7 @@ def _made(given: Mapping[str, str], base: Plain | None, origin: ResourceOrigin) 
     if errors:
         raise _Wrong([_by_name(error) for error in errors])
     assert isinstance(found, Resource)  # noqa: S101 - else there are errors
-    return Written(of(found, text_of(plain).encode()), plain)
+    return Written(card_of(found, text_of(plain).encode()), plain)
 
 
 def _several(value: str, between: str | None) -> list[str]:

@@ -157,4 +157,4 @@ def test_people_get_eighty_columns(tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "\x1b" not in done.stdout
     assert "not found" in " ".join(done.stdout.split())  # wrapped where the path is long
-    assert " to look at, " in done.stdout.splitlines()[-1]
+    assert " warnings, " in done.stdout.splitlines()[-1]

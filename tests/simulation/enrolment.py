@@ -23,7 +23,7 @@ from cloud.hub.peers import DEFAULT_TENANT, gateway_uri
 from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Known, Shown
 from cloud.lake.faults import RegistryError
 from edge.appliance.identity import renewal
-from edge.appliance.identity.asking import HubRequestFailure
+from edge.appliance.identity.hub_request import HubRequestFailure
 from edge.broker.router import connector_uplink
 from tests.simulation.environment import EPOCH_NS
 from tests.simulation.gateway import HUB, NAME

@@ -24,7 +24,7 @@ _IMPORTED: Final = (
     "edge.appliance.first_boot.enrolling",
     "edge.appliance.first_boot.settings",
     "edge.appliance.gateway",
-    "edge.appliance.initial.making",
+    "edge.appliance.initial.creation",
     "tests.support.forked",
     *(command.place.partition(":")[0] for command in COMMANDS.values()),
 )

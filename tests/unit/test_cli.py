@@ -17,7 +17,7 @@ import pytest
 
 from bridge.version import VERSION
 from edge.appliance import main, program
-from edge.appliance.commands import COMMANDS, CommandEntry
+from edge.appliance.commands import COMMANDS, LazyCommand
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.main import load, run
 from edge.output import logs
@@ -220,7 +220,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_a_missing_module_of_ours_is_not_blamed_on_an_extra() -> None:
     with pytest.raises(ModuleNotFoundError):
-        load("x", CommandEntry("edge.nowhere:x", "", "edge"))
+        load("x", LazyCommand("edge.nowhere:x", "", "edge"))
 
 
 @pytest.fixture

@@ -226,13 +226,13 @@ def _bridge(bridge: BridgeSummary, now_s: float) -> Iterable[Metric]:
         "waypost_bridge_manifest_waiting", "Manifest statements that the peer has not accepted.", labels=labels
     )
     for one in bridge.get("connectors", ()):
-        who, oldest_at = [line(one.get("name", ""))], one.get("backlog_oldest_at")
-        up.add_metric(who, float(one.get("state") == "connected"))
-        messages.add_metric(who, one.get("backlog_messages", 0))
-        size.add_metric(who, one.get("backlog_bytes", 0))
-        age.add_metric(who, max(0.0, now_s - oldest_at) if oldest_at is not None else 0.0)
-        accepted.add_metric(who, one.get("accepted", 0))
-        stated.add_metric(who, one.get("manifest_waiting", 0))
+        label, oldest_at = [line(one.get("name", ""))], one.get("backlog_oldest_at")
+        up.add_metric(label, float(one.get("state") == "connected"))
+        messages.add_metric(label, one.get("backlog_messages", 0))
+        size.add_metric(label, one.get("backlog_bytes", 0))
+        age.add_metric(label, max(0.0, now_s - oldest_at) if oldest_at is not None else 0.0)
+        accepted.add_metric(label, one.get("accepted", 0))
+        stated.add_metric(label, one.get("manifest_waiting", 0))
     yield from (up, messages, size, age, accepted, stated)
 
 

@@ -63,7 +63,7 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
     \b
       waypost bridge status --data ./data/gw1
     """
-    from edge.appliance.crossing.shown import show
+    from edge.appliance.crossing.printing import show
 
     document = _bridge(data, http)
     if as_json:
@@ -208,7 +208,7 @@ def plan(data: Path, names: tuple[str, ...], as_json: bool) -> None:
     for change in found:
         say(change.sentence)
     if not found:
-        say("the bridge stays as it is")
+        say("the bridge does not change")
 
 
 def _bridge(data: Path | None, http: str | None) -> BridgeStatus:

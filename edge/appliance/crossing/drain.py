@@ -53,11 +53,11 @@ def wait_drained(
                 asked, stating = True, clock_s()
             elif not waiting and _stated(bridge) and clock_s() - stating >= 2 * LOOK_S:
                 left = {name: count for name, count in bridge.left.items() if count}
-                return Drained(not left, sum(left.values()), passed, _left(left))
+                return Drained(not left, sum(left.values()), passed, _describe_left(left))
             elif not waiting and clock_s() - stating >= STATED_S:
                 return Drained(False, 0, passed, "nothing waits, but the hub has not taken the manifest")
             if passed >= timeout_s and waiting:
-                return Drained(False, waiting, passed, _why(bridge, waiting, timeout_s))
+                return Drained(False, waiting, passed, _describe_waiting(bridge, waiting, timeout_s))
             pause(LOOK_S)
 
 
@@ -65,7 +65,7 @@ def _stated(bridge: BridgeStatus) -> bool:
     return all(not one.manifest_waiting and not one.manifest_due for one in bridge.connectors)
 
 
-def _left(left: Mapping[str, int]) -> str:
+def _describe_left(left: Mapping[str, int]) -> str:
     if not left:
         return ""
     names = ", ".join(f"{name} ({count:,} at most)" for name, count in left.items())
@@ -73,6 +73,6 @@ def _left(left: Mapping[str, int]) -> str:
     return f"messages wait for forwarders that are no longer configured: {names}; {step}"
 
 
-def _why(bridge: BridgeStatus, waiting: int, timeout_s: float) -> str:
+def _describe_waiting(bridge: BridgeStatus, waiting: int, timeout_s: float) -> str:
     names = ", ".join(f"{one.name} ({one.state})" for one in bridge.connectors if one.backlog_messages)
     return f"{counted(waiting, 'message')} still {verb(waiting, 'waits', 'wait')} after {timeout_s:g} s: {names}"

@@ -47,7 +47,7 @@ class LinkRates:
         """Drop the samples of all other names."""
         self._samples = {name: samples for name, samples in self._samples.items() if name in names}
 
-    def of(self, name: str) -> tuple[float, float]:
+    def per_second(self, name: str) -> tuple[float, float]:
         """Return (increase of the counter, decrease of the backlog), each a second."""
         samples = self._samples.get(name)
         if not samples or samples[-1].at_s <= samples[0].at_s:
@@ -104,7 +104,7 @@ class BridgeWatch:
 
     def status(self, gateway: str, public_key: str | None, forwarders: Sequence[Forwarder]) -> BridgeStatus:
         """Return the status of the bridge; `forwarders` are the configured ones."""
-        taken, _ = self._rates.of(_STORED)
+        taken, _ = self._rates.per_second(_STORED)
         hours = self.autonomy_hours
         connectors = [self._connector(uplink, forwarders) for uplink in self._uplinks]
         left = self._uplinks.left
@@ -113,12 +113,12 @@ class BridgeWatch:
     @property
     def autonomy_hours(self) -> float | None:
         """Hours until the store is full at the rate of the last minute; None when that is not known."""
-        taken, _ = self._rates.of(_STORED)
+        taken, _ = self._rates.per_second(_STORED)
         return self._room / taken / 3600 if self._room is not None and taken > 0 else None
 
     def _connector(self, uplink: AnyConnector, forwarders: Sequence[Forwarder]) -> ConnectorStatus:
         connector, state = uplink.connector, uplink.dialer.state
-        rate, shrinks = self._rates.of(connector.name)
+        rate, shrinks = self._rates.per_second(connector.name)
         backlog = uplink.backlog
         progress = uplink.progress() if is_to_hub(uplink) else None
         manifests = uplink.manifests if is_to_hub(uplink) else None

@@ -38,11 +38,11 @@ SYSTEM_FILES: Final = (
 
 
 def write_bundle(
-    target: Path, around: CheckContext, results: Sequence[CheckResult], logs: Sequence[Path] = ()
+    target: Path, context: CheckContext, results: Sequence[CheckResult], logs: Sequence[Path] = ()
 ) -> list[str]:
     """Write the archive, readable by its owner alone; return the names of its files. Raises OSError."""
-    documents = [resource.document for resource in around.resources]
-    redactor = Redactor(known_secrets(around.configuration, documents), key_files(around.configuration))
+    documents = [resource.document for resource in context.resources]
+    redactor = Redactor(known_secrets(context.configuration, documents), key_files(context.configuration))
     if target.exists() and not target.is_file():
         raise OSError(errno.EEXIST, "not a regular file", str(target))
     part = target.with_name(target.name + ".part")
@@ -50,10 +50,10 @@ def write_bundle(
     names: list[str] = []
     try:
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for name, text in _contents(around, results, redactor, logs):
+            for name, text in _contents(context, results, redactor, logs):
                 data = text.encode("utf-8", "replace")
                 entry = tarfile.TarInfo(f"waypost-doctor/{name}")
-                entry.size, entry.mtime, entry.mode = len(data), int(around.now()), 0o600
+                entry.size, entry.mtime, entry.mode = len(data), int(context.now()), 0o600
                 archive.addfile(entry, io.BytesIO(data))
                 names.append(name)
         part.replace(target)
@@ -64,24 +64,27 @@ def write_bundle(
 
 
 def _contents(
-    around: CheckContext, results: Sequence[CheckResult], redactor: Redactor, logs: Sequence[Path]
+    context: CheckContext, results: Sequence[CheckResult], redactor: Redactor, logs: Sequence[Path]
 ) -> Iterator[tuple[str, str]]:
     """Yield (name, text) of each file, without secrets."""
-    yield "about.txt", f"waypost {VERSION}\nmade {moment(around.now())}\nNo message and no secret is in this archive.\n"
+    yield (
+        "about.txt",
+        f"waypost {VERSION}\nmade {moment(context.now())}\nNo message and no secret is in this archive.\n",
+    )
     yield "doctor.json", _json(redactor.document(msgspec.to_builtins(list(results))))
-    yield "configuration/resources.yaml", _yaml([redactor.document(r.document) for r in around.resources])
-    effective = msgspec.to_builtins(around.configuration, str_keys=True, builtin_types=(bytes,), enc_hook=str)
+    yield "configuration/resources.yaml", _yaml([redactor.document(r.document) for r in context.resources])
+    effective = msgspec.to_builtins(context.configuration, str_keys=True, builtin_types=(bytes,), enc_hook=str)
     yield "configuration/effective.json", _json(redactor.document(effective))
-    if around.data is not None and os.access(store_path(around.data), os.R_OK):
-        yield "store/info.json", redactor.text(_store(around, store_path(around.data)))
-        yield "store/verify.json", redactor.text(_verified(store_path(around.data)))
-    if around.data is not None and around.data.is_dir():
-        yield "data.txt", _listing(around.data)
+    if context.data is not None and os.access(store_path(context.data), os.R_OK):
+        yield "store/info.json", redactor.text(_store(context, store_path(context.data)))
+        yield "store/verify.json", redactor.text(_verified(store_path(context.data)))
+    if context.data is not None and context.data.is_dir():
+        yield "data.txt", _listing(context.data)
     for name in SYSTEM_FILES:
-        text = around.text(*name.split("/"))
+        text = context.text(*name.split("/"))
         if text is not None:
             yield f"system/{name.replace('/', '-')}", redactor.text(text)
-    for path in [*_logs_in(around.data), *logs][:LOG_FILES_MAX]:
+    for path in [*_logs_in(context.data), *logs][:LOG_FILES_MAX]:
         tail = _tail(path)
         if tail is not None:
             yield f"logs/{path.name}", redactor.text(tail)
@@ -98,10 +101,10 @@ def _yaml(documents: Sequence[object]) -> str:
     return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
 
 
-def _store(around: CheckContext, path: Path) -> str:
+def _store(context: CheckContext, path: Path) -> str:
     try:
         return _json(
-            figures_of(path, running=around.running, now=around.now(), bounds=StoreBounds.of(around.configuration))
+            figures_of(path, running=context.running, now=context.now(), bounds=StoreBounds.of(context.configuration))
         )
     except StoreError as error:
         return _json({"error": str(error)})

@@ -39,35 +39,35 @@ class Files(NamedTuple):
         return self.certificate is not None and Path(self.certificate).parts[-2:] == (FOLDER, FILE)
 
 
-def certificates(around: CheckContext) -> Iterator[CheckResult]:
+def certificates(context: CheckContext) -> Iterator[CheckResult]:
     """Check the certificates of the listeners and of each connector."""
-    for files in _configured(around):
-        yield from check_files(files, datetime.datetime.fromtimestamp(around.now(), datetime.UTC))
-    yield from _client_revocations(around)
+    for files in _configured(context):
+        yield from check_files(files, datetime.datetime.fromtimestamp(context.now(), datetime.UTC))
+    yield from _client_revocations(context)
 
 
-def _configured(around: CheckContext) -> Iterator[Files]:
-    tls = around.configuration.tls
+def _configured(context: CheckContext) -> Iterator[Files]:
+    tls = context.configuration.tls
     if tls is not None:
         yield Files("listeners", tls.certificate, tls.key, tls.client_ca, None)
-    for connector in around.configuration.connectors:
+    for connector in context.configuration.connectors:
         own = connector.tls
         if own is not None and (own.certificate or own.ca):
             yield Files(f"connector {connector.name}", own.certificate, own.key, own.ca, own.crl)
 
 
-def _client_revocations(around: CheckContext) -> Iterator[CheckResult]:
+def _client_revocations(context: CheckContext) -> Iterator[CheckResult]:
     """Check the list of revoked client certificates as a start does."""
-    tls = around.configuration.tls
+    tls = context.configuration.tls
     if tls is None or tls.client_crl is None:
         return
-    known = ClientRevocations(tls.client_crl, tls.client_ca, around.now)
+    known = ClientRevocations(tls.client_crl, tls.client_ca, context.now)
     name = "revocations of listeners"
     if known.trouble is None:
         yield ok(name, f"{tls.client_crl} is valid")
     else:
         result = fail if known.closed else warn
-        yield result(name, known.trouble, "put the authority's current list there; it is loaded by itself")
+        yield result(name, known.trouble, "put the authority's current list there; it is loaded automatically")
 
 
 def check_files(files: Files, now: datetime.datetime) -> Iterator[CheckResult]:
@@ -119,7 +119,7 @@ def _times(
     certificate: x509.Certificate, name: str, now: datetime.datetime, *, enrolled: bool = False
 ) -> Iterator[CheckResult]:
     subject = certificate.subject.rfc4514_string() or "(no name)"
-    renew, days_warn = "renew it; the gateway loads the new file by itself", DAYS_WARN
+    renew, days_warn = "renew it; the new file is loaded automatically", DAYS_WARN
     if enrolled:
         renew = "the gateway renews it: check that it reaches its hub; otherwise use a new token: waypost edge enrol"
         days_warn = DAYS_WARN_ENROLLED

@@ -116,11 +116,11 @@ def context_of(
     return found
 
 
-def examine(checks: Sequence[tuple[str, Check]], around: CheckContext) -> Iterator[CheckResult]:
+def examine(checks: Sequence[tuple[str, Check]], context: CheckContext) -> Iterator[CheckResult]:
     """Run each check. An exception of a check becomes a warning, so that the others run."""
     for name, check in checks:
         try:
-            for result in check(around):
+            for result in check(context):
                 step = as_called(result.next_step)
                 yield msgspec.structs.replace(result, seen=as_called(result.seen), next_step=step)
         except PermissionError as error:

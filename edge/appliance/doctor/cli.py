@@ -63,14 +63,14 @@ def doctor(
     from edge.broker.store.lock import is_held
 
     running = data is not None and is_held(data)
-    around = context_of(data, running=running, environment=dict(os.environ), timeout_s=timeout_s, config=config)
-    results = list(examine(checks(), around))
+    context = context_of(data, running=running, environment=dict(os.environ), timeout_s=timeout_s, config=config)
+    results = list(examine(checks(), context))
     if as_json:
         say_json(_document(results))
     else:
         _print(results)
     if bundle is not None:
-        _bundle(bundle, around, results, logs, quiet=as_json)
+        _bundle(bundle, context, results, logs, quiet=as_json)
     if any(result.level is Level.FAIL for result in results):
         sys.exit(int(Exit.FAILED))
 
@@ -124,16 +124,16 @@ def _print(results: Sequence[CheckResult]) -> None:
     out = console()
     out.print(table)
     counts = _document(results)
-    out.print(f"\n{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed")
+    out.print(f"\n{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failed")
 
 
 def _bundle(
-    target: Path, around: CheckContext, results: Sequence[CheckResult], logs: Sequence[Path], *, quiet: bool
+    target: Path, context: CheckContext, results: Sequence[CheckResult], logs: Sequence[Path], *, quiet: bool
 ) -> None:
     from edge.appliance.doctor.bundle import write_bundle
 
     try:
-        names = write_bundle(target, around, results, logs)
+        names = write_bundle(target, context, results, logs)
     except OSError as error:
         raise CommandError(f"cannot write {target}: {error.strerror or error}") from None
     if not quiet:

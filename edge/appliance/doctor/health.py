@@ -26,14 +26,14 @@ class _Health(msgspec.Struct):
     problems: Sequence[HealthProblem]
 
 
-def health(around: CheckContext) -> Iterator[CheckResult]:
+def health(context: CheckContext) -> Iterator[CheckResult]:
     """Query ``/healthz`` at the configured address."""
-    endpoint = around.configuration.endpoint("http")
-    if not around.running or endpoint is None or not endpoint.port:
+    endpoint = context.configuration.endpoint("http")
+    if not context.running or endpoint is None or not endpoint.port:
         return
     endpoint = endpoint.from_here
     try:
-        problems = _problems(f"http://{endpoint}/healthz", around.timeout_s)
+        problems = _problems(f"http://{endpoint}/healthz", context.timeout_s)
     except (OSError, msgspec.MsgspecError) as error:
         step = "see its log, and check the options it was started with"
         yield warn("health", f"{endpoint} does not answer: {getattr(error, 'reason', error)}", step)

@@ -31,9 +31,9 @@ SECRET_FILES: Final = ("credentials.db*", f"{FILE_NAME}*", f"{FOLDER}/*")
 """Files with passwords and messages, including the copies that `store repair` and `store migrate` keep."""
 
 
-def directory(around: CheckContext) -> Iterator[CheckResult]:
+def directory(context: CheckContext) -> Iterator[CheckResult]:
     """Check that the directory exists, and belongs to the gateway's user alone."""
-    name, data = "data directory", around.data
+    name, data = "data directory", context.data
     if data is None:
         return
     try:
@@ -47,10 +47,10 @@ def directory(around: CheckContext) -> Iterator[CheckResult]:
     if not stat.S_ISDIR(found.st_mode):
         yield fail(name, f"{data} is not a directory", "give --data the directory `waypost edge run` was given")
         return
-    if not os.access(data, os.W_OK | os.X_OK) or (around.uid and found.st_uid != around.uid):
-        owner = f"owned by user {found.st_uid}, this is user {around.uid}"
+    if not os.access(data, os.W_OK | os.X_OK) or (context.uid and found.st_uid != context.uid):
+        owner = f"owned by user {found.st_uid}, this is user {context.uid}"
         yield fail(
-            name, f"{data}: {owner}, mode {_mode(found)}", f"chown -R {around.uid} {word(data)}, or run as its owner"
+            name, f"{data}: {owner}, mode {_mode(found)}", f"chown -R {context.uid} {word(data)}, or run as its owner"
         )
     elif found.st_mode & 0o077:
         yield warn(name, f"{data}: mode {_mode(found)}: other users may read it", f"chmod 700 {word(data)}")
@@ -58,10 +58,10 @@ def directory(around: CheckContext) -> Iterator[CheckResult]:
         yield ok(name, f"{data}, mode {_mode(found)}")
 
 
-def secrets(around: CheckContext) -> Iterator[CheckResult]:
+def secrets(context: CheckContext) -> Iterator[CheckResult]:
     """Check that passwords, keys and messages are readable by the gateway's user alone."""
     checked = 0
-    for path in _secret_files(around):
+    for path in _secret_files(context):
         try:
             found = path.stat()
         except OSError:
@@ -69,50 +69,52 @@ def secrets(around: CheckContext) -> Iterator[CheckResult]:
         checked += 1
         if found.st_mode & 0o077:
             yield fail("secrets", f"{path}: mode {_mode(found)}: others may read it", f"chmod 600 {word(path)}")
-        elif around.uid and found.st_uid != around.uid:
-            yield fail("secrets", f"{path}: owned by user {found.st_uid}", f"chown {around.uid} {word(path)}")
+        elif context.uid and found.st_uid != context.uid:
+            yield fail("secrets", f"{path}: owned by user {found.st_uid}", f"chown {context.uid} {word(path)}")
     if checked:
         yield ok("secrets", f"{counted(checked, 'file')} checked")
 
 
-def _secret_files(around: CheckContext) -> Iterator[Path]:
-    if around.data is not None:
+def _secret_files(context: CheckContext) -> Iterator[Path]:
+    if context.data is not None:
         for pattern in SECRET_FILES:
-            yield from sorted(path for path in around.data.glob(pattern) if path.is_file())
-    tls = around.configuration.tls
+            yield from sorted(path for path in context.data.glob(pattern) if path.is_file())
+    tls = context.configuration.tls
     if tls is not None:
         yield Path(tls.key)
-    yield from (Path(c.tls.key) for c in around.configuration.connectors if c.tls is not None and c.tls.key is not None)
+    yield from (
+        Path(c.tls.key) for c in context.configuration.connectors if c.tls is not None and c.tls.key is not None
+    )
 
 
 def _mode(found: os.stat_result) -> str:
     return f"{stat.S_IMODE(found.st_mode):04o}"
 
 
-def configuration(around: CheckContext) -> Iterator[CheckResult]:
+def configuration(context: CheckContext) -> Iterator[CheckResult]:
     """Check that the configuration is valid, and that this version acts on all of it."""
     name = "configuration"
-    if around.data is None or not around.data.is_dir():
+    if context.data is None or not context.data.is_dir():
         return
-    for error in around.errors:
+    for error in context.errors:
         yield fail(
-            name, error, f"correct the resource and apply it again: waypost apply --data {word(around.data)} -f FILE"
+            name, error, f"correct the resource and apply it again: waypost apply --data {word(context.data)} -f FILE"
         )
-    for notice in around.notices:
+    for notice in context.notices:
         yield warn(name, notice, "change the resource, or accept this")
-    for notice in around.exposure:
+    for notice in context.exposure:
         yield warn("exposure", notice, "none if the network is trusted; otherwise change listeners of the Gateway")
-    if around.errors:
+    if context.errors:
         return
-    listening = [listener.name for listener in around.configuration.listeners]
-    if not around.resources:
-        step = f"waypost apply --data {word(around.data)} -f FILE; give --config FILE here if edge run has it"
+    listening = [listener.name for listener in context.configuration.listeners]
+    if not context.resources:
+        step = f"waypost apply --data {word(context.data)} -f FILE; give --config FILE here if edge run has it"
         yield warn(name, "nothing is applied", step)
     elif not listening:
         yield warn(name, "no listener: devices cannot connect", "give the Gateway resource a listener")
     else:
-        forwarders, connectors = len(around.configuration.forwarders), len(around.configuration.connectors)
-        seen = f"{counted(len(around.resources), 'resource')}, {', '.join(listening)}"
+        forwarders, connectors = len(context.configuration.forwarders), len(context.configuration.connectors)
+        seen = f"{counted(len(context.resources), 'resource')}, {', '.join(listening)}"
         yield ok(name, f"{seen}, {connectors} connectors, {forwarders} forwarders")
 
 
@@ -124,28 +126,28 @@ def _copies(data: Path) -> Iterator[CheckResult]:
         yield note("store copies", what, "remove those you no longer need; the gateway does not use them")
 
 
-def store(around: CheckContext) -> Iterator[CheckResult]:
+def store(context: CheckContext) -> Iterator[CheckResult]:
     """Check the store for damage, backlog, free space, wear and losses."""
-    if around.data is None or not store_path(around.data).is_file():
+    if context.data is None or not store_path(context.data).is_file():
         return
-    path = store_path(around.data)
+    path = store_path(context.data)
     walked = path.stat().st_size <= WALK_BYTES_MAX
     try:
         report = verify(path, Depth.QUICK if walked else Depth.TOUCH)
         yield from _verified(report, walked=walked)
-        settings, root = around.configuration, around.root
+        settings, root = context.configuration, context.root
         figures = figures_of(
             path,
-            running=around.running,
-            now=around.now(),
+            running=context.running,
+            now=context.now(),
             endurance_bytes=settings.endurance_bytes,
             root=root,
             bounds=StoreBounds.of(settings),
         )
     except StoreError as error:
-        yield fail("store", str(error), f"waypost store verify --data {word(around.data)}")
+        yield fail("store", str(error), f"waypost store verify --data {word(context.data)}")
         return
-    yield from _copies(around.data)
+    yield from _copies(context.data)
     waiting = sum(cursor.backlog_messages for cursor in figures.cursors)
     consumers = counted(len(figures.cursors), "consumer")
     stored = f"{counted(waiting, 'message')} {verb(waiting, 'waits', 'wait')}"
@@ -153,7 +155,7 @@ def store(around: CheckContext) -> Iterator[CheckResult]:
     full, lasting = figures.room.hours_to_full, figures.room.hours_of_autonomy
     seen = backlog if lasting is None else f"{backlog}; full in {span(lasting * 3600)} without an uplink"
     step = (
-        f"see which consumers do not take their backlog (waypost store info --data {word(around.data)}), or free space"
+        f"see which consumers do not take their backlog (waypost store info --data {word(context.data)}), or free space"
     )
     if full is not None and full < FULL_FAIL_H:
         yield fail("backlog", f"{seen}; full in {span(full * 3600)}", step)
@@ -162,7 +164,7 @@ def store(around: CheckContext) -> Iterator[CheckResult]:
     else:
         yield ok("backlog", seen)
     # A running gateway with a console reports it itself, see `health`.
-    if not (around.running and around.configuration.endpoint("http") is not None):
+    if not (context.running and context.configuration.endpoint("http") is not None):
         yield from _room(figures.room)
     if figures.wear is not None:
         yield _worn(figures.wear)

@@ -32,18 +32,18 @@ _POWER: Final = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "
 """Bits of the firmware's `get_throttled`; the same 16 bits higher for "has happened since the start"."""
 
 
-def clock(around: CheckContext) -> Iterator[CheckResult]:
+def clock(context: CheckContext) -> Iterator[CheckResult]:
     """Check that the clock is plausible and synchronized, and the clock chip."""
-    now = around.now()
+    now = context.now()
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="seconds")
     ntp = "run a time service (systemd-timesyncd or chrony) that reaches its server; check: timedatectl timesync-status"
     if now < EARLIEST:
         yield fail("clock", f"{moment} is before this program was built", ntp)
-    elif not around.synchronized():
+    elif not context.synchronized():
         yield warn("clock", f"{moment}, not synchronized: messages are stamped with an unknown clock quality", ntp)
     else:
         yield ok("clock", f"{moment}, synchronized")
-    rtc = around.text("sys", "class", "rtc", "rtc0", "since_epoch")
+    rtc = context.text("sys", "class", "rtc", "rtc0", "since_epoch")
     if rtc is None:
         yield ok("clock chip", "none: after a power cut the time is wrong until it is synchronized")
     elif not rtc.isdigit() or abs(int(rtc) - now) > CLOCKS_APART_S + 1:
@@ -52,9 +52,9 @@ def clock(around: CheckContext) -> Iterator[CheckResult]:
         yield ok("clock chip", "present, and agrees with the clock")
 
 
-def entropy(around: CheckContext) -> Iterator[CheckResult]:
+def entropy(context: CheckContext) -> Iterator[CheckResult]:
     """Check the entropy for making keys."""
-    text = around.text("proc", "sys", "kernel", "random", "entropy_avail")
+    text = context.text("proc", "sys", "kernel", "random", "entropy_avail")
     if text is None or not text.isdigit():
         return
     if int(text) < ENTROPY_BITS_MIN:
@@ -64,10 +64,10 @@ def entropy(around: CheckContext) -> Iterator[CheckResult]:
         yield ok("entropy", f"{text} bits")
 
 
-def memory(around: CheckContext) -> Iterator[CheckResult]:
+def memory(context: CheckContext) -> Iterator[CheckResult]:
     """Check free memory, and swap that wears out the card."""
     figures: dict[str, int] = {}
-    for line in (around.text("proc", "meminfo") or "").splitlines():
+    for line in (context.text("proc", "meminfo") or "").splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if words and words[0].isdigit():
@@ -82,9 +82,9 @@ def memory(around: CheckContext) -> Iterator[CheckResult]:
             yield warn("memory", seen, step)
         else:
             yield ok("memory", seen)
-    devices = [line.split()[0] for line in (around.text("proc", "swaps") or "").splitlines()[1:] if line.split()]
+    devices = [line.split()[0] for line in (context.text("proc", "swaps") or "").splitlines()[1:] if line.split()]
     cards = [device for device in devices if "zram" not in device]
-    if any("mmcblk" in device for device in cards) or (cards and _data_on_card(around)):
+    if any("mmcblk" in device for device in cards) or (cards and _data_on_card(context)):
         step = "swapoff and use compressed memory instead (zram): swapping wears the card out"
         yield warn("swap", ", ".join(cards), step)
     elif devices:
@@ -93,15 +93,15 @@ def memory(around: CheckContext) -> Iterator[CheckResult]:
         yield ok("swap", "none")
 
 
-def _data_on_card(around: CheckContext) -> bool:
-    return "mmcblk" in (around.text("proc", "mounts") or "")
+def _data_on_card(context: CheckContext) -> bool:
+    return "mmcblk" in (context.text("proc", "mounts") or "")
 
 
-def heat(around: CheckContext) -> Iterator[CheckResult]:
+def heat(context: CheckContext) -> Iterator[CheckResult]:
     """Check the temperature, and power and throttling as the firmware reports them."""
     zones = []
-    for path in sorted(around.root.glob("sys/class/thermal/thermal_zone*/temp")):
-        text = around.text(*path.relative_to(around.root).parts)
+    for path in sorted(context.root.glob("sys/class/thermal/thermal_zone*/temp")):
+        text = context.text(*path.relative_to(context.root).parts)
         if text is not None and text.lstrip("-").isdigit():
             zones.append(int(text) / 1000)
     if zones:
@@ -114,7 +114,7 @@ def heat(around: CheckContext) -> Iterator[CheckResult]:
             yield warn("temperature", seen, step)
         else:
             yield ok("temperature", seen)
-    text = around.text("sys", "devices", "platform", "soc", "soc:firmware", "get_throttled")
+    text = context.text("sys", "devices", "platform", "soc", "soc:firmware", "get_throttled")
     if text is None:
         return
     bits = int(text, 16)
@@ -129,9 +129,9 @@ def heat(around: CheckContext) -> Iterator[CheckResult]:
         yield ok("power", "never throttled since the start")
 
 
-def open_files(around: CheckContext) -> Iterator[CheckResult]:
+def open_files(context: CheckContext) -> Iterator[CheckResult]:
     """Check that the limit of open files allows all connections."""
-    wanted = around.configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
+    wanted = context.configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         step = f"raise it (LimitNOFILE={wanted} in the unit, or ulimit -n), or lower limits.connectionsMax"

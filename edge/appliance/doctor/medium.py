@@ -66,28 +66,28 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)
 
 
-def _place(around: CheckContext) -> Path | None:
+def _existing_path(context: CheckContext) -> Path | None:
     """Return the data directory, or its nearest existing parent."""
-    if around.data is None:
+    if context.data is None:
         return None
-    path = around.data.resolve()
+    path = context.data.resolve()
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
 
 
-def file_system(around: CheckContext) -> Iterator[CheckResult]:
+def file_system(context: CheckContext) -> Iterator[CheckResult]:
     """Check that the file system keeps synced data over a power cut."""
-    place, name = _place(around), "file system"
+    place, name = _existing_path(context), "file system"
     if place is None:
         return
-    mountinfo = around.text("proc", "self", "mountinfo")
+    mountinfo = context.text("proc", "self", "mountinfo")
     if mountinfo is None:
         yield warn(name, f"{place}: its file system is not known without /proc", "mount it: mount -t proc proc /proc")
         return
     mount = mount_of(place, mountinfo)
     if mount is None:
-        seen = f"{place}: below no mount in /proc/self/mountinfo, as in a chroot whose root is not a mount"
+        seen = f"{place}: below no mount in /proc/self/mountinfo, as in a chroot without a mounted root"
         yield warn(name, seen, "run the doctor outside of the chroot, with --data for the directory as seen from there")
         return
     seen = f"{mount.kind} on {mount.source}, mounted at {mount.point}"
@@ -111,21 +111,21 @@ def file_system(around: CheckContext) -> Iterator[CheckResult]:
             yield fail("mount options", f"{option}: {why}", f"remove {option} from /etc/fstab and remount")
 
 
-def card(around: CheckContext) -> Iterator[CheckResult]:
+def card(context: CheckContext) -> Iterator[CheckResult]:
     """Check the wear that the medium reports (JEDEC eMMC 5.0 EXT_CSD, as the kernel shows it)."""
-    place = _place(around)
-    mount = mount_of(place, around.text("proc", "self", "mountinfo") or "") if place is not None else None
+    place = _existing_path(context)
+    mount = mount_of(place, context.text("proc", "self", "mountinfo") or "") if place is not None else None
     found = re.match(r"/dev/(mmcblk\d+|nvme\d+n\d+|[hsv]d[a-z]+)", mount.source) if mount is not None else None
     if found is None:
         return
     name, device = "card", found[1]
-    kind = around.text("sys", "block", device, "device", "type") or ""
-    model = around.text("sys", "block", device, "device", "name") or around.text(
+    kind = context.text("sys", "block", device, "device", "type") or ""
+    model = context.text("sys", "block", device, "device", "name") or context.text(
         "sys", "block", device, "device", "model"
     )
-    seen = " ".join(part for part in (device, kind, model, _made(around, device)) if part)
-    end_of_life = _number(around.text("sys", "block", device, "device", "pre_eol_info"))
-    lives = [_number(part) or 0 for part in (around.text("sys", "block", device, "device", "life_time") or "").split()]
+    seen = " ".join(part for part in (device, kind, model, _made(context, device)) if part)
+    end_of_life = _number(context.text("sys", "block", device, "device", "pre_eol_info"))
+    lives = [_number(part) or 0 for part in (context.text("sys", "block", device, "device", "life_time") or "").split()]
     used = max(lives, default=0) * 10
     if used:
         seen += f", {min(used, 100)} % of its life used"
@@ -140,8 +140,8 @@ def card(around: CheckContext) -> Iterator[CheckResult]:
         yield ok(name, seen)
 
 
-def _made(around: CheckContext, device: str) -> str:
-    date = around.text("sys", "block", device, "device", "date")
+def _made(context: CheckContext, device: str) -> str:
+    date = context.text("sys", "block", device, "device", "date")
     return f"of {date}" if date else ""
 
 
@@ -152,9 +152,9 @@ def _number(text: str | None) -> int | None:
         return None
 
 
-def free_space(around: CheckContext) -> Iterator[CheckResult]:
+def free_space(context: CheckContext) -> Iterator[CheckResult]:
     """Check free bytes and inodes."""
-    place = _place(around)
+    place = _existing_path(context)
     if place is None:
         return
     stat = os.statvfs(place)
@@ -171,15 +171,15 @@ def free_space(around: CheckContext) -> Iterator[CheckResult]:
         yield warn("inodes", f"{stat.f_favail:,} of {stat.f_files:,} free", "remove directories with many small files")
 
 
-def sync_latency(around: CheckContext) -> Iterator[CheckResult]:
+def sync_latency(context: CheckContext) -> Iterator[CheckResult]:
     """Measure how long an acknowledgement waits for the medium, by small synced writes next to the store."""
-    if around.data is None or not around.data.is_dir():
+    if context.data is None or not context.data.is_dir():
         return
     name = "sync latency"
     try:
-        times = sorted(_sync_times(around.data))
+        times = sorted(_sync_times(context.data))
     except OSError as error:
-        yield fail(name, f"{around.data} cannot be written: {error.strerror}", "check mount, owner and free space")
+        yield fail(name, f"{context.data} cannot be written: {error.strerror}", "check mount, owner and free space")
         return
     middle, slowest = statistics.median(times), times[-1]
     yield latency_result(middle, slowest)

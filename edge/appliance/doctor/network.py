@@ -30,13 +30,13 @@ READ_BYTES: Final = 65_536
 PROXIES: Final = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 
 
-def ports(around: CheckContext) -> Iterator[CheckResult]:
+def ports(context: CheckContext) -> Iterator[CheckResult]:
     """Check that each port is free, or held by this gateway."""
-    for listener in around.configuration.listeners:
-        yield _port(around, f"port {listener.name}", listener.endpoint)
+    for listener in context.configuration.listeners:
+        yield _port(context, f"port {listener.name}", listener.endpoint)
 
 
-def _port(around: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckResult:
+def _port(context: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckResult:
     if endpoint.port == 0:
         return ok(name, f"{endpoint}: the system chooses one at the start")
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
@@ -47,13 +47,13 @@ def _port(around: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckRes
         except socket.gaierror as error:
             return fail(name, f"{endpoint}: {error.strerror}", "listen on an address of this machine, or 0.0.0.0")
         except OSError as error:
-            return _taken(around, name, endpoint, error)
-    if around.running:
+            return _taken(context, name, endpoint, error)
+    if context.running:
         return warn(name, f"{endpoint} is free although the gateway runs", "check the options it was started with")
     return ok(name, f"{endpoint} is free")
 
 
-def _taken(around: CheckContext, name: str, endpoint: ListenEndpoint, error: OSError) -> CheckResult:
+def _taken(context: CheckContext, name: str, endpoint: ListenEndpoint, error: OSError) -> CheckResult:
     if error.errno == errno.EADDRNOTAVAIL:
         return fail(
             name, f"{endpoint.host} is not an address of this machine", "listen on one of its addresses, or on 0.0.0.0"
@@ -63,18 +63,18 @@ def _taken(around: CheckContext, name: str, endpoint: ListenEndpoint, error: OSE
         return fail(name, f"{endpoint}: this user may not listen there", step)
     if error.errno != errno.EADDRINUSE:
         return fail(name, f"{endpoint}: {error.strerror}", "listen elsewhere")
-    return _held(around, name, endpoint)
+    return _held(context, name, endpoint)
 
 
-def _held(around: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckResult:
+def _held(context: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckResult:
     holder = _holder(endpoint.port)
     if holder is None:
-        if around.running:
+        if context.running:
             return ok(name, f"{endpoint} is taken, and the gateway runs")
         step = f"find it as root: ss -ltnp 'sport = :{endpoint.port}'"
         return fail(name, f"{endpoint} is taken by another user's process", step)
     pid, command = holder
-    if around.running and pid == _gateway(around):
+    if context.running and pid == _gateway(context):
         return ok(name, f"{endpoint} is held by the gateway (process {pid})")
     return fail(name, f"{endpoint} is taken by {command} (process {pid})", "stop it, or listen on another port")
 
@@ -90,29 +90,29 @@ def _holder(port: int) -> tuple[int, str] | None:
     return None
 
 
-def _gateway(around: CheckContext) -> int | None:
+def _gateway(context: CheckContext) -> int | None:
     """Return the id of the process that holds the data directory, from its lock file."""
     try:
-        return int((around.data / "store.lock").read_text()) if around.data is not None else None
+        return int((context.data / "store.lock").read_text()) if context.data is not None else None
     except (OSError, ValueError):
         return None
 
 
-def uplinks(around: CheckContext) -> Iterator[CheckResult]:
+def uplinks(context: CheckContext) -> Iterator[CheckResult]:
     """Check each endpoint of each connector."""
-    connectors = around.configuration.connectors
-    proxies = sorted({name for name in PROXIES if around.environment.get(name)})
+    connectors = context.configuration.connectors
+    proxies = sorted({name for name in PROXIES if context.environment.get(name)})
     if proxies and any(connector.proxy is None for connector in connectors):
         seen = f"{', '.join(proxies)} is set: a gateway ignores these variables"
         yield warn("proxy", seen, "set the proxy in the configuration: hub.proxy, or proxy of a connector")
     for connector in connectors:
         for endpoint in dialed(connector):
-            yield asyncio.run(_reach(around, connector, endpoint))
+            yield asyncio.run(_reach(context, connector, endpoint))
 
 
-async def _reach(around: CheckContext, connector: Connector, endpoint: PeerEndpoint) -> CheckResult:
+async def _reach(context: CheckContext, connector: Connector, endpoint: PeerEndpoint) -> CheckResult:
     name = f"uplink {connector.name}"
-    limit = around.timeout_s
+    limit = context.timeout_s
     loop = asyncio.get_running_loop()
     proxy = connector.proxy
     host, port = (endpoint.host, endpoint.port) if proxy is None else (proxy.host, proxy.port)
@@ -121,17 +121,17 @@ async def _reach(around: CheckContext, connector: Connector, endpoint: PeerEndpo
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError) as error:
         step = "check the name, /etc/resolv.conf, and that the network is up"
-        return fail(name, f"{host} cannot be resolved: {_why(error, limit)}", step)
+        return fail(name, f"{host} cannot be resolved: {_reason_of(error, limit)}", step)
     bare = endpoint.authority if endpoint.path is None else str(endpoint)
     place = f"{bare} ({found[0][4][0]})" if proxy is None else f"{bare} through the proxy {proxy.place}"
-    context: ssl.SSLContext | None = None
+    tls_context: ssl.SSLContext | None = None
     if connector.tls is not None:
         try:
-            context = peer_context(connector.tls)
+            tls_context = peer_context(connector.tls)
         except PeerTlsError as error:
             return fail(name, str(error), "see the certificates above")
         if endpoint.path is not None:
-            context.set_alpn_protocols([ALPN])
+            tls_context.set_alpn_protocols([ALPN])
     try:
         async with asyncio.timeout(limit):
             opened = await socket_to(endpoint.host, endpoint.port, connector.interface, proxy)
@@ -139,15 +139,15 @@ async def _reach(around: CheckContext, connector: Connector, endpoint: PeerEndpo
         return fail(name, f"{place} cannot be reached: {error}", "see proxy and interface of the connector")
     except (OSError, TimeoutError) as error:
         step = "check that the peer runs, the port is right, and no firewall blocks it"
-        return fail(name, f"{place} cannot be reached: {_why(error, limit)}", step)
+        return fail(name, f"{place} cannot be reached: {_reason_of(error, limit)}", step)
     try:
         async with asyncio.timeout(limit):
-            reader, writer = await streams_over(opened, context, endpoint.host)
+            reader, writer = await streams_over(opened, tls_context, endpoint.host)
     except (OSError, TimeoutError) as error:
         step = "check the certificates (authority, name, expiry) and this machine's clock"
-        return fail(name, f"{place}: TLS failed: {_why(error, limit)}", step)
+        return fail(name, f"{place}: TLS failed: {_reason_of(error, limit)}", step)
     try:
-        return await _open(name, place, connector, endpoint, around, reader, writer)
+        return await _open(name, place, connector, endpoint, context, reader, writer)
     finally:
         writer.close()
         try:
@@ -162,12 +162,12 @@ async def _open(
     place: str,
     connector: Connector,
     endpoint: PeerEndpoint,
-    around: CheckContext,
+    context: CheckContext,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> CheckResult:
-    """Open an AMQP connection as the uplink does, under a name of its own, and close it."""
-    container = f"{connector.container or around.configuration.gateway or 'waypost'}{PROBE_SUFFIX}"
+    """Open an AMQP connection as the uplink does, under a separate name, and close it."""
+    container = f"{connector.container or context.configuration.gateway or 'waypost'}{PROBE_SUFFIX}"
     engine = Engine(container_id=container, server=False, hostname=endpoint.host, sasl=credentials_of(connector))
     engine.open()
     frames = framed(engine, endpoint) if endpoint.path is not None else None
@@ -176,7 +176,7 @@ async def _open(
     peer = None
     began = loop.time()
     try:
-        async with asyncio.timeout(around.timeout_s):
+        async with asyncio.timeout(context.timeout_s):
             while True:
                 writer.write(machine.data_to_send())
                 await writer.drain()
@@ -192,12 +192,12 @@ async def _open(
                     step = "check that it is the hub's HTTPS port, and that no proxy in between terminates TLS"
                     return fail(name, f"{place}: {frames.refused}", step)
                 if not data:
-                    return fail(name, f"{place}: the peer closed the connection", "look into the peer's log")
+                    return fail(name, f"{place}: the peer closed the connection", "see the peer's log")
     except (OSError, TimeoutError) as error:
         if peer is not None:
             return ok(name, f"{place} opens AMQP as {peer}")
         step = "check that the peer speaks AMQP 1.0 there, with or without TLS as configured"
-        return fail(name, f"{place}: no AMQP connection: {_why(error, around.timeout_s)}", step)
+        return fail(name, f"{place}: no AMQP connection: {_reason_of(error, context.timeout_s)}", step)
 
 
 def _ended(name: str, place: str, peer: str | None, event: Closed, seconds: float) -> CheckResult:
@@ -209,7 +209,7 @@ def _ended(name: str, place: str, peer: str | None, event: Closed, seconds: floa
     return fail(name, f"{place}: AMQP refused: {reason}", step)
 
 
-def _why(error: BaseException, limit_s: float) -> str:
+def _reason_of(error: BaseException, limit_s: float) -> str:
     if isinstance(error, TimeoutError) and not str(error):
         return f"no answer in {limit_s:g} s"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -82,7 +82,7 @@ def _report_lines(name: str, state: FirstBootState) -> Sequence[str]:
     report += [f"  clock    {found.get('clock', '')}"]
     root, expected = str(found.get("root", "")), str(found.get("root_expected", ""))
     if root:
-        same = "as it was made" if root == expected else "NOT as it was made"
+        same = "unmodified" if root == expected else "MODIFIED"
         report.append(f"  system   {root[:16]}, {same}")
     return report
 

@@ -176,8 +176,8 @@ def _say(enrolled: EnrolmentResult, url: str) -> None:
     until = time.strftime("%Y-%m-%d", time.gmtime(ends_at(issued.certificate)))
     say(f"enrolled as {issued.gateway} of tenant {issued.tenant} at {url}; the certificate is valid until {until}")
     if abs(enrolled.clock_off_s) > CLOCK_OFF_S:
-        ours, theirs = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) for at in (time.time(), issued.now))
-        what = f"this machine's clock shows {ours} UTC, the hub's {theirs}: the hub's was used"
+        local, remote = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) for at in (time.time(), issued.now))
+        what = f"this machine's clock shows {local} UTC, the hub's {remote}: the hub's was used"
         say(f"note: {what}. Set the clock (timedatectl) before the gateway runs", style="yellow", err=True)
 
 

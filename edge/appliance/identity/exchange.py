@@ -183,7 +183,7 @@ class HubEnrolmentClient:
         except socket.gaierror as error:
             raise HubUnreachable(f"{self.endpoint}: the host name is not known") from error
         except OSError as error:
-            raise HubUnreachable(f"{self.endpoint} does not answer: {_why(error)}") from error
+            raise HubUnreachable(f"{self.endpoint} does not answer: {_reason_of(error)}") from error
         try:
             yield connection
         finally:
@@ -196,7 +196,7 @@ class HubEnrolmentClient:
         try:
             opened = socket.create_connection((proxy.host, proxy.port), self._timeout_s)
         except OSError as error:
-            raise ProxyError(f"the proxy {proxy.place} does not answer: {_why(error)}") from error
+            raise ProxyError(f"the proxy {proxy.place} does not answer: {_reason_of(error)}") from error
         try:
             opened.sendall(tunnel.request)
             while not tunnel.open:
@@ -224,7 +224,7 @@ class HubEnrolmentClient:
                 raise NotIssued(RefusalReason.NO_CERTIFICATE.value, f"{self.endpoint}: {why}") from error
             raise HubUnreachable(f"{self.endpoint}: the connection broke: {reason_of(error) or error}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise HubUnreachable(f"{self.endpoint}: the connection broke: {_why(error)}") from error
+            raise HubUnreachable(f"{self.endpoint}: the connection broke: {_reason_of(error)}") from error
 
 
 def _received(opened: socket.socket, count: int) -> bytes:
@@ -246,7 +246,7 @@ def trusting(authority: str, *, check_time: bool = True) -> ssl.SSLContext:
     return context
 
 
-def _why(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

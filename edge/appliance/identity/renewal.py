@@ -14,7 +14,7 @@ from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.proxy import PeerRoute
-from edge.appliance.identity.asking import HubRequest, HubRequestFailure, PeriodicTask
+from edge.appliance.identity.hub_request import HubRequest, HubRequestFailure, PeriodicTask
 from edge.appliance.identity.location import identity_file
 from edge.health.certificates import CertificateError, validity_of
 
@@ -64,7 +64,7 @@ class Renewal:
             away="the certificate is due for renewal, and the hub is away: %s",
             refused="the hub does not renew our certificate: %s",
         )
-        self._task = PeriodicTask(self.look, "certificate renewal")
+        self._task = PeriodicTask(self.check, "certificate renewal")
 
     @property
     def trouble(self) -> str | None:
@@ -79,7 +79,7 @@ class Renewal:
         """Stop the periodic check; idempotent."""
         await self._task.stop()
 
-    async def look(self) -> float:
+    async def check(self) -> float:
         """Renew the certificate when it is due; return the seconds until the next check."""
         ways = self._ways()
         if not ways:

@@ -23,7 +23,7 @@ LIST_BYTES_MAX: Final = 8 << 20
 """Largest size of a list: 200 000 revoked gateways at 40 bytes each."""
 CANDIDATE: Final = ".new"
 REVOKED_WORDS: Final = "certificate revoked"
-"""OpenSSL's error for a peer whose certificate is on the list."""
+"""OpenSSL's error for a peer with a certificate on the list."""
 
 
 class ListUnusable(Exception):

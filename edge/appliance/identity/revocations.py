@@ -16,7 +16,7 @@ from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.proxy import PeerRoute
-from edge.appliance.identity.asking import HubRequest, HubRequestFailure, PeriodicTask
+from edge.appliance.identity.hub_request import HubRequest, HubRequestFailure, PeriodicTask
 from edge.appliance.identity.location import REVOKED, identity_file
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class HubRevocations:
             away="the hub's revocation list is due, and the hub is away: %s",
             refused="the hub's revocation list cannot be renewed: %s",
         )
-        self._task = PeriodicTask(self.look, "revocations of the hub")
+        self._task = PeriodicTask(self.check, "revocations of the hub")
 
     @property
     def trouble(self) -> str | None:
@@ -74,7 +74,7 @@ class HubRevocations:
         """Stop the periodic check; idempotent."""
         await self._task.stop()
 
-    async def look(self) -> float:
+    async def check(self) -> float:
         """Fetch the list when it is due; return the seconds until the next check."""
         ways = self._ways()
         if not ways:

@@ -60,7 +60,7 @@ def init(
     The same where a firewall allows only HTTPS, through a proxy:
       … --hub amqps://hub.example:5671 --hub wss://hub.example:443 --proxy http://proxy.example:3128
     """
-    from edge.appliance.initial.making import InitOptions, make
+    from edge.appliance.initial.creation import InitOptions, make
 
     options = InitOptions(
         name=name,

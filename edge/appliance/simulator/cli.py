@@ -106,10 +106,10 @@ def simulate(
         f"left {len(outbox)}, dropped {outbox.dropped}"
     )
     if outbox.dropped or len(outbox):
-        raise _left(simulated, url)
+        raise _undelivered_error(simulated, url)
 
 
-def _left(simulated: SimulatedDevice, url: str) -> CommandError:
+def _undelivered_error(simulated: SimulatedDevice, url: str) -> CommandError:
     """Return the error for readings that were not acknowledged."""
     what = f"not all readings were acknowledged: {simulated.trouble or 'the gateway was too slow'}"
     if simulated.unreachable:

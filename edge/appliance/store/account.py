@@ -10,7 +10,7 @@ import msgspec
 
 from bridge.store_account import AccountLoss, AccountRange, AddressAccount, StoreAccount
 from edge.appliance.store.recovery.inspection import Inspection
-from edge.appliance.store.selection import MessageSelection, SkippedSegments, select
+from edge.appliance.store.selection import SkippedSegments, StoreSelection, select
 from edge.broker.delivery.durable import FORWARDER_PREFIX, Declaration
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
@@ -31,7 +31,7 @@ def account_of(path: Path, forwarder: str | None) -> StoreAccount:
     with Inspection.open(path) as inspection:
         declaration = _declaration(inspection, forwarder)
         ends = _ends(inspection, declaration)
-        waiting, _ = _sequences(inspection, MessageSelection(cursor=declaration.name))
+        waiting, _ = _sequences(inspection, StoreSelection(cursor=declaration.name))
         losses = _losses(inspection, declaration.name)
         taken_at = time.time_ns()
         epochs = inspection.epochs(inspection.meta("epoch") or "")
@@ -60,7 +60,7 @@ def _declaration(inspection: Inspection, forwarder: str | None) -> Declaration:
     return found[FORWARDER_PREFIX + forwarder]
 
 
-def _sequences(inspection: Inspection, selection: MessageSelection) -> tuple[dict[str, Ranges], dict[str, int]]:
+def _sequences(inspection: Inspection, selection: StoreSelection) -> tuple[dict[str, Ranges], dict[str, int]]:
     """Return the sequences of a selection by address, and the number after the highest."""
     found: dict[str, Ranges] = {}
     ends: dict[str, int] = {}
@@ -84,7 +84,7 @@ def _losses(inspection: Inspection, subscription: str) -> dict[str, list[Account
 
 def _ends(inspection: Inspection, declaration: Declaration) -> dict[str, int]:
     """Return the next sequence of each address of a forwarder, from its counter or its newest messages."""
-    _, ends = _sequences(inspection, MessageSelection(address=declaration.pattern))
+    _, ends = _sequences(inspection, StoreSelection(address=declaration.pattern))
     for name, following in inspection.query("SELECT name, next FROM address"):
         address = str(name)
         if matches(declaration.pattern, address):

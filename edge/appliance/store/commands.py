@@ -97,7 +97,7 @@ def purge(
     from edge.appliance.store.forwarders import is_left
     from edge.appliance.store.purge import plan
     from edge.appliance.store.purge import purge as purge_store
-    from edge.appliance.store.selection import MessageSelection
+    from edge.appliance.store.selection import StoreSelection
 
     chosen = selection_of(logs=logs, address=address, device=device, since=since, until=until, cursor=cursor)
     if chosen.everything and not everything:
@@ -107,7 +107,7 @@ def purge(
     _refuse_running(data)
     with explained():
         wanted = plan(store_path(data), chosen)
-    end = chosen == MessageSelection(cursor=cursor) and cursor is not None and is_left(data, cursor)
+    end = chosen == StoreSelection(cursor=cursor) and cursor is not None and is_left(data, cursor)
     if not as_json:
         say(f"{counted(wanted.messages, 'message')}, {size(wanted.bytes)} of bodies, not acknowledged:")
         for name, count in wanted.groups.items():

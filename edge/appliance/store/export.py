@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 from edge.appliance.store.formats import WRITERS
 from edge.appliance.store.records import Recorder
 from edge.appliance.store.recovery.inspection import Inspection
-from edge.appliance.store.selection import MessageSelection, SkippedSegments, select
+from edge.appliance.store.selection import SkippedSegments, StoreSelection, select
 from edge.broker.store.errors import StoreError
 
 
@@ -26,7 +26,7 @@ class Exported(NamedTuple):
 
 
 def export(
-    store: Path, selection: MessageSelection, form: str, target: Path | None, on_progress: Callable[[int], None]
+    store: Path, selection: StoreSelection, form: str, target: Path | None, on_progress: Callable[[int], None]
 ) -> Exported:
     """Write the selected messages to `target` (None: stdout). The file appears when it is complete.
 

@@ -12,7 +12,7 @@ import msgspec
 from bridge.message import Stored
 from edge.appliance.store.offline import OfflineStore, offline
 from edge.appliance.store.recovery.inspection import CursorFacts, Inspection
-from edge.appliance.store.selection import MessageSelection, SkippedSegments, select, waiting_parts
+from edge.appliance.store.selection import SkippedSegments, StoreSelection, select, waiting_parts
 from edge.broker.model.ranges import Ranges
 from edge.broker.router.durable_subscriptions import KIND as SUBSCRIPTIONS
 from edge.broker.store.progress import CursorProgress
@@ -49,7 +49,7 @@ class Purged(msgspec.Struct):
             self.bytes += sum(map(len, stored.run.bodies[start:stop]))
 
 
-def plan(store: Path, selection: MessageSelection) -> Purged:
+def plan(store: Path, selection: StoreSelection) -> Purged:
     """Return what `purge` would drop. Raises StoreError."""
     purged = Purged()
     with Inspection.open(store) as inspection:
@@ -58,7 +58,7 @@ def plan(store: Path, selection: MessageSelection) -> Purged:
     return purged
 
 
-def purge(data: Path, selection: MessageSelection, on_progress: Callable[[int], None], *, end: bool = False) -> Purged:
+def purge(data: Path, selection: StoreSelection, on_progress: Callable[[int], None], *, end: bool = False) -> Purged:
     """Drop the selected messages that are not acknowledged. Raises StoreError.
 
     `end`: also end the selected cursor. The gateway must be stopped. After an interruption a part is dropped and in the
@@ -97,7 +97,7 @@ def _give_up(opened: OfflineStore, cursor: CursorFacts, part: Stored, now: int) 
     opened.store.cursors.give_up(cursor.cursor, part.position, part.position + count - 1, [loss])
 
 
-def _waiting(inspection: Inspection, selection: MessageSelection) -> Iterator[tuple[Stored, list[Part]]]:
+def _waiting(inspection: Inspection, selection: StoreSelection) -> Iterator[tuple[Stored, list[Part]]]:
     """Yield the selected runs with the groups that have not acknowledged them."""
     cursors = [cursor for cursor in inspection.cursors() if selection.cursor in (None, cursor.name)]
     places: dict[int, list[tuple[CursorFacts, CursorProgress]]] = {}

@@ -21,7 +21,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
-class MessageSelection(msgspec.Struct, frozen=True, kw_only=True):
+class StoreSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions that all have to hold. `since` (inclusive) and `until` (exclusive) are UTC nanoseconds."""
 
     logs: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class MessageSelection(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def everything(self) -> bool:
         """True without any condition."""
-        return self == MessageSelection()
+        return self == StoreSelection()
 
     def wants(self, run: Run) -> bool:
         """Return True when the messages of a run, which are alike, meet the conditions."""
@@ -70,7 +70,7 @@ def moment(text: str, now: float) -> int:
     return int(at.timestamp()) * 1_000_000_000 + at.microsecond * 1000
 
 
-def chosen_logs(inspection: Inspection, selection: MessageSelection) -> list[LogFacts]:
+def chosen_logs(inspection: Inspection, selection: StoreSelection) -> list[LogFacts]:
     """Return the logs of a selection. Raises StoreError, with the existing names, for an unknown log or cursor."""
     logs = inspection.logs()
     names = {log.name for log in logs}
@@ -92,7 +92,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def select(
-    inspection: Inspection, selection: MessageSelection, skipped: SkippedSegments
+    inspection: Inspection, selection: StoreSelection, skipped: SkippedSegments
 ) -> Iterator[tuple[LogFacts, Stored]]:
     """Yield the selected runs, log by log in the order of their positions, with a few MiB in memory.
 

@@ -19,7 +19,7 @@ from edge.broker.store.sqlite import FILE_NAME
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edge.appliance.store.selection import MessageSelection
+    from edge.appliance.store.selection import StoreSelection
 
 WIDTH = 80
 """Width of the output when it is not known."""
@@ -116,10 +116,10 @@ def selection_of(
     since: str | None = None,
     until: str | None = None,
     cursor: str | None = None,
-) -> MessageSelection:
+) -> StoreSelection:
     """Return the selection of the options. Raises click.UsageError."""
     from bridge.topic_filter import filter_fault
-    from edge.appliance.store.selection import MessageSelection, moment
+    from edge.appliance.store.selection import StoreSelection, moment
 
     fault = filter_fault(address) if address is not None else None
     if fault:
@@ -131,4 +131,4 @@ def selection_of(
             times.append(None if text is None else moment(text, now))
         except ValueError as error:
             raise click.UsageError(f"--{name}: {error}") from None
-    return MessageSelection(logs=logs, address=address, device=device, since=times[0], until=times[1], cursor=cursor)
+    return StoreSelection(logs=logs, address=address, device=device, since=times[0], until=times[1], cursor=cursor)

@@ -53,7 +53,7 @@ class Updater:
         if not again:
             if waits and not connected:
                 words = f"{bundle.version} is tried again when the gateway is connected to its hub"
-                raise UpdateRefused(words, "nothing: it is retried by itself; with a USB stick, insert it again")
+                raise UpdateRefused(words, "nothing: it is retried automatically; with a USB stick, insert it again")
             if bundle.build and bundle.build == slots.booted.build:
                 raise UpdateRefused(f"{bundle.version} runs already")
             if last is not None and last.state == "given up" and last.build == bundle.build:

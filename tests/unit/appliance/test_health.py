@@ -15,7 +15,7 @@ from edge.broker.configuration import ConnectorType
 from edge.broker.listeners.admission import AdmissionFigures
 from edge.broker.model.budget import Budget
 from edge.health.problems import HealthProblem, Severity
-from edge.health.standing import STALLED_S
+from edge.health.stall_detector import STALLED_S
 
 
 class Gateway:

@@ -9,7 +9,7 @@ import pytest
 
 from edge.appliance.health import SUBSCRIPTIONS_LOOKED_AT, StalledLogs
 from edge.health.problems import FoundProblem, Severity
-from edge.health.standing import STALLED_S
+from edge.health.stall_detector import STALLED_S
 
 
 class Group:

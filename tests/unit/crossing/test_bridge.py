@@ -13,7 +13,7 @@ import pytest
 from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus, ForwarderStatus
 from edge.appliance.crossing.drain import STATED_S, wait_drained
 from edge.appliance.crossing.plan import planned
-from edge.appliance.crossing.shown import show
+from edge.appliance.crossing.printing import show
 from edge.appliance.crossing.status import RATE_S, LinkRates
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.main import run
@@ -59,14 +59,14 @@ def with_connector(**fields: Any) -> BridgeStatus:
 
 def test_rates_are_those_of_the_last_minute() -> None:
     rates = LinkRates()
-    assert rates.of("hub") == (0.0, 0.0)
+    assert rates.per_second("hub") == (0.0, 0.0)
     for second in range(2 * RATE_S):
         rates.add("hub", float(second), 10 * second if second > RATE_S else 0, 1_000 - 5 * second)
-    accepted, shrinks = rates.of("hub")
+    accepted, shrinks = rates.per_second("hub")
     assert accepted == pytest.approx((2 * RATE_S - 1) * 10 / RATE_S)
     assert shrinks == pytest.approx(5.0)
     rates.keep(set())
-    assert rates.of("hub") == (0.0, 0.0)
+    assert rates.per_second("hub") == (0.0, 0.0)
 
 
 def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,16 +69,16 @@ def test_at_two_thirds_and_not_before(gateway: Enrolled) -> None:
     async def run() -> None:
         running, first = renewal(gateway), gateway.serial
         begins, ends = validity_of(gateway.file)
-        assert await running.look() == LOOK_S_MAX
+        assert await running.check() == LOOK_S_MAX
         gateway.now = begins + (ends - begins) * 2 / 3 - 10
-        assert await running.look() == pytest.approx(10)
+        assert await running.check() == pytest.approx(10)
         assert gateway.serial == first
         gateway.now += 10
-        assert await running.look() == 0.0
+        assert await running.check() == 0.0
         assert gateway.serial != first
         assert gateway.good()
         assert validity_of(gateway.file)[1] == gateway.now // 1 + 90 * DAY
-        assert await running.look() == LOOK_S_MAX
+        assert await running.check() == LOOK_S_MAX
 
     asyncio.run(run())
 
@@ -89,10 +89,10 @@ def test_a_fleet_that_enrolled_together_does_not_renew_together(gateway: Enrolle
         running, first = renewal(gateway, draw=draw), gateway.serial
         begins, ends = validity_of(gateway.file)
         gateway.now = begins + (ends - begins) * share - 60
-        await running.look()
+        await running.check()
         assert gateway.serial == first
         gateway.now += 120
-        await running.look()
+        await running.check()
         assert gateway.serial != first
 
     asyncio.run(run())
@@ -104,7 +104,7 @@ def test_a_clock_that_is_months_ahead_asks_no_more_often_than_it_has_to(gateway:
         gateway.now += 80 * DAY
         gateway.ahead_s = 80 * DAY
         for _ in range(5):
-            await running.look()
+            await running.check()
             gateway.uptime += DAY
         assert gateway.hub.asked == 2, "once to enrol, once to renew"
 
@@ -113,7 +113,7 @@ def test_a_clock_that_is_months_ahead_asks_no_more_often_than_it_has_to(gateway:
 
 def test_nothing_is_renewed_that_is_shown_to_nobody(gateway: Enrolled) -> None:
     gateway.now += 89 * DAY
-    assert asyncio.run(renewal(gateway, endpoints=0).look()) == LOOK_S_MAX
+    assert asyncio.run(renewal(gateway, endpoints=0).check()) == LOOK_S_MAX
     assert gateway.hub.asked == 1
 
 
@@ -122,14 +122,14 @@ def test_a_hub_that_is_away_is_no_trouble_and_asked_again(gateway: Enrolled) -> 
         running, first = renewal(gateway), gateway.serial
         gateway.now += 61 * DAY
         gateway.hub.gone = True
-        pause_s = await running.look()
+        pause_s = await running.check()
         assert pause_s == LOOK_S_MAX, "its first pause is 30 to 60 s"
         assert running.trouble is None
-        assert 0 < await running.look() <= pause_s, "a look before its time asks nobody"
+        assert 0 < await running.check() <= pause_s, "a look before its time asks nobody"
         assert gateway.serial == first
         gateway.hub.gone = False
         gateway.uptime += 60
-        await running.look()
+        await running.check()
         assert gateway.serial != first
 
     asyncio.run(run())
@@ -140,11 +140,11 @@ def test_a_hub_that_refuses_is_trouble_until_it_does_not(gateway: Enrolled) -> N
         running = renewal(gateway)
         gateway.now += 61 * DAY
         gateway.hub.revoke("hall")
-        await running.look()
+        await running.check()
         assert "revoked" in (running.trouble or "")
         again = gateway.hub.token(gateway="hall")
         await asyncio.to_thread(enrol, gateway.data, gateway.hub, again, "hall", now=lambda: gateway.now)
-        await running.look()
+        await running.check()
         assert running.trouble is None
 
     asyncio.run(run())
@@ -187,7 +187,7 @@ def test_killed_at_any_line_between_key_and_file(gateway: Enrolled, monkeypatch:
 
 def test_what_the_file_cannot_say_is_left_to_who_looks_at_files(gateway: Enrolled) -> None:
     gateway.file.write_text("nothing")
-    assert asyncio.run(renewal(gateway).look()) == LOOK_S_MAX
+    assert asyncio.run(renewal(gateway).check()) == LOOK_S_MAX
 
 
 def test_errors_of_an_exchange_are_told_apart() -> None:

@@ -14,8 +14,8 @@ from bridge.proxy import PeerRoute
 from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.enrolment.authority import OwnAuthority, Revoked, new_key
 from edge.appliance.identity import revocations
-from edge.appliance.identity.asking import HubRequestFailure
 from edge.appliance.identity.exchange import WrongHub
+from edge.appliance.identity.hub_request import HubRequestFailure
 from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.revocation_list import ListUnusable, fetch
 from edge.appliance.identity.revocations import AGAIN, FETCHED_EVERY_S, LOOK_S, HubRevocations
@@ -43,8 +43,8 @@ class Rig:
             os.utime(self.list, (self.now, self.now))
         return failure
 
-    def look(self) -> float:
-        return asyncio.run(self.kept.look())
+    def check(self) -> float:
+        return asyncio.run(self.kept.check())
 
 
 @pytest.fixture
@@ -56,32 +56,32 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 
 def test_it_is_fetched_when_there_is_none_and_when_it_is_old(rig: Rig) -> None:
-    assert [rig.look() for _ in range(3)] == [LOOK_S] * 3
+    assert [rig.check() for _ in range(3)] == [LOOK_S] * 3
     assert rig.asked == 1
     rig.now += FETCHED_EVERY_S - 1
-    rig.look()
+    rig.check()
     assert rig.asked == 1
     rig.now += 1
-    rig.look()
+    rig.check()
     assert rig.asked == 2
 
 
 def test_a_clock_that_is_behind_the_file_fetches_once(rig: Rig) -> None:
     rig.list.touch()
     os.utime(rig.list, (rig.now + 1_000, rig.now + 1_000))
-    rig.look()
+    rig.check()
     os.utime(rig.list, (rig.now + 1_000, rig.now + 1_000))
-    rig.look()
+    rig.check()
     assert rig.asked == 1
 
 
 def test_a_hub_that_is_away_is_no_trouble_and_one_that_refuses_is(rig: Rig) -> None:
     rig.answers = [HubRequestFailure("nobody answers", away=True), HubRequestFailure("no list", away=False), None]
-    first_s = rig.look()
+    first_s = rig.check()
     assert (first_s <= AGAIN.first_s, rig.kept.trouble) == (True, None)
-    second_s = rig.look()
+    second_s = rig.check()
     assert (second_s <= AGAIN.limit_s, rig.kept.trouble) == (True, "no list")
-    assert (rig.look(), rig.kept.trouble) == (LOOK_S, None)
+    assert (rig.check(), rig.kept.trouble) == (LOOK_S, None)
 
 
 class Lists(Hub):

@@ -127,7 +127,7 @@ class TestTakingUp:
         refused = apply_settings(places)
         assert refused.card is None
         assert "wildcards are + and #" in (refused.trouble or "")
-        assert "is no time server" in places.refused.read_text()
+        assert "is not a time server" in places.refused.read_text()
         places.file.unlink()
         places.kept.parent.mkdir(parents=True, exist_ok=True)
         places.kept.write_text(text)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from edge.health.certificates import CertificateError, certificate_problems, certificates_in
+from edge.health.counter_rise import LATELY_S, CounterRise
 from edge.health.loop_lag import LAG_S_MAX, TIMES_MAX, LoopLag
 from edge.health.problems import PROBLEMS_MAX, FoundProblem, HealthChecks, ProblemList, Severity, serving
 from edge.health.process import descriptor_problems, directory_problems, log_problems
-from edge.health.rising import LATELY_S, CounterRise
-from edge.health.standing import STALLED_S, StallDetector
+from edge.health.stall_detector import STALLED_S, StallDetector
 from tests.support.certificates import Authority
 
 

@@ -309,7 +309,7 @@ class TestVariables:
         [
             ("WAYPOST_TOKN=x", "did you mean WAYPOST_TOKEN?"),
             ("WAYPOST_HUB=hub.example", "WAYPOST_HUB: "),
-            ("WAYPOST_HUB=amqps://a wss://b:0", "nobody listens at port 0"),
+            ("WAYPOST_HUB=amqps://a wss://b:0", "port 0 is not valid"),
             ("WAYPOST_TOKEN=wpt1.secret", "WAYPOST_TOKEN: this is not a token"),
             ("WAYPOST_FORWARD=plant/# a/*", "wildcards are + and #"),
             ("WAYPOST_PROXY=proxy:3128", "a proxy is written http://"),

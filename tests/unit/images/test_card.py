@@ -78,9 +78,10 @@ class TestTheFile:
         assert found.card.spec == made.card.spec
 
     @pytest.mark.parametrize(("word", "said"), [
-        ("name=-x", "name: "), ("hostname=a_b", "is no host name"), ("cable.address=192.168.1.20", "prefix length"),
-        ("cable.address=192.168.1.0/24", "the address of a network"), ("cable.gateway=10.0.0.1", "no other machine"),
-        ("cable.dns=9.9.9", "is no IP address"), ("wifi.ssid=" + "x" * 33, "1 to 32"),
+        ("name=-x", "name: "), ("hostname=a_b", "is not a host name"), ("cable.address=192.168.1.20", "prefix length"),
+        ("cable.address=192.168.1.0/24", "a network or broadcast address"),
+        ("cable.gateway=10.0.0.1", "not another machine"),
+        ("cable.dns=9.9.9", "is not an IP address"), ("wifi.ssid=" + "x" * 33, "1 to 32"),
         ("wifi.password=short", "8 to 63"),
         ("wifi.country=de", "did you mean DE?"), ("wifi.country=UK", "did you mean GB?"),
         ("wifi.country=EN", "did you mean GB?"), ("wifi.country=el", "did you mean GR?"),
@@ -89,7 +90,7 @@ class TestTheFile:
         ("lte.apn=a b", "access point name"),
         ("lte.pin=12", "4 to 8 digits"),
         ("lte.user=", "1 to 64"), ("sshKeys=-----BEGIN OPENSSH PRIVATE KEY-----", "private key"),
-        ("sshKeys=ssh-ed25519 AAAA", "no public key"), ("hub.url=amqp://hub.example", "without TLS"),
+        ("sshKeys=ssh-ed25519 AAAA", "not a public key"), ("hub.url=amqp://hub.example", "without TLS"),
         ("hub.failover=amqps://hub.example ws://hub.example", "without TLS"), ("hub.failover=hub", "is not a hub URL"),
         ("hub.proxy.host=a/b", "no host"), ("hub.proxy.port=http", "port"), ("hub.proxy.username=a:b", "with a colon"),
         (f"hub.proxy.password={PLACEHOLDER}", "write the secret itself"), ("hub.proxy=x", "no setting is called"),
@@ -97,7 +98,7 @@ class TestTheFile:
         ("hub.forward=plant/#/x", "# must be alone in the last level"),
         ("hub.forward=plant/*", "wildcards are + and #"),
         ("timeServers=a/b", "no host"),
-        ("timeServers=10.0.0.1;10.0.0.2", "no time server"),
+        ("timeServers=10.0.0.1;10.0.0.2", "not a time server"),
         ("data.keepFree=a lot", "is not a size"), (f"hub.token={PLACEHOLDER}", "write the secret itself"),
         (f"wifi.password={PLACEHOLDER}", "write the secret itself"), ("wifi.pasword=x", "did you mean wifi.password?"),
         ("name", "expected NAME=VALUE"), ("sshKeys=@nowhere", "sshKeys=@nowhere: No such file"),

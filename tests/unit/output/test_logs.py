@@ -223,5 +223,5 @@ def test_a_task_nobody_waited_for_shows_no_message() -> None:
 
 def test_a_record_nobody_can_format_is_said_without_its_values() -> None:
     text = written(("%d", (MARKER,)))
-    assert "could not be made" in text
+    assert "could not be formatted" in text
     assert MARKER not in text

@@ -38,10 +38,10 @@ class SegmentSearch:
         `bounds`: first position and end of each log in its table.
         """
         self._write(out, self._intact(self._salvage.segments()))
-        if taken.treeless or not self._salvage.whole or any(lacks(out, log, *ends) for log, ends in bounds.items()):
+        if taken.treeless or not self._salvage.complete or any(lacks(out, log, *ends) for log, ends in bounds.items()):
             self._write(out, (row for row in snapshot.search(self._copy, taken.page_bytes, self._on_progress)
                              if self._is_live(out, row, bounds, anywhere=taken.treeless)))  # fmt: skip
-        if not taken.treeless and not self._salvage.whole:
+        if not taken.treeless and not self._salvage.complete:
             self._report.note("the tree of the messages is damaged: the newest may be missing", unknown=True)
 
     def _intact(self, rows: Iterator[SegmentRow]) -> Iterator[SegmentRow]:

@@ -9,7 +9,7 @@ from edge.appliance.store.recovery.inspection import key_of, log_of
 from edge.broker.store.limits import POSITION_MAX
 
 OF_LOG: Final = "WHERE key >= ? AND key <= ? ORDER BY key"
-_EXTENTS: Final = f"SELECT key, messages FROM segment {OF_LOG}"  # noqa: S608 - ours
+_EXTENTS: Final = f"SELECT key, messages FROM segment {OF_LOG}"  # noqa: S608 - a constant
 
 
 def insert(out: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: list[Any]) -> None:

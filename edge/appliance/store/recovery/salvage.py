@@ -29,7 +29,7 @@ class Salvage:
         for pragma in ("query_only = ON", "cell_size_check = OFF", "temp_store = MEMORY"):
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute(f"PRAGMA {pragma}").fetchall()
-        self._whole = True
+        self._complete = True
 
     def close(self) -> None:
         """Close the copy; idempotent."""
@@ -74,14 +74,14 @@ class Salvage:
             try:
                 yield from map(SegmentRow._make, self._connection.execute(f"{SELECT} ORDER BY key {order}"))
             except ERRORS:
-                self._whole = False
+                self._complete = False
             else:
                 return
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """True when the tree of the segments was read to its end."""
-        return self._whole
+        return self._complete
 
     def remains(self, row: SegmentRow, end: int) -> Damage | None:
         """Return what is readable of a damaged row, or None. `end`: last counted end of its log."""

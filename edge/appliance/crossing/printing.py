@@ -27,7 +27,7 @@ def _whole(bridge: BridgeStatus) -> Iterator[tuple[str, str]]:
     if bridge.public_key is not None:
         yield "signs", f"manifests with {bridge.public_key}"
     if bridge.room_bytes is not None:
-        left = _left(bridge)
+        left = _format_autonomy(bridge)
         yield "room", f"{size(bridge.room_bytes)} of messages{left}"
     if not bridge.connectors:
         yield "bridge", "no connector: `waypost apply` one, or give --hub"
@@ -39,7 +39,7 @@ def _whole(bridge: BridgeStatus) -> Iterator[tuple[str, str]]:
 def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
     yield "", ""
     place = f"{one.endpoint or '-'}{f', {one.peer}' if one.peer else ''}"
-    yield one.name, f"{one.state} since {_when(one.since)}  ({one.type}, {place})"
+    yield one.name, f"{one.state} since {_format_time(one.since)}  ({one.type}, {place})"
     if one.last_error and one.state != "connected":
         yield "  last error", f"{one.last_error} ({counted(one.attempts, 'attempt')})"
     waiting = f"{counted(one.backlog_messages, 'message')}, about {size(one.backlog_bytes)}"
@@ -55,7 +55,7 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
     yield "  drained", _drained(one)
     if one.manifest_hour is not None:
         waiting = f"{counted(one.manifest_waiting, 'statement')} {verb(one.manifest_waiting, 'waits', 'wait')}"
-        yield "  manifest", f"of {_when(one.manifest_hour)} is being counted, {waiting}"
+        yield "  manifest", f"of {_format_time(one.manifest_hour)} is being counted, {waiting}"
     for each in one.forwarders:
         arrow = "->" if each.direction == "out" else "<-"
         waiting = f"{number(each.backlog_messages)} {verb(each.backlog_messages, 'waits', 'wait')}"
@@ -74,7 +74,7 @@ def _drained(one: ConnectorStatus) -> str:
     return "not at the present rate: the backlog grows" if one.drain_s is None else f"in {span(one.drain_s)}"
 
 
-def _left(bridge: BridgeStatus) -> str:
+def _format_autonomy(bridge: BridgeStatus) -> str:
     hours = bridge.autonomy_hours
     if not hours:
         return ""
@@ -82,5 +82,5 @@ def _left(bridge: BridgeStatus) -> str:
     return f", {autonomy(hours)} at {rate}"
 
 
-def _when(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%MZ")

@@ -124,9 +124,9 @@ def _preset(options: InitOptions) -> FirstGateway:
     """Return the options, with defaults for the others. Raises CommandError."""
     return FirstGateway(
         name=_machine_name() if options.name is None else options.name,
-        mqtt=_place("mqtt", MQTT if options.mqtt is None else options.mqtt),
-        amqp=_place("amqp", AMQP if options.amqp is None else options.amqp),
-        http=_place("http", HTTP if options.http is None else options.http),
+        mqtt=_listener_address("mqtt", MQTT if options.mqtt is None else options.mqtt),
+        amqp=_listener_address("amqp", AMQP if options.amqp is None else options.amqp),
+        http=_listener_address("http", HTTP if options.http is None else options.http),
         hub=options.hub,
         proxy=proxy_of(options.proxy),
         forward=options.forward,
@@ -147,7 +147,7 @@ def _machine_name() -> str:
     return socket.gethostname().partition(".")[0].lower() or "gateway"
 
 
-def _place(name: str, text: str) -> str | None:
+def _listener_address(name: str, text: str) -> str | None:
     """Check the address of a listener; return None for `NONE`. Raises CommandError."""
     if text == NONE:
         return None
@@ -166,7 +166,7 @@ def _ask_settings(preset: FirstGateway) -> FirstGateway:
         while True:
             answer: str = click.prompt(question, default=default or NONE)
             try:
-                return _place(name, answer)
+                return _listener_address(name, answer)
             except CommandError as why:
                 say(f"  {why.message}")
 
