@@ -307,7 +307,7 @@ def test_a_subscription_is_no_place_to_send_to(tmp_path: Path) -> None:
         try:
             with pytest.raises(LinkDetached, match="amqp:not-allowed"):
                 connection.create_sender("late")
-            with pytest.raises(LinkDetached, match="received from as <topic>::late"):
+            with pytest.raises(LinkDetached, match="receive from <topic>::late"):
                 connection.create_receiver("late")
             receiver = connection.create_receiver("topic/a::late", credit=1)
             with Raw(gateway, 5).connect("device") as device:

@@ -127,7 +127,7 @@ def test_a_torn_list_leaves_the_one_before_and_is_said_until_it_is_mended(site: 
     site.file.write_bytes(good)
     wait_until(lambda: not lets_in(site, two), timeout_s=WAIT_S, what="who is revoked is not let in")
     site.file.write_bytes(good[: len(good) // 2])
-    said(site, "the lists before it count", "warning")
+    said(site, "the previous lists apply", "warning")
     assert (lets_in(site, one), lets_in(site, two)) == (True, False)
     site.file.write_bytes(good)
     port = site.gateway.port("http")
@@ -136,6 +136,6 @@ def test_a_torn_list_leaves_the_one_before_and_is_said_until_it_is_mended(site: 
 
 def test_a_list_that_ended_long_ago_lets_nobody_in_by_certificate(site: Site) -> None:
     site.file.write_bytes(site.authority.revocations(begins="20200101000000Z", ends="20200102000000Z"))
-    said(site, "2020-01-02T00:00:00Z: client certificates let nobody in", "error")
+    said(site, "2020-01-02T00:00:00Z: client certificates are refused", "error")
     assert not lets_in(site, site.pumps[0])
     assert health(site.gateway.port("http"))[0] == 503

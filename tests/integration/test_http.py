@@ -164,7 +164,7 @@ class TestBatch:
         items = b'[{"address": "queue/none", "body": 1}, {"address": "queue/#", "body": 2}]'
         answer = ask(gateway, "POST", "/t", items, {"Content-Type": "application/json"})
         assert answer.status == 400
-        assert answer.document["error"].startswith('item 1: "queue/#" is no address')
+        assert answer.document["error"].startswith('item 1: "queue/#" is not an address')
         assert ask(gateway, "GET", "/c/queue/none").status == 204
 
     def test_answers_in_order(self, gateway: Waypost) -> None:

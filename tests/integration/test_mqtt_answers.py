@@ -99,7 +99,7 @@ def test_words_for_who_wants_them(gateway: Waypost) -> None:
             assert (puback.reason, suback.codes, disconnect.reason) == (R.NOT_AUTHORIZED, (1, 0x87), R.MALFORMED_PACKET)
             words = [each.properties.reason_string for each in (puback, suback, disconnect)]
             if asked:
-                assert words == ["not authorized", "#: not allowed to receive all that matches it", words[2]]
+                assert words == ["not authorized", "#: no right to receive all matching messages", words[2]]
                 assert "QoS 3" in (words[2] or "")
             else:
                 assert words == [None, None, None]

@@ -1,6 +1,6 @@
-"""What a peer's attach asks for: its terminus read as an address, a subscription name and options. Pure functions.
+"""Parse the terminus of an attach into an address, a subscription name and options, without I/O.
 
-Raises `AttachRefused` with the condition the attach is refused with (AMQP 1.0 section 2.6.3).
+Functions raise `AttachRefused` with the condition for the peer (AMQP 1.0 section 2.6.3).
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from edge.broker.model.topics import is_filter
 from edge.broker.router.router import SubscribeOptions
 
 SUBSCRIPTION_SEPARATOR: Final = "::"
-"""``topic::name`` is the durable subscription `name` of the topic, shared by all that attach to it."""
+"""``topic::name`` is the durable subscription `name` of a topic, shared by all receivers that attach to it."""
 
 CONSUMER_SEPARATOR: Final = "|"
-"""JMS clients tell the consumers of a shared subscription apart behind it in the link name; of one that is no single
-client's, ``name|global`` stands for the subscription itself."""
+"""In link names of JMS clients it separates the subscription from a consumer number. ``name|global`` is a shared
+subscription that does not belong to a single client."""
 
 TEMPORARY_QUEUE: Final = "temporary-queue"
-"""Capability of a target: the dynamic node keeps what comes, and its consumers compete, as those of JMS expect."""
+"""Capability of a target: the dynamic node stores messages for competing consumers, as JMS expects."""
 
 TOKENS: Final = "$cbs"
 LAST_WILL: Final = "$lwt"
-"""Address of last wills in EnMasse; here it would be a topic without readers."""
+"""Address of last wills in EnMasse; not supported here."""
 SERVICES: Final = (MANAGEMENT, TOKENS)
-"""Names behind which no messages are kept: the broker itself answers."""
+"""Addresses of services of the broker itself, which store no messages."""
 _SELECTOR: Final = ("apache.org:selector-filter:string", 0x0000468C00000004)
 _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
 
 _NEVER: Final = "never"
 _DETACHED: Final = "link-detach"
-"""Expiry policies of a terminus (section 3.5.6): when its timeout begins to count."""
+"""Expiry policies of a terminus (section 3.5.6): when its timeout starts."""
 
 _LIFETIME_POLICY: Final = "lifetime-policy"
 _DELETE_ON_CLOSE: Final = 0x2B
-"""Descriptor of the one lifetime a dynamic node has (section 3.5.10)."""
+"""Descriptor of the only supported lifetime of a dynamic node (section 3.5.10)."""
 
 _URL: Final = re.compile(r"amqps?://[^/]*/?")
-"""What comes before the address where a client attaches to a whole URL, as uamqp and others do."""
+"""Scheme and host of an address that is a URL, as uamqp and other clients send it."""
 
 KindOf = Callable[[str], AddressType]
 
@@ -70,11 +70,11 @@ CONDITIONS: Final = {
     Refusal.NO_ANSWER: "amqp:precondition-failed",
     Refusal.FORMAT_INVALID: "amqp:decode-error",
 }
-"""Why something was refused, in AMQP's own error conditions (sections 2.8.15 to 2.8.17)."""
+"""AMQP error condition of each refusal (sections 2.8.15 to 2.8.17)."""
 
 
 class AttachRefused(Exception):
-    """The attach cannot be served; `condition` says why on the wire."""
+    """The attach is refused with this error `condition`."""
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(description)
@@ -82,15 +82,15 @@ class AttachRefused(Exception):
 
 
 class ReceiverTarget(msgspec.Struct, frozen=True):
-    """What a receiver attached to."""
+    """Address and options of a receiver."""
 
     address: str
     options: SubscribeOptions
     source: Terminus
-    """The source to answer with: what is really in place."""
+    """The actual source, for the answer to the attach."""
     selector: MessageSelector | None = None
     service: str = ""
-    """The service whose answers are received; `address` is where they are sent."""
+    """Service that sends its answers to `address`; empty for other receivers."""
 
     @property
     def durable(self) -> bool:
@@ -98,18 +98,18 @@ class ReceiverTarget(msgspec.Struct, frozen=True):
 
 
 def local_address(address: str) -> str:
-    """An address without the scheme and the host of the broker, where a client says them."""
+    """Return an address without scheme and host of the broker."""
     url = _URL.match(address)
     return address if url is None else address[url.end() :]
 
 
 def temporary_address() -> str:
-    """A name for a dynamic node, a topic of its own (section 3.5.3)."""
+    """Return a new name for a dynamic node, which is a topic (section 3.5.3)."""
     return TEMPORARY_PREFIX + uuid4().hex
 
 
 def sending_address(link: Link) -> tuple[str | None, Terminus]:
-    """The address a sender attached to, None for the anonymous relay; and the target to answer with."""
+    """Return the address of a sender, None for the anonymous relay, and the target for the answer."""
     target = link.target
     if target.kind is TerminusKind.COORDINATOR:
         raise AttachRefused("amqp:not-implemented", "transactions are not supported")
@@ -129,7 +129,7 @@ def sending_address(link: Link) -> tuple[str | None, Terminus]:
 
 
 def check_to(address: str | None) -> str:
-    """The address of one message on the anonymous relay. Raises `AttachRefused`."""
+    """Return the address of a message on the anonymous relay. Raises `AttachRefused`."""
     if address is None:
         raise AttachRefused("amqp:invalid-field", "a message without 'to' on an anonymous link")
     address = local_address(address)
@@ -142,8 +142,10 @@ def check_to(address: str | None) -> str:
 def reception(
     link: Link, container_id: str, kind_of: KindOf, durable: Mapping[str, DurableSubscription]
 ) -> ReceiverTarget:
-    """Return what a receiver attached to. `kind_of` gives the type of an address (`ConfiguredAddresses.type_of`),
-    `durable` the durable subscriptions there are."""
+    """Return address and options of a receiver.
+
+    `kind_of` returns the type of an address (`ConfiguredAddresses.type_of`). `durable`: all durable subscriptions.
+    """
     source = link.source
     if source.kind is not TerminusKind.SOURCE:
         return _found(link, container_id, durable)
@@ -157,15 +159,15 @@ def reception(
     _check(address)
     kind = kind_of(address)
     if kind is AddressType.SUBSCRIPTION:
-        raise AttachRefused("amqp:not-found", f"{whole!r} is a subscription: it is received from as <topic>::{whole}")
+        raise AttachRefused("amqp:not-found", f"{whole!r} is a subscription: receive from <topic>::{whole}")
     if separator and (kind is not AddressType.TOPIC or not name):
-        raise AttachRefused("amqp:not-found", f"there is no subscription {whole!r}")
-    if not name:  # a named subscription is a queue to some clients, and a topic to others
+        raise AttachRefused("amqp:not-found", f"subscription {whole!r} not found")
+    if not name:  # clients declare a named subscription as a queue or as a topic
         _check_kind(source, address, kind)
     filters = {key: value for key, value in source.filters.items() if _described(value, _NO_LOCAL)}
     options = SubscribeOptions(no_local=bool(filters), browse=kind.is_queue and source.distribution_mode == "copy")
     if options.browse and is_filter(address):
-        raise AttachRefused("amqp:not-implemented", "one queue is browsed at a time")
+        raise AttachRefused("amqp:not-implemented", "only a single queue can be browsed, not a filter")
     selector = None
     for key, value in source.filters.items():
         if _described(value, _SELECTOR) and (kind is AddressType.TOPIC or kind.is_queue):
@@ -173,7 +175,7 @@ def reception(
     if kind is AddressType.TOPIC:
         options = _topic_options(link, container_id, address, name, options)
         if name and selector is not None:
-            raise AttachRefused("amqp:not-implemented", f"{whole!r} takes no selector: it is not this receiver's alone")
+            raise AttachRefused("amqp:not-implemented", f"no selector on {whole!r}: the subscription is shared")
         if not name:
             options = msgspec.structs.replace(options, selector="" if selector is None else selector.text)
     return ReceiverTarget(address, options, msgspec.structs.replace(source, filters=filters), selector)
@@ -197,14 +199,19 @@ def _topic_options(
 
 
 def _timeout_s(source: Terminus) -> int:
-    """How long a durable subscription outlives its link; 0: for ever. A source that is to be durable and names no
-    timeout is taken to be that: by section 3.5.3 it would end with the session, and nobody who asks for it means so."""
+    """Return how long a durable subscription outlives its link; 0: no limit.
+
+    A durable source without a timeout has no limit. By section 3.5.3 it would end with the session, which no client
+    intends.
+    """
     return 0 if source.expiry == _NEVER else source.timeout_s
 
 
 def kept_for(source: Terminus, timeout_s: int) -> Terminus:
-    """The source of a durable subscription that is kept for so long (0: for ever), as it is in place: the time counts
-    from when the link is detached, which is no later than the end of its session or connection."""
+    """Return the actual source of a durable subscription with this timeout (0: no limit).
+
+    The time counts from the detach of the link, which is not later than the end of its session or connection.
+    """
     return msgspec.structs.replace(source, expiry=_DETACHED, timeout_s=timeout_s) if timeout_s else source
 
 
@@ -213,8 +220,10 @@ def _durable_name(owner: str, subscription: str) -> str:
 
 
 def _found(link: Link, container_id: str, durable: Mapping[str, DurableSubscription]) -> ReceiverTarget:
-    """A receiver without a source asks what there is under the name of its link (section 2.6.3): so JMS clients find
-    the durable subscription they unsubscribe from by closing that link."""
+    """Find the durable subscription of a receiver without a source by the name of its link (section 2.6.3).
+
+    JMS clients do so to unsubscribe: they close the link afterwards.
+    """
     subscription, _, rest = link.name.partition(CONSUMER_SEPARATOR)
     owner = "" if rest == "global" else container_id
     for name in (_durable_name(container_id, link.name), _durable_name(owner, subscription)):
@@ -236,11 +245,11 @@ def _found(link: Link, container_id: str, durable: Mapping[str, DurableSubscript
         kind, pattern = TerminusKind.SOURCE, declaration.pattern
         answer = Terminus(kind=kind, address=pattern, durability=2, expiry=_NEVER, filters=filters)
         return ReceiverTarget(pattern, options, answer, selector)
-    raise AttachRefused("amqp:not-found", f"there is no subscription {subscription!r}")
+    raise AttachRefused("amqp:not-found", f"subscription {subscription!r} not found")
 
 
 def _dynamic(terminus: Terminus) -> tuple[str, Terminus]:
-    """A node of our naming. It is there while its receiver is, so that is its life, whatever was asked for."""
+    """Return address and terminus of a dynamic node. It is always deleted with its link, whatever was requested."""
     address = temporary_address()
     properties = dict(terminus.properties)
     if _LIFETIME_POLICY in properties:
@@ -254,23 +263,26 @@ def _check(address: str) -> None:
     if len(address) > ADDRESS_BYTES_MAX or len(address.encode("utf-8", "replace")) > ADDRESS_BYTES_MAX:
         raise AttachRefused("amqp:invalid-field", f"an address has at most {ADDRESS_BYTES_MAX} bytes")
     if "\0" in address:
-        raise AttachRefused("amqp:invalid-field", "the address is no topic name")
+        raise AttachRefused("amqp:invalid-field", "the address is not a valid topic name")
     if address in SERVICES:
-        raise AttachRefused("amqp:not-found", f"{address} is asked over a link of its own")
+        raise AttachRefused("amqp:not-found", f"{address} needs a link of its own")
     if address == LAST_WILL:
-        raise AttachRefused("amqp:not-implemented", f"a last will is in the properties of the open, not at {LAST_WILL}")
+        raise AttachRefused("amqp:not-implemented", f"send a last will in the open, not to {LAST_WILL}")
     levels = address.split("/")
     if "#" in levels[:-1] or any(len(level) > 1 and is_filter(level) for level in levels):
-        raise AttachRefused("amqp:invalid-field", f"{address!r} is no topic filter")
+        raise AttachRefused("amqp:invalid-field", f"{address!r} is not a valid topic filter")
 
 
 def _check_kind(source: Terminus, address: str, kind: AddressType) -> None:
-    """Who says that it consumes a queue, or a topic, as JMS clients do, is not given the other: it would miss what came
-    before, or take away what is for others. Senders may say what they like: JMS clients guess it of where to reply."""
+    """Refuse a receiver that declares a queue for a topic, or a topic for a queue, as JMS clients may.
+
+    It would miss earlier messages, or take messages of other consumers. Senders are not checked, as JMS clients guess
+    the type of a reply address.
+    """
     if kind is AddressType.TOPIC and "queue" in source.capabilities:
-        raise AttachRefused("amqp:not-found", f"there is no queue {address!r}: it is a topic")
+        raise AttachRefused("amqp:not-found", f"{address!r} is a topic, not a queue")
     if kind.is_queue and "topic" in source.capabilities:
-        raise AttachRefused("amqp:not-found", f"there is no topic {address!r}: it is a queue")
+        raise AttachRefused("amqp:not-found", f"{address!r} is a queue, not a topic")
 
 
 def _described(value: object, descriptors: tuple[str, int]) -> bool:
@@ -279,7 +291,7 @@ def _described(value: object, descriptors: tuple[str, int]) -> bool:
 
 def _selector(text: object) -> MessageSelector:
     if not isinstance(text, str):
-        raise AttachRefused("amqp:invalid-field", "a selector that is no string")
+        raise AttachRefused("amqp:invalid-field", "the selector is not a string")
     try:
         return MessageSelector(text)
     except SelectorError as error:

@@ -1,4 +1,4 @@
-"""Who changes addresses when an AMQP client asks for it: the gateway's configuration. Known without any of AMQP."""
+"""Interface for changing addresses over `$management`, independent of AMQP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bridge.hidden import hides
 
 @hides("body")
 class ManagementResponse(NamedTuple):
-    """Status as HTTP has it, words for a person, and a body."""
+    """HTTP status, description and body."""
 
     status: int
     description: str
@@ -19,11 +19,13 @@ class ManagementResponse(NamedTuple):
 
 
 class Administration(Protocol):
-    """Who keeps the addresses: the configuration of the gateway."""
+    """Changes addresses; implemented by the configuration of the gateway."""
 
     def change(
         self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[ManagementResponse], None]
     ) -> None:
-        """Make, change or delete (one of `CHANGES`) the address `name`. `done` is called on the loop's thread when it
-        is on disk and in force, or with what is wrong."""
+        """Create, update or delete (one of `CHANGES`) the address `name`.
+
+        `done` is called on the loop's thread once the change is on disk and in force, or with an error.
+        """
         ...

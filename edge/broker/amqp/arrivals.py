@@ -1,9 +1,9 @@
-"""Messages of connections that send one now and then, taken in C where they are as usual.
+"""Fast path for connections that send single messages now and then, read in C.
 
-A connection gets a *lane* when a link has brought one message by itself. From then on the lane reads what the
-transport received. A message that begins as the one before it did is taken with one call (`bridge.engine.loops`), and
-the router gets what came of all connections in a turn together at its end. Everything else goes to the engine, behind
-what the lane took before.
+A connection gets a *lane* when a link has received one message by itself. From then on the lane reads what the
+transport receives. A message with the same beginning as the one before is read with one call (`bridge.engine.loops`).
+At the end of a turn the router gets the messages of all connections together. Everything else goes to the engine,
+behind the messages that the lane has read.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from edge.broker.router.batch import AnycastBatch, CollectedBatch, LogRuns, LogS
 from edge.broker.router.router import Router
 
 QOS: Final = 1
-"""Of a message that is not settled."""
+"""QoS of an unsettled message."""
 
 Member = tuple[IncomingLink, int, bytes, int, bytes]
-"""Who sent a message, under which number, and with which header section, flags and body."""
+"""Sender, delivery number, header section, flags and body of a message."""
 
 SingleRun = tuple[IncomingLink, Run, tuple[int]]
-"""Who sent a run of one message, and under which number."""
+"""Sender, run of one message, and delivery number."""
 
 
 def _accept(origin: IncomingLink, number: int, deliveries: list[int]) -> None:
-    """`IncomingLink.accept_one`; what it raises ends it alone."""
+    """Call `IncomingLink.accept_one`. An exception ends only its connection."""
     try:
         origin.accept_one(number, deliveries)
     except Exception as error:
@@ -41,7 +41,7 @@ def _accept(origin: IncomingLink, number: int, deliveries: list[int]) -> None:
 
 
 class LoggedMessages(CollectedBatch):
-    """Messages of many connections, one of each, that logs keep and no live subscription gets."""
+    """Single messages of many connections, for logs only and not for live subscriptions."""
 
     __slots__ = ("_loops", "_members", "logs", "messages", "offers")
 
@@ -59,7 +59,7 @@ class LoggedMessages(CollectedBatch):
         return 0, len(self._members)
 
     def accept_now(self) -> None:
-        """There are no such answers."""
+        """Do nothing: all messages wait for the commit."""
 
     def count_waits(self, awaiting: MutableMapping[Origin, int]) -> None:
         for origin, _, _ in self._members:
@@ -83,19 +83,21 @@ class LoggedMessages(CollectedBatch):
 
 
 class AnycastMessages(AnycastBatch):
-    """Messages of many connections, one of each, for the consumers of one address. An answered message is released, as
-    the others may wait for long."""
+    """Single messages of many connections for the consumers of one address.
+
+    An answered message is freed at once, as others may wait for long.
+    """
 
     __slots__ = ("_clock", "_loops", "_members", "_received_at", "address", "encoded", "name")
 
     def __init__(
         self, loops: EngineLoops, address: str, members: Sequence[Member], received_at: int, clock: int
     ) -> None:
-        """`received_at` and `clock` are what `Router.stamp` returned when they came."""
+        """`received_at` and `clock`: result of `Router.stamp` when they were received."""
         self.name = "the senders of a turn"
         self.address = address
         self.encoded = encoded_messages(members)
-        """Empty where a message has a time to live, which is looked at run by run."""
+        """Encoded messages; empty if one has a time to live, which is evaluated for each run."""
         self._loops = loops
         self._members: list[Member | None] = list(members)
         self._received_at = received_at
@@ -104,7 +106,7 @@ class AnycastMessages(AnycastBatch):
     def run(self, place: int) -> Run:
         member = self._members[place]
         if member is None:
-            raise LookupError(place)  # it is answered
+            raise LookupError(place)  # it has been answered
         origin, _, header, flags, body = member
         return Run(origin.address or "", origin.name, flags | self._clock, header, [body], self._received_at)
 
@@ -135,7 +137,7 @@ class AnycastMessages(AnycastBatch):
                 member[0].abort()
 
     def _answered(self, places: Sequence[int]) -> list[tuple[IncomingLink, int]]:
-        """Who sent them, and under which number."""
+        """Free answered messages; return their senders and delivery numbers."""
         members, encoded = self._members, self.encoded
         senders: list[tuple[IncomingLink, int]] = []
         for place in places:
@@ -148,7 +150,7 @@ class AnycastMessages(AnycastBatch):
 
 
 def encoded_messages(members: Sequence[Member]) -> list[bytes]:
-    """Return the messages as they are written on a link whenever that is; none where one has a time to live."""
+    """Encode messages for a receiving link; return an empty list if one has a time to live."""
     encoded: list[bytes] = []
     for _, _, header, _, body in members:
         lasting = lasting_header(header) if header else header
@@ -159,7 +161,7 @@ def encoded_messages(members: Sequence[Member]) -> list[bytes]:
 
 
 class AmqpLane:
-    """The messages of one connection that are as usual, read out of what its transport received."""
+    """Reads messages with the usual header from the transport of one connection."""
 
     __slots__ = ("_arrivals", "_diverted", "_driver", "_engine", "_flags", "_header", "_loops", "_waits_in")
 
@@ -170,48 +172,50 @@ class AmqpLane:
         self._engine = engine
         self._diverted = False
         self._header = b""
-        """What its messages begin with as a rule."""
+        """Header section of the last messages."""
         self._flags = AMQP | QOS
         self._waits_in = 0
-        """The last turn in which it took a message."""
+        """Number of the last turn in which it read a message."""
 
     def learn(self, origin: IncomingLink) -> None:
-        """Take messages like the one that this link has brought by itself, from now on."""
+        """Read messages like the single one that this link has received, from now on."""
         if origin.header_usual != self._header:
             self._header = origin.header_usual
             durable = bool(self._header) and read_header(self._header).durable
             self._flags = AMQP | QOS | (DURABLE if durable else 0)
-        if not self._diverted and self._driver.connection is self._engine:  # over WebSocket frames come first
+        if not self._diverted and self._driver.connection is self._engine:  # not over WebSocket, which adds frames
             self._diverted = True
             self._driver.divert(self._receive, self._lost)
 
     def publish(self) -> None:
-        """Publish what it took in this turn, before something happens that came behind it."""
+        """Publish the messages of this turn before a later event is processed."""
         if self._waits_in == self._arrivals.turn:
             self._arrivals.publish()
 
     def _receive(self, data: bytes) -> None:
-        """Take what the transport received (`asyncio.Protocol.data_received`)."""
+        """Process bytes of the transport (`asyncio.Protocol.data_received`)."""
         engine, driver = self._engine, self._driver
         transport, collector = engine.pointers
-        takes = driver.connection is engine and driver.up_to_date  # else it is traced, or behind
+        takes = driver.connection is engine and driver.up_to_date  # else it is traced or behind
         if takes and transport and len(data) <= SMALL_BYTES:
             message = self._loops.take(transport, collector, self._header, data)
             if message is None:
                 engine.given(len(data))
-            elif not self._took(message):
+            elif not self._process(message):
                 return
             data = b""
         driver.data_received(data)
 
     def _lost(self, error: Exception | None) -> None:
-        """Tell the driver that the connection is over (`asyncio.Protocol.connection_lost`)."""
+        """Process the end of the connection (`asyncio.Protocol.connection_lost`)."""
         self.publish()
         self._driver.connection_lost(error)
 
-    def _took(self, message: Message) -> bool:
-        """Take a message, to be published at the end of the turn where it is as usual. Return whether Proton has more
-        to tell."""
+    def _process(self, message: Message) -> bool:
+        """Process a message; one with the usual header is published at the end of the turn.
+
+        Return True if Proton has further events.
+        """
         engine, header = self._engine, self._header
         address, delivery, body, usual, more = message
         found = engine.took(address, delivery, len(header) + len(body)) if usual else None
@@ -230,7 +234,7 @@ class AmqpLane:
 
 
 class AmqpLanes:
-    """The lanes of one broker; used inside the loop only."""
+    """Lanes of one broker. Use it inside the loop only."""
 
     def __init__(self, loops: EngineLoops, router: Router) -> None:
         self._loops = loops
@@ -238,11 +242,11 @@ class AmqpLanes:
         self._members: list[Member] = []
         """Messages of this turn."""
         self.turn = 1
-        """The number of this turn."""
+        """Number of this turn."""
         router.add_source(self)
 
     def lane(self, driver: ConnectionDriver, engine: Engine) -> AmqpLane:
-        """Make the lane of a new connection."""
+        """Create the lane of a new connection."""
         return AmqpLane(self, self._loops, driver, engine)
 
     def add(self, member: Member) -> None:
@@ -252,18 +256,17 @@ class AmqpLanes:
         self._members.append(member)
 
     def publish(self) -> None:
-        """Give the router what has come in this turn (`edge.broker.router.router.PublishSource`)."""
+        """Give the messages of this turn to the router (`edge.broker.router.router.PublishSource`)."""
         members, self._members = self._members, []
         self.turn += 1
         if members:
             self._publish(members)
 
     def forget_routes(self) -> None:
-        """Nothing is known of routes here (`edge.broker.router.router.PublishSource`)."""
+        """Do nothing, as no routes are cached here (`edge.broker.router.router.PublishSource`)."""
 
     def _publish(self, members: Sequence[Member]) -> None:
-        """What only logs keep goes to the router as one, and so does what consumers of an address get; what has more to
-        it, by itself."""
+        """Publish messages for logs as one batch, and messages for consumers of an address as one batch each."""
         received_at, clock = self._router.stamp()
         columns: dict[str, RouteTargets | None] = {}
         logs: dict[LogSink, list[Run]] = {}

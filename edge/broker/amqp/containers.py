@@ -1,5 +1,4 @@
-"""Registry of the containers that are connected: which of them want one connection only, who has which link, and what
-management shows of their connections."""
+"""Registry of connected containers: exclusive container ids, link names, and connections as management shows them."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 
 class LinkName(NamedTuple):
-    """Identity of a link between a container and this broker (section 2.6.1); `user` keeps those of others apart."""
+    """Identity of a link between a container and this broker (section 2.6.1), for each user."""
 
     user: str
     container_id: str
@@ -18,30 +17,30 @@ class LinkName(NamedTuple):
 
 
 Steal = Callable[[], None]
-"""Detaches the link that has been attached again elsewhere."""
+"""Detaches a link that was attached again elsewhere."""
 
 
 class LinkFigures(NamedTuple):
-    """One link, as management shows it."""
+    """Figures of one link for management."""
 
     name: str
     is_sender: bool
-    """The broker sends on it."""
+    """True if the broker sends on the link."""
     address: str | None
-    """None: the anonymous relay, where each message names its own."""
+    """None: the anonymous relay."""
     is_service: bool
     credit: int
     unsettled: int
     delivered: int
-    """Messages since it was attached."""
+    """Messages since the attach."""
 
 
 class ConnectionFigures(NamedTuple):
-    """One connection, as management shows it."""
+    """Properties of one connection for management."""
 
     container_id: str
     host: str
-    """With the port."""
+    """Host and port."""
     user: str
     """Empty for a client without a user."""
     mechanism: str
@@ -51,10 +50,10 @@ class ConnectionFigures(NamedTuple):
 
 
 class ObservedConnection(Protocol):
-    """A connection that management can ask about."""
+    """A connection that management can show."""
 
     def figures(self) -> ConnectionFigures:
-        """Return what is known of the connection."""
+        """Return the properties of the connection."""
         ...
 
     def link_figures(self) -> Iterator[LinkFigures]:
@@ -69,18 +68,18 @@ class ContainerRegistry:
 
     def __init__(self) -> None:
         self.sole: set[tuple[str, str]] = set()
-        """Users (empty: anybody) and container ids that are over one connection only."""
+        """Users (empty without authentication) and container ids with an exclusive connection."""
         self._links: dict[LinkName, Steal] = {}
         self._connections: dict[int, ObservedConnection] = {}
         self._numbers = count(1)
 
     @property
     def connections(self) -> Mapping[int, ObservedConnection]:
-        """Connections that are open, by number, the oldest first."""
+        """Open connections by number, the oldest first."""
         return self._connections
 
     def add_connection(self, connection: ObservedConnection) -> int:
-        """Record an open connection; returns its number, which no other gets."""
+        """Record an open connection. Return its unique number."""
         number = next(self._numbers)
         self._connections[number] = connection
         return number
@@ -90,13 +89,13 @@ class ContainerRegistry:
         self._connections.pop(number, None)
 
     def take_link(self, name: LinkName, steal: Steal) -> None:
-        """Record the link that has this name from now on, and detach the one that had it."""
+        """Record the link with this name, and detach an older one."""
         before = self._links.pop(name, None)
         if before is not None:
             before()
         self._links[name] = steal
 
     def release_link(self, name: LinkName, steal: Steal) -> None:
-        """Forget the link, unless another one has its name by now."""
+        """Forget the link, unless another one has its name now."""
         if self._links.get(name) is steal:
             del self._links[name]

@@ -1,6 +1,6 @@
-"""Connections, links and addresses under the names that Qpid Dispatch gives them, which qdstat and qdmanage read.
+"""Connections, links and addresses with the names of Qpid Dispatch, for qdstat and qdmanage.
 
-Attributes of which nothing is known here are null: they are there because qdstat cannot do without.
+Attributes without a value here are null, as qdstat requires them.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class ManagedBroker(NamedTuple):
     router: Router
     containers: ContainerRegistry
     container_id: str
-    """The broker's."""
+    """Container id of the broker."""
 
 
 class EntityType(NamedTuple):
-    """One type of entities."""
+    """Attributes and entries of one entity type."""
 
     attributes: tuple[str, ...]
     entries: Callable[[ManagedBroker], Iterator[MakeEntry]]
-    """In an order that stays as long as none comes or goes."""
+    """Yields the entries in a stable order while none is added or removed."""
 
 
 def _entry(attributes: tuple[str, ...], kind: str, **known: Any) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _of_link(number: int, link: LinkFigures) -> dict[str, Any]:
 
 
 def _addresses(managed: ManagedBroker) -> Iterator[MakeEntry]:
-    """The addresses that `io.waypost.address` has, and those of links that are none of them."""
+    """Yield the addresses of `io.waypost.address`, and further addresses of links."""
     router = managed.router
     for entry in address_entries(router):
         yield partial(_of_address, entry)

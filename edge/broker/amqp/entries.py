@@ -1,4 +1,4 @@
-"""Entries of the addresses of a broker, as management shows them."""
+"""Entries of the addresses of a broker for management."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ ADDRESS_TYPE: Final = "io.waypost.address"
 ADDRESS_ATTRIBUTES: Final = ("name", "identity", "type", "addressType", "messages", "unsettled", "consumers")
 
 MakeEntry = Callable[[], dict[str, Any]]
-"""Makes the entry of one entity: its attributes."""
+"""Returns the attributes of one entity."""
 
 
 def address_entries(router: Router) -> Iterator[MakeEntry]:
-    """Yield what makes the entry of each address: of rules, queues and durable subscriptions.
+    """Yield a function for the entry of each address: rules, queues and durable subscriptions.
 
-    The order stays as long as none comes or goes. No queue is opened for it, because clients make them by the
-    thousands, and an answer has a part of them.
+    The order is stable while none is added or removed. No queue is opened for it: there may be thousands, and an
+    answer has only some of them.
     """
     queues = (partial(_of_queue, router, address) for address in router.queues)
     return chain(_rules(router), queues, _durable_subscriptions(router))
 
 
 def entry_of(router: Router, name: str) -> dict[str, Any] | None:
-    """Return the entry of one address; None where there is nothing to say of it."""
+    """Return the entry of one address, or None."""
     if name in router.queues:
         return _of_queue(router, name)
     there = (entry() for entry in chain(_rules(router), _durable_subscriptions(router)))

@@ -1,4 +1,4 @@
-"""A link a device sends on: an origin of the router, with its credit and its settlement."""
+"""Link on which a device sends: an origin of the router, with credit and settlement."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 
 _NS_IN_MS = 1_000_000
-_NOBODY = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED, Refusal.RELEASED)
+_NO_CONSUMER = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED, Refusal.RELEASED)
 _PASSING = (Refusal.FULL, Refusal.NAMES, Refusal.STORE_FAILED)
-"""Refusals that say nothing about the message."""
+"""Temporary refusals, whatever the message."""
 _DIRECT = (AddressType.ANYCAST, AddressType.MULTICAST)
 _NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _DECODE_ERROR = "amqp:decode-error"
@@ -45,19 +45,21 @@ _OUTCOMES = {
     DeliveryState.MODIFIED_FAILED: "amqp:modified:list",
     DeliveryState.MODIFIED_UNDELIVERABLE: "amqp:modified:list",
 }
-"""Their symbolic descriptors (section 3.4), by which a source lists what may be chosen."""
+"""Symbolic descriptors of outcomes (section 3.4), as a source lists them."""
 _MODIFIED = {
     Refusal.RELEASED: DeliveryState.MODIFIED,
     Refusal.DELIVERY_FAILED: DeliveryState.MODIFIED_FAILED,
     Refusal.UNDELIVERABLE: DeliveryState.MODIFIED_UNDELIVERABLE,
 }
-"""Refusals that a consumer may send with annotations."""
+"""Refusals that a consumer may annotate."""
 
 
 @hides("header", "body")
 class TranslatedMessage(NamedTuple):
-    """A message as it is published: where, of which device (empty: the sender's own, and held against what that may
-    do), with which header section and bare message."""
+    """A translated message: address, device, header section and bare message.
+
+    Without a device it is published as the sender's own, and its rights are checked.
+    """
 
     address: str
     device: str
@@ -66,15 +68,15 @@ class TranslatedMessage(NamedTuple):
 
 
 class MessageRelay(Protocol):
-    """Reads messages of a link in another way than by their address."""
+    """Translates the messages of a link (`edge.broker.hono.amqp`)."""
 
     def translated(self, header: bytes, body: bytes, *, settled: bool) -> TranslatedMessage | None:
-        """None for a message that is what it says. Raises `AttachRefused` or `DecodeError`."""
+        """Return the translation; None for a message to publish unchanged. Raises `AttachRefused` or `DecodeError`."""
         ...
 
 
 class _PendingRun:
-    """Messages alike in everything but their body, on their way to become a run."""
+    """Collects messages that differ only in their body, for one run."""
 
     __slots__ = ("address", "bodies", "device", "flags", "header", "tokens")
 
@@ -87,19 +89,19 @@ class _PendingRun:
         self.tokens: list[int] = []
 
     def is_for(self, address: str, header: bytes, flags: int, device: str) -> bool:
-        """A message like this belongs to it."""
+        """Return True if a message with these properties belongs to the run."""
         same = self.address == address and self.header == header
         return same and self.flags == flags and self.device == device
 
 
 class IncomingLink(Origin):
-    """Origin of what one link brings in; its tokens are the delivery numbers of the engine."""
+    """Origin of the messages of one link. Its tokens are the delivery numbers of the engine."""
 
     user: str
-    """Declared here for the reason `ConnectionHandler.user` of MQTT is."""
+    """Declared for the type checker."""
 
     __slots__ = (
-        "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_said", "_under_way",
+        "_direct", "_driver", "_engine", "_explanations", "_grant", "_held", "_in_flight", "_link", "_relay", "_router",
         "_window", "address", "delivered", "header_usual", "name", "user",
     )  # fmt: skip
 
@@ -115,8 +117,8 @@ class IncomingLink(Origin):
         relay: MessageRelay | None = None,
         user: str = "",
     ) -> None:
-        """`address` None: the anonymous relay, every message says its own, and is held against `grant` if there is
-        one; where there is an address the attach was. With a relay it is the anonymous relay, whatever the address."""
+        """`address` None: the anonymous relay, where each message has an address that is checked against `grant`. With
+        an address the attach was checked. With `relay` the link is always an anonymous relay."""
         self.name = name
         self.user = user
         self.address = address = address if relay is None else None
@@ -127,25 +129,25 @@ class IncomingLink(Origin):
         self._driver = driver
         self._grant = grant if address is None else None
         self._direct = address is not None and router.addresses.type_of(address) in _DIRECT
-        self._under_way = 0
-        """Messages published and not answered yet."""
+        self._in_flight = 0
+        """Messages that are published and not answered."""
         self.delivered = 0
-        """Messages that came since the link was attached."""
+        """Messages received since the attach."""
         self._window = SENDER_CREDIT
-        """Messages the address allowed under way when it was asked last; a direct one, to come."""
+        """Messages in flight that the address allows; for a direct address, its credit."""
         self.header_usual = b""
-        """The header section of the last messages: most often the next ones have the same."""
-        self._said: dict[int, Explanation] | None = None
-        """What consumers said of messages that are about to be refused."""
+        """Header section of the last messages; most messages have the same."""
+        self._explanations: dict[int, Explanation] | None = None
+        """Explanations of consumers for messages that will be refused."""
         self._held = False
-        """No more credit for now: a subscriber of what comes in has to catch up."""
+        """Grant no credit until a subscriber has caught up."""
         if address is None:
             link.bound_transfers(ADDRESSED_AT_ONCE)
 
-    # --- from the session -------------------------------------------------------------------------------------
+    # --- from the session ---------------------------------------------------------------------------------------
 
     def received(self, event: Transfers) -> None:
-        """Publish what one read brought, as few runs as it can be."""
+        """Publish the messages of one read in as few runs as possible."""
         settled = event.settled
         self.delivered += len(event.messages)
         run = self._alike(event.messages)
@@ -158,49 +160,48 @@ class IncomingLink(Origin):
         self.top_up()
 
     def took(self) -> None:
-        """One message that was sent unsettled is published by somebody else."""
+        """Count an unsettled message that a lane publishes."""
         self.delivered += 1
-        self._under_way += 1
+        self._in_flight += 1
 
     def accept_one(self, number: int, deliveries: list[int]) -> None:
-        """As `accepted`, of one message; its delivery goes to those that the caller settles before anything else is
-        done."""
-        self._under_way -= 1
+        """Accept one message. Append its delivery to `deliveries`, which the caller settles at once."""
+        self._in_flight -= 1
         link = self._link
         delivery = self._engine.take_unsettled(link, number)
         if delivery:
-            if not self._direct and link.credit * 2 <= self._window - self._under_way:
+            if not self._direct and link.credit * 2 <= self._window - self._in_flight:
                 self.top_up()
             deliveries.append(delivery)
             self._driver.flush_soon()
 
     @property
     def unsettled(self) -> int:
-        """Messages that were not answered yet."""
-        return self._under_way
+        """Number of unanswered messages."""
+        return self._in_flight
 
     @property
     def wants_credit(self) -> bool:
-        """It is time for `top_up`."""
-        return self._link.credit * 2 <= self._window - (0 if self._direct else self._under_way)
+        """True if `top_up` would grant credit."""
+        return self._link.credit * 2 <= self._window - (0 if self._direct else self._in_flight)
 
     def top_up(self) -> None:
-        """Grant credit when half of what the address allows has been used up; it is not asked for before."""
-        link, under_way = self._link, 0 if self._direct else self._under_way
-        if link.credit * 2 > self._window - under_way or link.closed or self._held:
+        """Grant credit once half of what the address allows is used up."""
+        link, in_flight = self._link, 0 if self._direct else self._in_flight
+        if link.credit * 2 > self._window - in_flight or link.closed or self._held:
             return
         if self.address is not None:
             self._window = self._router.credit.of(self, self.address)
-        window = self._window - under_way
+        window = self._window - in_flight
         if window > 0 and link.credit * 2 <= window:
             self._engine.grant(link, window - link.credit)
             self._driver.flush_soon()
 
     def ended(self) -> None:
-        """The link is over; answers that still come are of no interest."""
+        """Forget the ended link; further answers are dropped."""
         self._router.forget_origin(self)
 
-    # --- from the router --------------------------------------------------------------------------------------
+    # --- from the router ----------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self._settle(tokens, DeliveryState.ACCEPTED, None)
@@ -208,75 +209,77 @@ class IncomingLink(Origin):
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if self._driver.trace is not None:
             self._driver.trace.refused(self.address or "", tokens, why)
-        if self._said is not None:
-            tokens = self._refuse_explained(tokens, why, self._said)
+        if self._explanations is not None:
+            tokens = self._refuse_explained(tokens, why, self._explanations)
         if not tokens:
             return
         if why is Refusal.UNDELIVERABLE or why is Refusal.DELIVERY_FAILED:
             self._settle(tokens, _MODIFIED[why], None)
-        elif why in _NOBODY or (why in _PASSING and (self._direct or self._relay is not None)):
-            self._settle(tokens, DeliveryState.RELEASED, None)  # not the message's fault: it may be sent again
+        elif why in _NO_CONSUMER or (why in _PASSING and (self._direct or self._relay is not None)):
+            self._settle(tokens, DeliveryState.RELEASED, None)  # temporary: the message may be sent again
         else:
             self._settle(tokens, DeliveryState.REJECTED, Condition(CONDITIONS[why], why.value))
 
     def explained(self, tokens: Sequence[int], said: Explanation) -> None:
-        if self._said is None:
-            self._said = {}
-        self._said.update(dict.fromkeys(tokens, said))
+        if self._explanations is None:
+            self._explanations = {}
+        self._explanations.update(dict.fromkeys(tokens, said))
 
     def hold_back(self) -> None:
-        """A subscriber of what comes in is behind: grant nothing more for now."""
+        """Grant no credit until a subscriber has caught up."""
         self._held = True
 
     def go_on(self) -> None:
-        """It has caught up, or is not waited for any more."""
+        """Grant credit again."""
         self._held = False
         self.top_up()
 
     def credit_changed(self, address: str) -> None:
-        """It may allow something again."""
+        """Grant credit after a change of the address."""
         self._window = SENDER_CREDIT
         self.top_up()
 
     def abort(self) -> None:
         self._driver.abort()
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------
 
-    def _refuse_explained(self, tokens: Sequence[int], why: Refusal, said: dict[int, Explanation]) -> Sequence[int]:
-        """As consumers said it, who do so message by message. Returns those of which nothing was said."""
+    def _refuse_explained(
+        self, tokens: Sequence[int], why: Refusal, explanations: dict[int, Explanation]
+    ) -> Sequence[int]:
+        """Settle messages with the explanations of consumers. Return the others."""
         others: list[int] = []
         for token in tokens:
-            condition, description, annotations = said.pop(token, _UNEXPLAINED)
+            condition, description, annotations = explanations.pop(token, _UNEXPLAINED)
             if annotations and why in _MODIFIED:
                 self._settle((token,), _MODIFIED[why], annotations)
             elif why is Refusal.REJECTED and condition:
                 self._settle((token,), DeliveryState.REJECTED, Condition(condition, description))
             else:
                 others.append(token)
-        if not said:
-            self._said = None
+        if not explanations:
+            self._explanations = None
         return others
 
     def _settle(self, tokens: Sequence[int], state: DeliveryState, detail: Detail) -> None:
-        self._under_way -= len(tokens)
+        self._in_flight -= len(tokens)
         if self._link.closed:
             return
-        self._tell(tokens, state, detail)
+        self._settle_link(tokens, state, detail)
         if not self._direct:
             self.top_up()
         self._driver.flush_soon()
 
-    def _tell(self, tokens: Sequence[int], state: DeliveryState, detail: Detail) -> None:
-        """An outcome the sender's source does not list is not for it: settled without one, it takes its default outcome
-        (section 3.5.3). Where it lists none, it takes any, as most clients mean it."""
+    def _settle_link(self, tokens: Sequence[int], state: DeliveryState, detail: Detail) -> None:
+        """Settle deliveries. Without the outcome if the sender's source does not list it: then its default outcome
+        applies (section 3.5.3). A source without a list accepts any outcome, as most clients intend."""
         listed = self._link.source.outcomes
         if listed and state is not DeliveryState.ACCEPTED and _OUTCOMES[state] not in listed:
             state, detail = DeliveryState.NONE, None
         self._engine.settle(self._link, tokens, state, detail)
 
     def _alike(self, messages: list[bytes]) -> tuple[bytes, list[bytes]] | None:
-        """(header, bodies) when all messages have one header and nothing else of interest; None: look at each."""
+        """Return (header, bodies) if the messages differ only in their body; None: process each message."""
         header = self.header_usual
         if self.address is None:
             return None
@@ -303,7 +306,7 @@ class IncomingLink(Origin):
     ) -> None:
         if header and read_header(header).durable:
             flags |= DURABLE
-        self._under_way += len(tokens)
+        self._in_flight += len(tokens)
         publication = Publication(self, Run(address, device or self.name, flags, header, bodies), tokens)
         trace = self._driver.trace
         if trace is None:
@@ -313,29 +316,29 @@ class IncomingLink(Origin):
 
     def _publish_each(self, event: Transfers) -> None:
         settled = event.settled
-        gathering: _PendingRun | None = None
+        pending: _PendingRun | None = None
         for i, message in enumerate(event.messages):
             token = None if settled else event.deliveries[i]
             try:
                 properties, (address, device, header, body) = self._read(message, settled=settled)
                 flags = AMQP | flags_of(body, settled=settled)
                 if device:
-                    flags &= ~RETAIN  # of all devices of a tenant one message would be retained
+                    flags &= ~RETAIN  # else one message of all devices of a tenant would be retained
                 if isinstance(properties[GROUP_FIELD], str):
                     flags |= GROUPED
             except (DecodeError, AttachRefused) as error:
                 self._reject(token, error)
                 continue
-            if gathering is None or not gathering.is_for(address, header, flags, device):
-                self._publish_gathered(gathering)
-                gathering = _PendingRun(address, header, flags, device)
-            gathering.bodies.append(body)
+            if pending is None or not pending.is_for(address, header, flags, device):
+                self._publish_pending(pending)
+                pending = _PendingRun(address, header, flags, device)
+            pending.bodies.append(body)
             if token is not None:
-                gathering.tokens.append(token)
-        self._publish_gathered(gathering)
+                pending.tokens.append(token)
+        self._publish_pending(pending)
 
     def _read(self, message: bytes, *, settled: bool) -> tuple[Sequence[Any], TranslatedMessage]:
-        """The properties of one message, and how it is published. Raises `DecodeError` or `AttachRefused`."""
+        """Return the properties and the translation of one message. Raises `DecodeError` or `AttachRefused`."""
         self._engine.check_message(message)
         end, start = bare_message(message)
         header, body = message[:end], message[start:]
@@ -353,27 +356,29 @@ class IncomingLink(Origin):
         return properties, TranslatedMessage(address, "", header, body)
 
     def _check_delivery_time(self, body: bytes) -> None:
-        """Raises `AttachRefused` for a message that is to be delivered later: nothing here would wait for that."""
-        asked = delivery_delay_of(body, self._router.now_ns() // _NS_IN_MS)
-        if asked is not None:
-            name, ahead_ms = asked
+        """Raise `AttachRefused` for a scheduled message, which is not supported."""
+        scheduled = delivery_delay_of(body, self._router.now_ns() // _NS_IN_MS)
+        if scheduled is not None:
+            name, ahead_ms = scheduled
             text = f"{name} requests delivery in {ahead_ms} ms; scheduled delivery is unsupported: send it when due"
             raise AttachRefused("amqp:not-implemented", text)
 
     def _header(self, header: bytes, expiry_ms: int | None) -> bytes:
-        """The header with the absolute-expiry-time of the bare message as a time to live, where that is sooner: one
-        place says how long a message lives, and the bare message stays as it is."""
+        """Return the header with a time to live for the absolute-expiry-time, if that is sooner.
+
+        So the header alone determines the lifetime, and the bare message is not changed.
+        """
         if expiry_ms is None:
             return header
         return with_ttl(header, max(0, expiry_ms - self._router.now_ns() // _NS_IN_MS))
 
-    def _publish_gathered(self, gathering: _PendingRun | None) -> None:
-        if gathering is not None:
-            g = gathering
-            self._publish(g.address, g.header, g.flags, g.bodies, g.tokens, g.device)
+    def _publish_pending(self, pending: _PendingRun | None) -> None:
+        if pending is not None:
+            p = pending
+            self._publish(p.address, p.header, p.flags, p.bodies, p.tokens, p.device)
 
     def _permit(self, address: str) -> None:
-        """Raises `AttachRefused` for a message on the anonymous relay that must not be sent there."""
+        """Raise `AttachRefused` if the sender of a message on the anonymous relay has no right to send it."""
         if self._grant is not None and not self._grant.may_send(address):
             raise AttachRefused(_NOT_AUTHORIZED, f"{device_of(self.name)} must not send to {address!r}")
 
@@ -381,4 +386,4 @@ class IncomingLink(Origin):
         self._router.figures.refused += 1
         if token is not None:
             name = error.condition.name if isinstance(error, AttachRefused) else _DECODE_ERROR
-            self._tell((token,), DeliveryState.REJECTED, Condition(name, str(error)))
+            self._settle_link((token,), DeliveryState.REJECTED, Condition(name, str(error)))

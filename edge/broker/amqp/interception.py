@@ -1,7 +1,7 @@
-"""Where another layer steps in between the links of an AMQP connection and the router.
+"""Extension points between the links of an AMQP connection and the router.
 
-The session asks a `LinkInterceptor` before it takes an attach as it is. The classes here step in nowhere: they are the
-default, and the base of those that do (`edge.broker.hono.amqp`).
+The session calls a `LinkInterceptor` before it processes an attach. The classes here change nothing. They are the
+default, and the base classes of those that do (`edge.broker.hono.amqp`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from edge.broker.amqp.scheduler import Scheduler
 
 
 class LinkInterceptor:
-    """Of one connection. Steps in nowhere."""
+    """Interceptor of one connection; this one changes nothing."""
 
     def relay(self, address: str | None) -> MessageRelay | None:
-        """How messages of a link the peer sends on are read; None: as they are."""
+        """Return a translator for messages of a sending link; None: they are published unchanged."""
         return None
 
     def receiver(
         self, engine: Engine, link: Link, driver: Scheduler, name: str, clock_ns: Callable[[], int]
     ) -> OutgoingLink | None:
-        """The consumer behind a link the peer receives on; None leaves it to the session. Raises AttachRefused or
+        """Return the consumer of a receiving link; None leaves it to the session. Raises AttachRefused or
         AddressError."""
         return None
 
@@ -34,10 +34,10 @@ PASS_THROUGH: Final = LinkInterceptor()
 
 
 class LinkInterception:
-    """Of one broker. Changes nothing."""
+    """Interception of one broker; this one changes nothing."""
 
     def links(self, user: str | None) -> LinkInterceptor:
-        """For a connection of this user; None: nobody had to say who he is. Raises AttachRefused."""
+        """Return the interceptor for a connection of this user, None without authentication. Raises AttachRefused."""
         return PASS_THROUGH
 
 

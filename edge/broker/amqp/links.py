@@ -1,4 +1,4 @@
-"""The links of one session: what the peer attaches becomes an origin or a consumer of the router, until it ends."""
+"""Links of one session: each becomes an origin or a consumer of the router until it ends."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from edge.broker.router.router import Router
 
 
 class LinkAttachment(NamedTuple):
-    """What stands behind a link."""
+    """Owner and properties of an attached link."""
 
     owner: IncomingLink | ServiceLink | OutgoingLink
     address: str | None
     """Address that the link sends to or receives from; None: the anonymous relay."""
     allowed: Callable[[Grant], bool] | None = None
-    """Whether the link would be allowed by a grant, to be asked again when that changes; None: always."""
+    """Returns True if a grant allows the link, for changed grants; None: always allowed."""
     configured: tuple[str, AddressType] | None = None
-    """The configured address it was attached to, and what that was then."""
+    """Configured address, and its type at the attach."""
     dynamic: str | None = None
-    """The dynamic node it made: what the user made is the user's."""
+    """Dynamic node that the link created; its user may always use it."""
     named: tuple[LinkName, Steal] | None = None
-    """Its entry among the links of all containers."""
+    """Its entry in the container registry."""
 
 
 class SessionLinks:
@@ -70,8 +70,8 @@ class SessionLinks:
         administration: Administration | None,
         containers: ContainerRegistry,
     ) -> None:
-        """`clock_ns` is UTC, for time to live. `put_token` takes the tokens put to `$cbs` (None: none are taken),
-        `administration` changes addresses for `$management` (None: nobody does)."""
+        """`clock_ns`: UTC, for time to live. `put_token` processes tokens of `$cbs`, `administration` changes of
+        addresses over `$management`; None: not supported."""
         self._engine = engine
         self._router = router
         self._driver = driver
@@ -82,21 +82,21 @@ class SessionLinks:
         self._containers = containers
         self._attached: dict[Link, LinkAttachment] = {}
         self._replies: dict[str, str] = {}
-        """Target addresses of receivers of a service's answers, and where the router finds them."""
+        """Target addresses of receivers of a service's answers, and their addresses at the router."""
 
     @property
     def outgoing(self) -> list[OutgoingLink]:
-        """What the peer receives on."""
+        """Links on which the peer receives."""
         return [each.owner for each in self._attached.values() if isinstance(each.owner, OutgoingLink)]
 
     def figures(self) -> Iterator[LinkFigures]:
-        """Yield what management shows of each link, in the order in which they were attached."""
+        """Yield the figures of each link, in the order of attach."""
         for link, (owner, address, *_) in self._attached.items():
             figures = link.credit, owner.unsettled, owner.delivered
             yield LinkFigures(link.name, link.is_sender, address, address in SERVICES, *figures)
 
     def attach(self, link: Link) -> None:
-        """Serve the link, or refuse it."""
+        """Accept or refuse a link."""
         try:
             self._peer.require(True, "attach", link.name)
             if link.is_sender:
@@ -109,7 +109,7 @@ class SessionLinks:
             self._engine.refuse(link, Condition(CONDITIONS[error.refusal], str(error)))
 
     def detached(self, link: Link, *, closed: bool, lost: bool = False) -> None:
-        """The link is over; `closed`: for good, and what is durable behind it too; `lost`: see `OutgoingLink.ended`."""
+        """Process the end of a link. `closed` ends a durable subscription; `lost`: see `OutgoingLink.ended`."""
         attachment = self._forget(link)
         if attachment is None:
             return
@@ -119,25 +119,24 @@ class SessionLinks:
             attachment.owner.ended()
 
     def stop_sending(self) -> None:
-        """Not a message more to the peer, however long our close is on its way."""
+        """Stop sending at once, before our close has reached the peer."""
         for outgoing in self.outgoing:
             outgoing.ended(closed=False)
 
     def end(self, *, lost: bool) -> None:
-        """The connection is over; `lost`: it broke, or the peer closed it with an error. Every link ends, also when the
-        end of one of them raises."""
+        """End all links, also if one raises. `lost`: the connection broke, or the peer closed it with an error."""
         with ExitStack() as steps:
             for link in list(self._attached):
                 steps.callback(self.detached, link, closed=False, lost=lost)
 
     def detach_forbidden(self, grant: Grant) -> None:
-        """Detach the links to what may not be done any more."""
+        """Detach the links that the new grant does not allow."""
         for link, attachment in list(self._attached.items()):
             if attachment.allowed is not None and not attachment.allowed(grant):
                 self._detach(link, denied("the new token does not allow this"))
 
     def detach_readdressed(self) -> None:
-        """Addresses may have another type than before: who is attached to what is no more hears so."""
+        """Detach the links to addresses that have another type now."""
         for link, attachment in list(self._attached.items()):
             if attachment.configured is None:
                 continue
@@ -148,7 +147,7 @@ class SessionLinks:
                 self._detach(link, Condition("amqp:resource-deleted", text))
                 self._driver.flush_soon()
 
-    # --- the peer sends ---------------------------------------------------------------------------------------
+    # --- the peer sends -----------------------------------------------------------------------------------------
 
     def _attach_sender(self, link: Link) -> None:
         address, target = sending_address(link)
@@ -165,7 +164,7 @@ class SessionLinks:
             peer.require(dynamic is not None or grant.may_send(address), "send to", address)
             allowed = partial(_may_send, address) if dynamic is None else None
         if address is not None and router.addresses.type_of(address) is AddressType.SUBSCRIPTION:
-            raise AttachRefused("amqp:not-allowed", f"{address!r} is a subscription: it gets what is sent to its topic")
+            raise AttachRefused("amqp:not-allowed", f"{address!r} is a subscription: send to its topic")
         relay = peer.interceptor.relay(address)
         incoming = IncomingLink(
             self._engine, link, router, self._driver, peer.publisher, address, grant, relay, peer.user
@@ -200,7 +199,7 @@ class SessionLinks:
         self._engine.accept(link)
         incoming.top_up()
 
-    # --- the peer receives ------------------------------------------------------------------------------------
+    # --- the peer receives --------------------------------------------------------------------------------------
 
     def _attach_receiver(self, link: Link) -> None:
         peer, router = self._peer, self._router
@@ -239,7 +238,7 @@ class SessionLinks:
         outgoing.answer(kept_for(wanted.source, kept_s))
 
     def _intercept_receiver(self, link: Link) -> bool:
-        """False leaves the link to the session."""
+        """Let the interceptor serve the link. Return False to leave it to the session."""
         peer = self._peer
         outgoing = peer.interceptor.receiver(self._engine, link, self._driver, peer.name, self._clock_ns)
         if outgoing is None:
@@ -250,19 +249,19 @@ class SessionLinks:
         return True
 
     def _competes(self, wanted: ReceiverTarget) -> bool:
-        """Others get what this receiver does not select."""
+        """Return True if other consumers get the messages that this receiver does not select."""
         if wanted.address in self._router.subscriptions.live.temporary_queues:
             return True
         return self._router.addresses.type_of(wanted.address).is_queue and not wanted.options.browse
 
     def _feed_retained(self, outgoing: OutgoingLink, address: str) -> None:
-        """A new receiver of a topic gets what was retained there (as MQTT 5 section 3.3.1.3 has it)."""
+        """Send retained messages to a new receiver of a topic (as in MQTT 5 section 3.3.1.3)."""
         router = self._router
         if router.addresses.type_of(address) is AddressType.TOPIC:
             outgoing.feed(map(self._worthwhile, router.retained.walk(address)))
 
     def _worthwhile(self, run: Run | None) -> Run | None:
-        """The run, unless its time to live has passed."""
+        """Return the run, unless it has expired."""
         router = self._router
         return (
             None
@@ -270,10 +269,10 @@ class SessionLinks:
             else run
         )
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------
 
     def _add(self, link: Link, attachment: LinkAttachment) -> None:
-        """Serve the link; the one that this container had of the same name and role is stolen (section 2.6.1)."""
+        """Add the link. An older link of the container with this name and role is stolen (section 2.6.1)."""
         peer = self._peer
         if peer.container_id:
             named = LinkName(peer.user, peer.container_id, link.name, link.is_sender), partial(self._steal, link)
@@ -291,7 +290,7 @@ class SessionLinks:
         self._driver.flush_soon()
 
     def _forget(self, link: Link) -> LinkAttachment | None:
-        """The link is known no more, and the node it made ends with it (section 3.5.10)."""
+        """Remove the link, and delete the node that it created (section 3.5.10)."""
         link.bind(None)
         attachment = self._attached.pop(link, None)
         if attachment is None:

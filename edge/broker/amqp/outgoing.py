@@ -1,4 +1,4 @@
-"""A link a device receives on: a consumer of the router, with its deliveries and what became of them."""
+"""Link on which a device receives: a consumer of the router, with its deliveries and their outcomes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OUTCOMES = {
     DeliveryState.MODIFIED: DeliveryOutcome.RELEASED,
     DeliveryState.MODIFIED_FAILED: DeliveryOutcome.MODIFIED_FAILED,
     DeliveryState.MODIFIED_UNDELIVERABLE: DeliveryOutcome.MODIFIED_UNDELIVERABLE,
-    DeliveryState.NONE: DeliveryOutcome.RELEASED,  # settled without an outcome: nobody said that it was taken
+    DeliveryState.NONE: DeliveryOutcome.RELEASED,  # settled without an outcome: not accepted
 }
 
 
@@ -45,7 +45,7 @@ class OutgoingLink(Consumer):
     """Consumer behind one link."""
 
     __slots__ = (
-        "_clock_ns", "_driver", "_durable", "_ending", "_engine", "_forget", "_link", "_outstanding", "_resting",
+        "_clock_ns", "_driver", "_durable", "_ending", "_engine", "_forget", "_link", "_outstanding", "_paused",
         "_retained", "_router", "_selector", "_subscription", "_tag", "name", "selection", "user",
     )  # fmt: skip
 
@@ -64,10 +64,10 @@ class OutgoingLink(Consumer):
         forget: Callable[[Link], object] = lambda _: None,
         user: str = "",
     ) -> None:
-        """`durable`: the subscription outlives the link unless it is closed; `selector`: what it does not match is not
-        for this receiver. `shared`: it is for others then (a queue's competing consumers); else nobody else is there
-        to get it (topics, browsing). `forget` is called before the link is detached because another has what it
-        had, or because its subscription could not be written."""
+        """`durable`: the subscription outlives the link unless that is closed. `selector`: only matching messages are
+        delivered. `shared`: other messages stay for other consumers (queues), else they are skipped (topics, browsing).
+        `forget` is called before a stolen link is detached, or a subscription could not be stored.
+        """
         self.name = name
         self.user = user
         self._subscription: Joinable | None = None
@@ -82,13 +82,13 @@ class OutgoingLink(Consumer):
         self._selector = None if shared else selector
         self._forget = forget
         self._retained: Iterator[Run | None] | None = None
-        self._resting = False
-        """The retained messages go on in the next turn of the loop."""
+        self._paused = False
+        """Retained messages continue in the next turn of the loop."""
         self._tag = 0
         self._ending = False
         self._outstanding: dict[int, tuple[Subscription, int]] = {}
 
-    # --- from the router --------------------------------------------------------------------------------------
+    # --- from the router ----------------------------------------------------------------------------------------
 
     @property
     def credit(self) -> int:
@@ -97,16 +97,16 @@ class OutgoingLink(Consumer):
 
     @property
     def unsettled(self) -> int:
-        """Messages that the peer has not settled."""
+        """Number of messages that the peer has not settled."""
         return len(self._outstanding)
 
     @property
     def delivered(self) -> int:
-        """Messages sent since the link was attached."""
+        """Messages sent since the attach."""
         return self._tag
 
     def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
-        """Send them with one call of the engine, where nothing has to be looked at in each message."""
+        """Send a batch, with one call of the engine if no message has to be checked."""
         if self._selector is not None or self._link.snd_settle_mode == _SETTLED:
             self._deliver_each(subscription, batch)
         elif isinstance(batch, EncodedBatch) and self._fits(batch.messages):
@@ -117,12 +117,12 @@ class OutgoingLink(Consumer):
             self._deliver_together(subscription, batch)
 
     def exhausted(self) -> None:
-        """The store has been read to its end: a drain need not wait any longer."""
+        """Complete a drain, as the store has been read to its end."""
         if self._link.draining:
             self._drain()
 
     def stolen(self) -> bool:
-        """The same device attached again to what this link has (link stealing, section 2.6.1)."""
+        """Detach: the same device has attached again (link stealing, section 2.6.1)."""
         self._forget(self._link)
         self._engine.detach(self._link, closed=False, condition=STOLEN)
         self._driver.flush_soon()
@@ -132,16 +132,16 @@ class OutgoingLink(Consumer):
     def abort(self) -> None:
         self._driver.abort()
 
-    # --- from the session -------------------------------------------------------------------------------------
+    # --- from the session ---------------------------------------------------------------------------------------
 
     def subscribe(self, address: str, options: SubscribeOptions) -> None:
-        """Have the router deliver to this link. Raises AddressError."""
+        """Subscribe this link at the router. Raises AddressError."""
         self._subscription = self._router.subscriptions.subscribe(self, address, options)
         self._link.leave_close_to_owner(answers=isinstance(self._subscription, DurableSubscription))
 
     def answer(self, source: Terminus) -> None:
-        """Answer the attach, with this source. What a durable subscription is owed counts from the answer on, so that
-        of a new one waits until the subscription is on disk."""
+        """Answer the attach with this source. For a new durable subscription the answer waits for its commit, as
+        messages are guaranteed from the answer on."""
         subscription = self._subscription
         made = subscription.made if isinstance(subscription, DurableSubscription) else None
         if made is None:
@@ -152,21 +152,21 @@ class OutgoingLink(Consumer):
     def _answer(self, source: Terminus, why: Refusal | None) -> None:
         link = self._link
         if link.closed:
-            return  # detached meanwhile
+            return  # detached in the meantime
         if why is None:
             self._engine.accept(link, source=source)
             self.flow()
         else:
             self._forget(link)
             self.ended(closed=True)
-            self._engine.refuse(link, Condition(CONDITIONS[why], f"the subscription cannot be kept: {why.value}"))
+            self._engine.refuse(link, Condition(CONDITIONS[why], f"the subscription cannot be stored: {why.value}"))
         self._driver.flush_soon()
 
     def flow(self) -> None:
-        """The credit changed: take what is waiting; a drain that finds nothing (more) gives the rest back."""
+        """Deliver waiting messages after a change of credit. A drain returns the rest of the credit."""
         if self._subscription is None or self._link.closed or not self._link.attached:
             return
-        if self._retained is not None and not self._resting:
+        if self._retained is not None and not self._paused:
             self._send_retained(self._subscription, self._retained)
         if self._link.credit > 0:
             self._subscription.pump()
@@ -174,16 +174,19 @@ class OutgoingLink(Consumer):
             self._drain()
 
     def feed(self, walk: Iterator[Run | None]) -> None:
-        """Retained messages (None: a name looked at in vain), sent as the credit allows, a part in each turn of the
-        loop: a filter may match 100 000. Each is looked for when it is sent: none is older than what came meanwhile."""
+        """Send the retained messages that `walk` yields (None: a name without one), as credit allows.
+
+        Each turn of the loop sends a part, as a filter may match 100 000. A message is read when it is sent, so it is
+        not older than live messages sent before.
+        """
         self._retained = walk
 
     def accepted(self, tags: list[int]) -> None:
-        """As `settled`, of messages that are accepted and settled."""
+        """Process messages that the peer has accepted and settled; see `settled`."""
         self._settle_all(tags, _ACCEPTED)
 
     def _settle_all(self, tags: list[int], outcome: DeliveryOutcome) -> None:
-        """Answer the router with one outcome for all of these, in ranges of positions."""
+        """Settle messages at the router with one outcome, in ranges of positions."""
         tags.sort()
         current: Subscription | None = None
         first = last = 0
@@ -202,7 +205,7 @@ class OutgoingLink(Consumer):
             current.settle(self, first, last, outcome)
 
     def settled(self, event: Dispositions) -> None:
-        """Answer the router in ranges of positions."""
+        """Settle messages at the router, in ranges of positions."""
         items = event.items
         items.sort(key=_tag_of)
         current: Subscription | None = None
@@ -217,7 +220,7 @@ class OutgoingLink(Consumer):
                 continue
             if detail is not None:
                 self._explain(subscription, position, detail)
-            # An enumeration's hash is a call of Python's, so the table is for the rare ones.
+            # Hashing an enumeration member calls Python, so the table is used for rare states only.
             answer = _ACCEPTED if state is _STATE_ACCEPTED else _OUTCOMES.get(state, DeliveryOutcome.RELEASED)
             if subscription is current and position == last + 1 and answer is outcome:
                 last = position
@@ -229,13 +232,15 @@ class OutgoingLink(Consumer):
             current.settle(self, first, last, outcome)
 
     def ended(self, *, closed: bool, lost: bool = False) -> None:
-        """Give back what the ended link has not settled. `closed` ends a durable subscription; the peer is notified
-        when that is on disk. `lost`: the link or the connection broke, or the peer ended it with an error, so each
-        unsettled delivery counts as an attempt."""
+        """Return unsettled messages of an ended link.
+
+        `closed` ends a durable subscription; the peer gets the answer after the commit. `lost`: link or connection
+        broke, or the peer ended it with an error, so each unsettled delivery counts as an attempt.
+        """
         self._retained = None
         self._ending = True
         if lost:
-            self._lose()
+            self._settle_lost()
         self._outstanding.clear()
         subscription, self._subscription = self._subscription, None
         deleted = None
@@ -248,14 +253,14 @@ class OutgoingLink(Consumer):
         else:
             self._router.waits.add(deleted, self, self._answer_close)
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------
 
-    def _lose(self) -> None:
-        """The consumer may have died of what it had not settled."""
+    def _settle_lost(self) -> None:
+        """Settle all unsettled messages as lost: one of them may have crashed the consumer."""
         self._settle_all([tag for tag, (of, _) in self._outstanding.items() if isinstance(of, LogSubscription)], _LOST)
 
     def _explain(self, subscription: Subscription, position: int, detail: Condition | bytes) -> None:
-        """What the peer says beside its outcome is kept with the message, or is for who sent it."""
+        """Pass annotations or error of an outcome to the message, or to its sender."""
         if isinstance(detail, bytes):
             if isinstance(subscription, LogSubscription):
                 subscription.annotate(self, position, detail)
@@ -265,7 +270,7 @@ class OutgoingLink(Consumer):
             subscription.explain(self, position, Explanation(detail.name, detail.description))
 
     def _answer_close(self, why: Refusal | None) -> None:
-        """Of a link the peer has closed; nothing happens otherwise."""
+        """Answer the peer's close of the link, if there is one."""
         failed = why and Condition(CONDITIONS[why], f"the subscription could not be deleted: {why.value}")
         self._engine.answer_close(self._link, failed or None)
         self._driver.flush_soon()
@@ -279,19 +284,19 @@ class OutgoingLink(Consumer):
             except StopIteration:
                 self._retained = None
                 return
-            if run is not None:  # as it was published, where the peer leaves it to us
+            if run is not None:  # in mode mixed: settled as it was published
                 mode = self._link.snd_settle_mode
                 settled = mode == _SETTLED or (run.qos == 0 and mode != _UNSETTLED)
                 self._deliver(subscription, Stored(SETTLED, 0, run), settled=settled)
-        self._resting = True
-        self._driver.soon(self._go_on)
+        self._paused = True
+        self._driver.soon(self._continue)
 
-    def _go_on(self) -> None:
-        self._resting = False
+    def _continue(self) -> None:
+        self._paused = False
         self.flow()
 
     def _deliver_each(self, subscription: Subscription, batch: Collection[Stored]) -> None:
-        """Send run by run. A run that needs no answer is sent settled unless the peer asks for unsettled ones."""
+        """Send run by run. A run that needs no answer is sent settled unless the link requires unsettled messages."""
         mode = self._link.snd_settle_mode
         for stored in batch:
             settled = mode == _SETTLED or (stored.position < 0 and mode != _UNSETTLED)
@@ -311,7 +316,7 @@ class OutgoingLink(Consumer):
         return amqp_messages(run, now_ns=now_ns, attempts=subscription.attempts)
 
     def _fits(self, messages: Sequence[bytes]) -> bool:
-        """Return True when the peer takes messages as large as these."""
+        """Return True if no message is too large for the peer."""
         limit = self._link.max_message_size
         return not limit or max(map(len, messages)) <= limit
 
@@ -341,7 +346,7 @@ class OutgoingLink(Consumer):
         self._router.figures.sent += len(messages)
         self._engine.send_all(self._link, first, messages, settled=settled)
         if settled:
-            if position >= 0:  # at most once: what has been handed to the transport is done with
+            if position >= 0:  # at most once: settled as soon as the transport has it
                 subscription.settle(self, position, position + len(messages) - 1, DeliveryOutcome.ACCEPTED)
         elif position >= 0:
             if len(messages) == 1:
@@ -353,7 +358,7 @@ class OutgoingLink(Consumer):
     def _deliver_fitting(
         self, subscription: Subscription, position: int, messages: list[bytes], limit: int, *, settled: bool
     ) -> None:
-        """One by one: what is larger than the peer takes in a message cannot be delivered here."""
+        """Send messages one by one; settle those that are too large for the peer."""
         for i, message in enumerate(messages):
             at = position + i if position >= 0 else position
             if len(message) <= limit:
@@ -370,7 +375,7 @@ class OutgoingLink(Consumer):
         *,
         settled: bool,
     ) -> None:
-        """One by one: what is not selected counts as done."""
+        """Send selected messages one by one; settle the others as accepted."""
         limit = self._link.max_message_size or max(map(len, messages))
         for i, message in enumerate(messages):
             at = position + i if position >= 0 else position
@@ -381,9 +386,11 @@ class OutgoingLink(Consumer):
         self._driver.flush_soon()
 
     def _drain(self) -> None:
-        """Give back the credit that is left, unless the store is still being read: then `exhausted` comes here; or
-        retained messages are still being sent: then the end of them does; or the peer does not read what it is sent:
-        then the session comes here when it does."""
+        """Return the remaining credit to the peer.
+
+        It waits while the store is read (`exhausted` calls again), while retained messages are sent, and while the
+        peer does not read.
+        """
         link = self._link
         if link.closed or not link.draining or self._subscription is None or self._driver.congested:
             return
@@ -393,7 +400,7 @@ class OutgoingLink(Consumer):
 
 
 class QueueSelection:
-    """What a selector wants of a queue; the rest stays for other consumers (`model.interfaces.Selection`)."""
+    """Selector of a queue's consumer (`model.interfaces.Selection`). Other messages stay for other consumers."""
 
     def __init__(self, selector: MessageSelector) -> None:
         self.text = selector.text

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and what it may do."""
+"""The container at the other end of a connection, and its rights."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ NOT_AUTHORIZED: Final = CONDITIONS[Refusal.NOT_AUTHORIZED]
 
 
 class AmqpPeer:
-    """One container; known from its open on, and again from each token it puts to `$cbs`."""
+    """Identity and rights of the peer, set by its open and by each token that it puts to `$cbs`."""
 
     __slots__ = ("closing", "container_id", "grant", "interceptor", "name")
 
     def __init__(self) -> None:
         self.name = "-"
-        """Device: the user that it authenticated as, or its container id."""
+        """Name of the device: its authenticated user, or its container id."""
         self.container_id = ""
         self.grant: Grant | None = None
-        """What the user may do; None where everybody may do everything."""
+        """Rights of the user; None without authentication."""
         self.interceptor: LinkInterceptor = PASS_THROUGH
-        """Who steps in between its links and the router."""
+        """Interceptor of its links."""
         self.closing = False
-        """It has to go, or the user has other rights now: what comes before our close is answered is dropped."""
+        """The connection is being closed: what the peer sends before its close is dropped."""
 
     @property
     def publisher(self) -> str:
-        """Publisher of the messages that it sends. Without authentication no peer is a relay."""
+        """Publisher name of its messages. Without authentication no peer is a relay."""
         relay = self.grant is not None and self.grant.may_relay
         return publisher_name(self.name, self.container_id or self.name, relay=relay)
 
     @property
     def subscriber(self) -> str:
-        """Whom durable subscriptions belong to: nobody gets at those of another user by taking its container id."""
+        """Owner of durable subscriptions: the container id, qualified by the user."""
         return self.container_id if self.grant is None else f"{self.grant.user}/{self.container_id}"
 
     @property
     def user(self) -> str:
-        """Whose quotas pay for the names it makes."""
+        """User whose quotas count the names that it creates."""
         return "" if self.grant is None else self.grant.user
 
     def require(self, allowed: bool, what: str, address: str) -> None:
-        """Raises `AttachRefused` unless it is allowed."""
+        """Raise `AttachRefused` unless it is allowed."""
         if not allowed or self.closing:
             raise AttachRefused(NOT_AUTHORIZED, f"{self.name} must not {what} {address!r}")
 
 
 def denied(description: str) -> Condition:
-    """Why a link or a connection ends that was allowed before."""
+    """Return the condition for ending a link or connection that is no longer allowed."""
     return Condition(NOT_AUTHORIZED, description)

@@ -1,4 +1,4 @@
-"""What the links of a session ask of the driver of their connection."""
+"""Interfaces of the connection's driver for links and session."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from edge.broker.model.tracing import ConnectionTrace
 
 
 class Flusher(Protocol):
-    """Of a link that has something to write, or cannot go on."""
+    """Driver of a connection, as links use it to write or to end the connection."""
 
     @property
     def trace(self) -> ConnectionTrace | None:
-        """The packet trace of the connection, which reports what happens to messages; None: it is not traced."""
+        """Packet trace of the connection; None: not traced."""
         ...
 
     @property
     def congested(self) -> bool:
-        """The peer does not read what we wrote."""
+        """True while the peer does not read fast enough."""
         ...
 
     def flush_soon(self) -> None:
-        """Something is to be written at the end of this turn."""
+        """Write at the end of this turn."""
         ...
 
     def abort(self) -> None:
@@ -31,11 +31,11 @@ class Flusher(Protocol):
 
 
 class Scheduler(Flusher, Protocol):
-    """The same, of a link with work for more than one turn."""
+    """Driver of a connection, with scheduling and properties of the transport."""
 
     @property
     def peername(self) -> str:
-        """``host:port`` of the peer, or ``-`` when it is gone."""
+        """``host:port`` of the peer, or ``-`` after the end of the connection."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class Scheduler(Flusher, Protocol):
         ...
 
     def identified(self, user: str) -> bool:
-        """The peer has said who it is; False when there is no room for another connection of this user."""
+        """Count the connection for this user. Return False if its connection limit is reached."""
         ...
 
     def soon(self, callback: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
-"""What the broker itself answers: requests sent to `$management` and `$cbs`, over links like any other.
+"""Services of the broker itself: requests to `$management` and `$cbs`, over ordinary links.
 
-A request names where it wants its answer in reply-to: a dynamic address, or the target address of a receiver attached
-to the service (as AMQP Management, working draft 9, section 3.3 and Claims-based Security, working draft 2 have it).
+The answer goes to the reply-to of the request: a dynamic address, or the target address of a receiver attached to the
+service (AMQP Management, working draft 9, section 3.3; Claims-based Security, working draft 2).
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _REPLY_TO, _MESSAGE_ID, _CORRELATION_ID = 4, 0, 5
 
 Decided = Callable[[str], None]
 PutToken = Callable[[bytes, Decided], None]
-"""(token, whom to tell what is wrong with it, or nothing): takes a token, now or later."""
+"""Processes a token and calls back, now or later, with an error text or an empty one."""
 
 
 _MANAGEMENT_NAMES: Final = "statusCode statusDescription"
 
 
 class ServiceLink(Origin):
-    """A link on which requests to one service come in. Origin of the answers."""
+    """Link with requests to one service; origin of the answers."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class ServiceLink(Origin):
         administration: Administration | None = None,
         containers: ContainerRegistry,
     ) -> None:
-        """`replies`: target address of a receiver of answers -> where the router finds it.
+        """`replies`: target address of a receiver of answers -> its address at the router.
 
-        Without a grant nobody has to say who he is, so any token will do; without `put_token` it is answered with 501,
-        and so are changes of addresses without `administration`.
+        Without a grant (no authentication) any token is accepted. Tokens without `put_token`, and changes of addresses
+        without `administration`, are answered with 501.
         """
         self.name = name
         self._engine = engine
@@ -91,13 +91,13 @@ class ServiceLink(Origin):
         self._administration = administration
         self._managed = dispatch.ManagedBroker(router, containers, engine.container_id)
         self.delivered = 0
-        """Requests that came since the link was attached."""
+        """Requests since the attach."""
         self._changing = 0
-        """Changes not answered yet."""
+        """Changes in progress."""
 
     @property
     def unsettled(self) -> int:
-        """Requests that were not answered yet."""
+        """Number of unanswered requests."""
         return self._changing
 
     def received(self, event: Transfers) -> None:
@@ -122,13 +122,13 @@ class ServiceLink(Origin):
             self._driver.flush_soon()
 
     def ended(self) -> None:
-        """Nothing is under way."""
+        """Do nothing."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        """Nobody waits for what becomes of an answer."""
+        """Ignore the outcome of an answer."""
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        """Nobody waits for what becomes of an answer."""
+        """Ignore the outcome of an answer."""
 
     def _request(self, message: bytes) -> None:
         _, start = s.bare_message(message)
@@ -156,7 +156,7 @@ class ServiceLink(Origin):
         self._router.publish(Publication(self, Run(address, self.name, AMQP | 1, b"", [body]), ()))
 
     def _reply_address(self, reply_to: object) -> str:
-        """Where the answer goes: nobody gets messages through us to where he must not send himself."""
+        """Return the address for the answer. Raises AttachRefused unless the client may send there itself."""
         if not isinstance(reply_to, str):
             raise AttachRefused("amqp:invalid-field", "a request without reply-to")
         address = self._replies.get(reply_to)
@@ -173,13 +173,13 @@ class ServiceLink(Origin):
         except (ValueError, RecursionError):
             attributes = None
         if self._administration is None:
-            answer(ManagementResponse(501, "the addresses are in a file this gateway was started with: change that"))
+            answer(ManagementResponse(501, "addresses come from the file given to --config: change that file"))
         elif values.get("type") not in (None, ADDRESS_TYPE):
-            answer(ManagementResponse(400, f"type: there is only {ADDRESS_TYPE}"))
+            answer(ManagementResponse(400, f"type: only {ADDRESS_TYPE} is supported"))
         elif not isinstance(name, str) or not name:
             answer(ManagementResponse(400, "name: the address is missing"))
         elif not isinstance(attributes, dict):
-            answer(ManagementResponse(400, "the body is a map of attributes"))
+            answer(ManagementResponse(400, "the body must be a map of attributes"))
         else:
             self._changing += 1
             self._administration.change(str(values["operation"]), name, attributes, partial(self._changed, answer))
@@ -193,9 +193,9 @@ class ServiceLink(Origin):
         if values.get("operation") != "put-token":
             answer(ManagementResponse(400, "the operation is not put-token"))
         elif self._grant is None:
-            answer(ManagementResponse(202, "accepted: nobody has to say who he is here"))
+            answer(ManagementResponse(202, "accepted: authentication is off"))
         elif self._take_token is None:
-            answer(ManagementResponse(501, "tokens are not taken here; say who you are with SASL"))
+            answer(ManagementResponse(501, "tokens are not supported: authenticate with SASL"))
         elif str(values.get("type", "jwt")).removeprefix("amqp:") != "jwt":
             answer(ManagementResponse(400, "the type of the token is not jwt"))
         else:
@@ -225,12 +225,12 @@ def _read(router: Router, values: Mapping[str, Any]) -> ManagementResponse:
         found = entry_of(router, name)
         if found is not None:
             return ManagementResponse(200, "OK", found)
-    return ManagementResponse(404, f"there is no address {name!r}")
+    return ManagementResponse(404, f"address {name!r} not found")
 
 
 def _query(managed: dispatch.ManagedBroker, values: Mapping[str, Any], body: bytes) -> ManagementResponse:
-    """Answer with a part of the entities of one type. Attributes that a type of Dispatch's does not have are left out,
-    as its versions differ in them."""
+    """Answer with a page of the entities of one type. Unknown attributes of Dispatch's types are left out, as its
+    versions differ in them."""
     try:
         wanted = json.loads(body)["attributeNames"] if body else []
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -241,14 +241,14 @@ def _query(managed: dispatch.ManagedBroker, values: Mapping[str, Any], body: byt
         attributes, found = shown.attributes, shown.entries(managed)
         names = [name for name in wanted if name in attributes] if wanted else list(attributes)
     elif entity not in (None, ADDRESS_TYPE):
-        return ManagementResponse(400, f"entityType: there is {', '.join((ADDRESS_TYPE, *dispatch.TYPES))}")
+        return ManagementResponse(400, f"entityType is one of {', '.join((ADDRESS_TYPE, *dispatch.TYPES))}")
     elif not isinstance(wanted, list) or any(name not in ADDRESS_ATTRIBUTES for name in wanted):
         return ManagementResponse(400, f"attributes are {', '.join(ADDRESS_ATTRIBUTES)}")
     else:
         names, found = wanted or list(ADDRESS_ATTRIBUTES), address_entries(managed.router)
     offset, count = values.get("offset", 0), values.get("count", MANAGEMENT_RESULTS_MAX)
     if not isinstance(offset, int) or not isinstance(count, int) or offset < 0 or count < 0:
-        return ManagementResponse(400, "offset and count are numbers from 0 on")
+        return ManagementResponse(400, "offset and count must be integers from 0")
     first = min(offset, sys.maxsize - MANAGEMENT_RESULTS_MAX)
     part = (entry() for entry in islice(found, first, first + min(count, MANAGEMENT_RESULTS_MAX)))
     results = [[entry[name] for name in names] for entry in part]
@@ -256,7 +256,7 @@ def _query(managed: dispatch.ManagedBroker, values: Mapping[str, Any], body: byt
 
 
 def _identifier(value: Any) -> Any:
-    """An identifier to be written again: a number is a ulong (section 3.2.11), everything else is what it was."""
+    """Return an identifier to encode: a number as a ulong (section 3.2.11), others unchanged."""
     return Ulong(value) if type(value) is int else value
 
 

@@ -1,4 +1,4 @@
-"""The broker's end of one AMQP connection: who the peer is, and when the connection begins and ends."""
+"""Server side of one AMQP connection: open, authentication, rights and close."""
 
 from __future__ import annotations
 
@@ -43,23 +43,21 @@ from edge.broker.security.proof import LoginVerdict, VerifiedIdentity
 from edge.broker.security.sasl_credentials import SaslCredentials
 
 SOLE_CONNECTION: Final = "sole-connection-for-container"
-"""A peer that desires it wants its container id to be in use over no other connection (OASIS, Enforcing Connection
-Uniqueness): so JMS clients learn that their client id is taken."""
+"""Desired by a peer that requires an exclusive container id (OASIS, Enforcing Connection Uniqueness). So JMS clients
+learn that their client id is in use."""
 CAPABILITIES: Final = ("ANONYMOUS-RELAY", "SHARED-SUBS", SOLE_CONNECTION)
-"""What our open offers: clients of JMS do without what is not in it."""
-_TAKING: Final = (IncomingLink, ServiceLink)
+"""Capabilities that our open offers; JMS clients use only these."""
+_RECEIVERS: Final = (IncomingLink, ServiceLink)
 _NOT_ESTABLISHED: Final = {"amqp:connection-establishment-failed": True}
-"""In an open that a close follows."""
-_NO_PLACE: Final = Condition(
-    "amqp:resource-limit-exceeded", "the user, or the address, has as many connections as there is room for"
-)
+"""Property of an open that is followed by a close."""
+_CONNECTION_LIMIT: Final = Condition("amqp:resource-limit-exceeded", "connection limit of the user or address reached")
 _CONTAINER_TAKEN: Final = Condition(
     "amqp:invalid-field", "the container id is in use over another connection", (("invalid-field", "container-id"),)
 )
 
 
 class AmqpSession:
-    """Owner (`bridge.transport.driver.ConnectionOwner`) of a driver over a server `Engine`."""
+    """Handles the events of one connection (`bridge.transport.driver.ConnectionOwner`)."""
 
     def __init__(
         self,
@@ -76,12 +74,11 @@ class AmqpSession:
         containers: ContainerRegistry | None = None,
         lane: AmqpLane | None = None,
     ) -> None:
-        """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
+        """`clock_ns`: UTC, for time to live. `on_closed` is called once, with the reason of the end.
 
-        Without a gate everybody may do everything. `credentials` knows who was proven by SASL, beside who TLS has
-        proven. `interception`: who steps in before an attach is taken as it is. `administration`: who changes addresses
-        for `$management`. `containers`: those of all sessions. `lane` reads messages that are as usual in
-        place of the engine.
+        Without a `gate` every client may do everything. `credentials` has the identity that SASL has verified.
+        `interception` can handle attaches. `administration` changes addresses for `$management`. `containers`: registry
+        of all sessions. `lane` reads messages with the usual header instead of the engine.
         """
         self._driver = driver
         self._engine = engine
@@ -93,14 +90,14 @@ class AmqpSession:
         self._containers = ContainerRegistry() if containers is None else containers
         self._lane = lane
         self._sole: tuple[str, str] | None = None
-        """The container id that is over this connection only."""
+        """Exclusive container id of this connection."""
         self._number = 0
-        """Number of the connection; 0 before it is open."""
+        """Number of the connection; 0 before the open."""
         self._will: Run | None = None
         self._identity = ""
-        """User that SASL or TLS has proven."""
+        """User that SASL or TLS has verified."""
         self._ended_with: Condition | None = None
-        """Why we closed the connection; None while we did not."""
+        """Why we closed the connection; None while we have not."""
         self._peer = AmqpPeer()
         self._links = SessionLinks(
             engine,
@@ -116,26 +113,26 @@ class AmqpSession:
 
     @property
     def name(self) -> str:
-        """Identity of the device: what it authenticated as, or its container id."""
+        """Name of the device: its authenticated user, or its container id."""
         return self._peer.name
 
     @property
     def container_id(self) -> str:
         return self._peer.container_id
 
-    # --- for management ---------------------------------------------------------------------------------------
+    # --- for management -----------------------------------------------------------------------------------------
 
     def figures(self) -> ConnectionFigures:
-        """Return what is known of the connection."""
+        """Return the properties of the connection."""
         peer, driver = self._peer, self._driver
         user = peer.user or self._identity
         return ConnectionFigures(peer.container_id, driver.peername, user, self._engine.mechanism, driver.cipher)
 
     def link_figures(self) -> Iterator[LinkFigures]:
-        """Yield its links, in the order in which they were attached."""
+        """Yield the figures of its links, in the order of attach."""
         return self._links.figures()
 
-    # --- for a trace ------------------------------------------------------------------------------------------
+    # --- for a trace --------------------------------------------------------------------------------------------
 
     @property
     def connection(self) -> Engine:
@@ -148,11 +145,11 @@ class AmqpSession:
         return self.container_id, self._peer.user or self._identity
 
     def retrace(self) -> None:
-        """See `edge.broker.model.tracing.Traceable`: the lane takes nothing of a machine with a tap around it."""
+        """See `edge.broker.model.tracing.Traceable`. The lane does not read while a tap is around the engine."""
         if self._lane is not None:
             self._lane.publish()
 
-    # --- Owner ------------------------------------------------------------------------------------------------
+    # --- Owner --------------------------------------------------------------------------------------------------
 
     def handle(self, events: Sequence[Event]) -> None:
         if self._lane is not None:
@@ -160,7 +157,7 @@ class AmqpSession:
         for event in events:
             if isinstance(event, Transfers):
                 owner = event.link.context
-                if isinstance(owner, _TAKING) and not self._peer.closing:
+                if isinstance(owner, _RECEIVERS) and not self._peer.closing:
                     owner.received(event)
                     if self._lane is not None and len(event.messages) == 1 and isinstance(owner, IncomingLink):
                         self._lane.learn(owner)
@@ -177,16 +174,16 @@ class AmqpSession:
                 self._handle_rare(event)
 
     def writable(self) -> None:
-        """The peer reads again: take what waited meanwhile."""
+        """Deliver waiting messages, as the peer reads again."""
         for outgoing in self._links.outgoing:
             outgoing.flow()
 
     def shut_down(self) -> None:
-        """The broker is stopping: say so before the socket goes (section 2.4.3)."""
+        """Close the connection before the broker stops (section 2.4.3)."""
         self._close(Condition("amqp:connection:forced", "the broker is stopping"))
         self._driver.flush_soon()
 
-    # --- inside: the connection -------------------------------------------------------------------------------
+    # --- inside: the connection ---------------------------------------------------------------------------------
 
     def _handle_rare(self, event: Event) -> None:
         if isinstance(event, PeerOpened):
@@ -197,7 +194,7 @@ class AmqpSession:
             self._links.detached(event.link, closed=event.closed, lost=event.condition is not None)
         elif isinstance(event, Closed):
             self._closed(event.condition)
-        elif not isinstance(event, SessionEnded):  # its links were told one by one
+        elif not isinstance(event, SessionEnded):  # each of its links has had its own event
             raise TypeError(f"unknown event {event!r}")
 
     def _opened(self, event: PeerOpened) -> None:
@@ -210,10 +207,10 @@ class AmqpSession:
             self._engine.open(_NOT_ESTABLISHED)
             self._engine.close(_CONTAINER_TAKEN)
             return
-        if not self._may_show_a_token(user) and not self._driver.identified(user):
+        if not self._may_put_token(user) and not self._driver.identified(user):
             peer.closing = True
             self._engine.open(_NOT_ESTABLISHED)
-            self._engine.close(_NO_PLACE)
+            self._engine.close(_CONNECTION_LIMIT)
             return
         self._identity = user
         self._number = self._containers.add_connection(self)
@@ -223,13 +220,13 @@ class AmqpSession:
         self._find_interceptor()
         self._take_will(event)
 
-    def _may_show_a_token(self, user: str) -> bool:
-        """It has not said who it is, and may put a token to `$cbs` yet."""
+    def _may_put_token(self, user: str) -> bool:
+        """Return True if the peer has not authenticated and may put a token to `$cbs`."""
         gate = self._gate
         return not user and gate is not None and not gate.open and gate.tokens
 
     def _is_sole(self, user: str) -> bool:
-        """The container id of this user is ours now; False when another connection has it."""
+        """Claim the container id of this user. Return False if another connection has it."""
         wanted = (user, self.container_id)
         if wanted in self._containers.sole:
             return False
@@ -253,7 +250,7 @@ class AmqpSession:
         self._engine.close(condition)
 
     def _closed(self, condition: Condition | None) -> None:
-        """Every step is taken, also when one before it raises: nothing of the connection may stay with the broker."""
+        """Clean up after the end of the connection. Every step runs, also if another one raises."""
         with ExitStack() as last_first:
             if self._on_closed is not None:
                 last_first.callback(self._on_closed, condition)
@@ -266,13 +263,12 @@ class AmqpSession:
                 self._containers.sole.discard(self._sole)
 
     def _publish_will(self, condition: Condition | None) -> None:
-        """A client that closes the connection itself, and without an error, withdraws its will; the answer to our own
-        close is none such."""
+        """Publish the will, unless the client itself closed the connection without an error."""
         will, self._will = self._will, None
         if will is not None and condition is not None:
             self._router.wills.add(WillOrigin(self.name, self._peer.user, will))
 
-    # --- inside: what the user may do -------------------------------------------------------------------------
+    # --- inside: rights of the user -----------------------------------------------------------------------------
 
     def _find_grant(self, gate: Authenticator, user: str) -> None:
         peer = self._peer
@@ -291,7 +287,7 @@ class AmqpSession:
             self._gate.release(self._peer.grant)
 
     def _find_interceptor(self) -> None:
-        """Who steps in for the user that is known now."""
+        """Set the interceptor for the current user."""
         peer = self._peer
         if peer.closing:
             return
@@ -301,7 +297,7 @@ class AmqpSession:
             self._close(error.condition)
 
     def _revoked(self, why: Ended) -> None:
-        """The user may come again and see. A will was allowed until now when a token has expired, else it is not."""
+        """Close after the rights changed or expired. Publish the will only if they expired."""
         if why is not Ended.EXPIRED:
             self._will = None
         self._close(denied(why.value))
@@ -309,9 +305,9 @@ class AmqpSession:
         self._driver.flush_soon()
 
     def _put_token(self, token: bytes, decided: Callable[[str], None]) -> None:
-        """A token put to `$cbs`: from now on it says what the client may do, and until when.
+        """Process a token of `$cbs`, which sets the rights of the client and their expiry.
 
-        `decided` hears what is wrong with it, or nothing (empty).
+        `decided` is called with an error text, or an empty one.
         """
         gate, grant = self._gate, self._peer.grant
 
@@ -322,10 +318,10 @@ class AmqpSession:
             if proven is None:
                 decided("the token is not valid" if verdict is LoginVerdict.REFUSED else verdict.value)
             elif not gate.renew(grant, proven):
-                decided(f"this connection is {grant.user}'s")
+                decided(f"this connection belongs to {grant.user}")
             elif unknown and not self._driver.identified(proven.user):
-                decided(_NO_PLACE.description)
-                self._close(_NO_PLACE)
+                decided(_CONNECTION_LIMIT.description)
+                self._close(_CONNECTION_LIMIT)
             else:
                 self._peer.name = proven.user
                 self._find_interceptor()

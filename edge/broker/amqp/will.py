@@ -1,15 +1,15 @@
-"""Last will of an AMQP client: a message published in its place when its connection ends without a close.
+"""Last will of an AMQP client: a message that is published when its connection ends without a close.
 
-AMQP 1.0 has no such thing, so a client says it in the properties of its open (section 2.7.1):
+AMQP 1.0 has no wills, so a client sends it in the properties of its open (section 2.7.1):
 
 | property | type | meaning |
 |---|---|---|
-| `x-opt-will-address` | string | where it goes; without it there is no will |
+| `x-opt-will-address` | string | address of the will; without it there is no will |
 | `x-opt-will-body` | binary or string | its payload; empty without it |
 | `x-opt-mqtt-qos` | 0, 1 or 2 | as in the annotation of a message; 1 without it |
 | `x-opt-retain-message` | boolean | as in the annotation of a message |
 
-A close of the client withdraws it, unless the close carries an error or answers one of ours.
+A close of the client deletes the will, unless the close has an error or answers a close of ours.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ BODY_PROPERTY: Final = "x-opt-will-body"
 
 
 def will_of(properties: Mapping[Any, Any], device: str) -> Run | None:
-    """The will the properties of an open ask for. Raises `AttachRefused` for one that cannot be."""
+    """Return the will in the properties of an open. Raises `AttachRefused` if it is invalid."""
     address = properties.get(ADDRESS_PROPERTY)
     if address is None:
         return None
     if not isinstance(address, str):
-        raise AttachRefused("amqp:invalid-field", f"{ADDRESS_PROPERTY} is no string")
+        raise AttachRefused("amqp:invalid-field", f"{ADDRESS_PROPERTY} is not a string")
     body = properties.get(BODY_PROPERTY, b"")
     body = body.encode() if isinstance(body, str) else body
     if not isinstance(body, bytes) or len(body) > WILL_BYTES_MAX:
-        raise AttachRefused("amqp:invalid-field", f"{BODY_PROPERTY} is no binary of at most {WILL_BYTES_MAX} bytes")
+        raise AttachRefused("amqp:invalid-field", f"{BODY_PROPERTY} is not a binary of up to {WILL_BYTES_MAX} bytes")
     qos = properties.get(QOS_ANNOTATION, 1)
     if isinstance(qos, bool) or qos not in (0, 1, 2):
         raise AttachRefused("amqp:invalid-field", f"{QOS_ANNOTATION} is not 0, 1 or 2")

@@ -1,1 +1,1 @@
-"""Eclipse Hono's device API on a space: what README.md beside this says is supported."""
+"""Eclipse Hono's device API for a space. The README lists what is supported."""

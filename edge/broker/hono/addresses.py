@@ -1,4 +1,4 @@
-"""Hono's four addresses in the space's one address model, and what is promised of them unless configured otherwise."""
+"""Hono's four addresses in the address model of a space, with their default configuration."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ class HonoAddresses:
         self.telemetry = f"{TELEMETRY}/{tenant}"
         self.event = f"{EVENT}/{tenant}"
         self.command = f"{COMMAND}/{tenant}"
-        """What applications attach to; each command says in `to` which device it is for."""
+        """Address for applications; `to` of each command names its device."""
         self.commands = f"{self.command}/+"
-        """Filter of every device's queue of commands."""
+        """Filter for the command queues of all devices."""
         self._response = f"{RESPONSE}/{tenant}/"
 
     def queue(self, device: str) -> str:
-        """The queue of commands of a device."""
+        """Return the command queue of a device."""
         return f"{self.command}/{device}"
 
     def device(self, queue: str) -> str:
-        """The device a queue of commands belongs to."""
+        """Return the device of a command queue."""
         return queue.rpartition("/")[2]
 
     def response(self, reply: str) -> str:
-        """Where responses go for the reply identifier of an application."""
+        """Return the response address for the reply identifier of an application."""
         return self._response + reply
 
     def reply(self, address: str) -> str | None:
-        """The reply identifier in an application's reply address; None when it is none of this tenant's."""
+        """Return the reply identifier of a response address; None for addresses of other tenants."""
         return address.removeprefix(self._response) if address.startswith(self._response) else None
 
 
 def with_addresses(configuration: BrokerConfiguration) -> BrokerConfiguration:
-    """The configuration with an address for each of Hono's that no resource describes.
+    """Return the configuration with default addresses for Hono, unless resources define them.
 
-    Events are kept for whoever consumes them; where a forwarder carries them away they are a topic, as a queue's
-    messages are taken by one consumer.
+    Events are in a queue. With a forwarder for them they are in a topic instead, as each message of a queue goes to
+    only one consumer.
     """
     api = configuration.device_api
     if api is None:

@@ -1,7 +1,7 @@
-"""The device API over one AMQP connection: what its session asks before it takes an address as it is.
+"""Device API over one AMQP connection, as an interceptor of its links.
 
-Devices send over an anonymous link, each message saying in `to` what it is, and receive from ``command``. Applications
-send commands to ``command/<tenant>``, each saying in `to` which device it is for.
+Devices send over an anonymous link, with the type of the message in `to`, and receive from ``command``. Applications
+send commands to ``command/<tenant>``, with the device in `to`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from edge.broker.model.interfaces import DeliveryOutcome, Refusal, Subscription
 log = logging.getLogger(__name__)
 
 _SETTLED_MODE: Final = 1
-"""snd-settle-mode `settled` (AMQP 1.0 section 2.8.2): nobody would hear what became of a command."""
+"""snd-settle-mode `settled` (AMQP 1.0 section 2.8.2), with which the outcome of a command would be lost."""
 _UNAUTHORIZED: Final = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _BAD_REQUEST: Final = "hono:bad-request"
 _CONDITIONS: Final = {
@@ -46,13 +46,13 @@ _CONDITIONS: Final = {
 _CONTENT_TYPE: Final = 6
 
 
-def unacceptable(error: DeviceError) -> AttachRefused:
-    """As a condition of AMQP, or of Hono where the standard has none."""
+def attach_refused(error: DeviceError) -> AttachRefused:
+    """Return an AMQP error for a device error, with a condition of Hono if the standard has none."""
     return AttachRefused(_CONDITIONS.get(error.status, "amqp:precondition-failed"), str(error))
 
 
 class CommandRelay:
-    """What applications send to ``command/<tenant>``: checked at once, and put into the queue of the device."""
+    """Checks the commands that applications send to ``command/<tenant>``, and routes them to the device's queue."""
 
     def __init__(self, service: DeviceService) -> None:
         self._service = service
@@ -61,18 +61,18 @@ class CommandRelay:
         try:
             return TranslatedMessage(addressed(body, self._service.addresses), "", header, body)
         except DeviceError as error:
-            raise unacceptable(error) from None
+            raise attach_refused(error) from None
 
 
 class DeviceRelay:
-    """What a device or gateway sends over an anonymous link; None for what is none of the device API's."""
+    """Translates the messages that a device or gateway sends over an anonymous link."""
 
     def __init__(self, service: DeviceService, principal: DevicePrincipal | None) -> None:
         self._service = service
         self._principal = principal
 
     def translated(self, header: bytes, body: bytes, *, settled: bool) -> TranslatedMessage | None:
-        """Raises AttachRefused or DecodeError."""
+        """Return the translation; None for other messages. Raises AttachRefused or DecodeError."""
         to = address_of(properties_of(body))
         if to is None:
             return None
@@ -87,7 +87,7 @@ class DeviceRelay:
                 return self._response(upload, device, body)
             return self._upload(upload, device, to, header, body)
         except DeviceError as error:
-            raise unacceptable(error) from None
+            raise attach_refused(error) from None
 
     def _read(self, to: str) -> Upload | None:
         levels = to.split("/")
@@ -97,7 +97,7 @@ class DeviceRelay:
             upload = read_upload(to)
         except DeviceError:
             if self._principal is None:
-                return None  # where nobody has authenticated, what is none of Hono's is just an address
+                return None  # without authentication it may be an ordinary address
             raise
         if upload is not None and self._principal is None and upload.tenant not in ("", self._service.tenant.name):
             return None
@@ -117,7 +117,7 @@ class DeviceRelay:
         found = outline(body)
         status = upload.status or found.application.get(messages.STATUS)
         if not isinstance(status, int) or isinstance(status, bool) or not 200 <= status < 600:
-            raise bad_request("application property 'status' is an int from 200 to 599")
+            raise bad_request("application property 'status' must be an int from 200 to 599")
         fields = [*found.properties, *[None] * (_CONTENT_TYPE + 1)]
         content_type = str(fields[_CONTENT_TYPE]) if fields[_CONTENT_TYPE] else None
         run = self._service.response(
@@ -127,7 +127,7 @@ class DeviceRelay:
 
 
 class CommandLink(OutgoingLink):
-    """Consumer of commands behind the link of a device or gateway."""
+    """Link on which a device or gateway receives commands."""
 
     def __init__(
         self,
@@ -142,8 +142,8 @@ class CommandLink(OutgoingLink):
         gateway: DevicePrincipal | None,
         everything: bool,
     ) -> None:
-        """`device`: whom the link is for; `gateway`: the peer acts for others, and hears which device each command is
-        for; `everything`: the link is for all of them. Raises AddressError."""
+        """`device`: receives the commands. `gateway`: the peer acts for other devices, and is told the device of each
+        command. `everything`: the link is for all its devices. Raises AddressError."""
         super().__init__(engine, link, service.router, driver, name, durable=False, clock_ns=clock_ns)
         self._service = service
         self._source = messages.MessageSource(device, messages.AMQP_ADAPTER, link.source.address or COMMAND)
@@ -174,7 +174,7 @@ class CommandLink(OutgoingLink):
                     reply_to = f"{RESPONSE}/{self._service.tenant.name}/{command.device}/{identifier}"
                 body = amqp_message(command, message[start:], reply_to, identifier, names_device=self._names_device)
             except (DeviceError, DecodeError) as error:
-                log.warning("%s: a command cannot be delivered: %s", run.address, error)
+                log.warning("%s: command rejected: %s", run.address, error)
                 subscription.settle(self, position, position, DeliveryOutcome.REJECTED)
                 continue
             self._send(subscription, position, [message[:end] + body], settled=False)
@@ -188,10 +188,10 @@ class CommandLink(OutgoingLink):
             self._drain()
 
     def ended(self, *, closed: bool, lost: bool = False) -> None:
-        """The link is over: what was not settled waits in its queue again."""
+        """End the subscription: unsettled commands return to their queue."""
         self._ending = True
         if lost:
-            self._lose()
+            self._settle_lost()
         self._outstanding.clear()
         commands, self._commands = self._commands, None
         if commands is not None:
@@ -208,12 +208,12 @@ class CommandLink(OutgoingLink):
 
 
 class DeviceLinks(LinkInterceptor):
-    """What the links of one connection are to the device API."""
+    """Interceptor of the links of one connection."""
 
     def __init__(
         self, service: DeviceService, principal: DevicePrincipal | None, *, device: bool, application: bool
     ) -> None:
-        """`device`, `application`: what the peer may be; both where nobody has to say who he is."""
+        """`device`, `application`: possible roles of the peer; both without authentication."""
         self._service = service
         self._principal = principal
         self._device = device
@@ -229,18 +229,18 @@ class DeviceLinks(LinkInterceptor):
     def receiver(
         self, engine: Engine, link: Link, driver: Scheduler, name: str, clock_ns: Callable[[], int]
     ) -> CommandLink | None:
-        """The consumer behind a link on which a device gets its commands; None for any other link."""
+        """Return the consumer for a link with commands of a device; None for other links."""
         if not self._has_commands(link.source.address):
             return None
         if link.snd_settle_mode == _SETTLED_MODE:
-            raise unacceptable(bad_request("commands are not sent settled"))
+            raise attach_refused(bad_request("a link for commands must not be settled"))
         service, principal = self._service, self._principal
         levels = [*(link.source.address or "").split("/"), "", ""]
         gateway = principal if principal is not None and principal.is_gateway else None
         try:
             device = service.tenant.device(principal, levels[1], levels[2])
         except DeviceError as error:
-            raise unacceptable(error) from None
+            raise attach_refused(error) from None
         return CommandLink(
             engine,
             link,
@@ -263,7 +263,7 @@ class DeviceLinks(LinkInterceptor):
 
 
 class DeviceLinkInterception(LinkInterception):
-    """The device API over AMQP."""
+    """Device API over AMQP."""
 
     def __init__(self, service: DeviceService) -> None:
         self._service = service
@@ -272,7 +272,7 @@ class DeviceLinkInterception(LinkInterception):
         try:
             principal = self._service.tenant.principal(user)
         except DeviceError as error:
-            raise unacceptable(error) from None
+            raise attach_refused(error) from None
         anybody = user is None
         return DeviceLinks(
             self._service, principal, device=anybody or principal is not None, application=anybody or principal is None

@@ -1,7 +1,7 @@
-"""Who gets the commands of which device: the queues of commands, and the devices and gateways subscribed to them.
+"""Route commands from the queues of devices to subscribed devices and gateways.
 
-A subscription for one device goes before one for all a gateway acts for, and of several for one device the last one
-made has the commands, as in Hono. Commands nobody is subscribed to wait in their queue for as long as they live.
+A subscription for one device has priority over one for all devices of a gateway. Of several subscriptions for a device
+the last one gets the commands, as in Hono. Without a subscription commands wait in their queue until they expire.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OPTIONS = SubscribeOptions()
 
 
 class CommandSubscription:
-    """One consumer's subscription to the commands of one device, or of all a gateway acts for; until `end`."""
+    """Subscription to the commands of one device, or of all devices of a gateway, until `end`."""
 
     def __init__(
         self, router: CommandRouter, consumer: Consumer, device: str | None, gateway: DevicePrincipal | None
@@ -27,25 +27,25 @@ class CommandSubscription:
         self.device = device
         self.gateway = gateway
         self.joined: dict[str, Joinable] = {}
-        """What it consumes from, by address or filter."""
+        """Joined queues by address or filter."""
         self._router = router
 
     def covers(self, device: str) -> bool:
-        """It is for all of a gateway, and this device is one of those."""
+        """Return True for a subscription of a gateway that acts for this device."""
         return self.device is None and self.gateway is not None and self.gateway.may_act_for(device)
 
     def pump(self) -> None:
-        """Deliver what is waiting."""
+        """Deliver waiting commands."""
         for joined in list(self.joined.values()):
             joined.pump()
 
     @property
     def idle_now(self) -> bool:
-        """Nothing more comes before somebody sends or gives something back."""
+        """True while no further command is waiting."""
         return all(joined.idle_now for joined in self.joined.values())
 
     def end(self) -> None:
-        """What was not settled goes to whoever is next. Idempotent."""
+        """End the subscription; unsettled commands go to the next one. Idempotent."""
         self._router.unsubscribe(self)
 
 
@@ -56,7 +56,7 @@ class CommandRouter:
         self._router = router
         self._addresses = addresses
         self._by_device: dict[str, list[CommandSubscription]] = {}
-        """The one that gets a device's commands is the last."""
+        """Subscriptions by device; the last one gets the commands."""
         self._of_gateways: dict[CommandSubscription, None] = {}
 
     def subscribe(self, consumer: Consumer, device: str) -> CommandSubscription:
@@ -79,8 +79,7 @@ class CommandRouter:
         return subscription
 
     def subscribe_gateway(self, consumer: Consumer, gateway: DevicePrincipal) -> CommandSubscription:
-        """Give a gateway the commands of all devices it acts for that have no subscription of their own. Raises
-        AddressError."""
+        """Give a gateway the commands of all its devices without a subscription of their own. Raises AddressError."""
         subscription = CommandSubscription(self, consumer, None, gateway)
         if gateway.everybody:
             self._join(subscription, self._addresses.commands)
@@ -115,7 +114,7 @@ class CommandRouter:
             others[-1].pump()
 
     def _return(self, device: str, gateways: Iterable[CommandSubscription]) -> None:
-        """The device has no subscription of its own any more: its gateways get its commands again."""
+        """Give the commands of a device back to its gateways after its own subscription has ended."""
         queue = self._router.queues.get(self._addresses.queue(device))
         if queue is None:
             return

@@ -1,4 +1,4 @@
-"""Commands: read from what an application sent, and written for the device in the protocol it speaks. Pure."""
+"""Parse commands of applications, and encode them for a device in its protocol, without I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.message.translation import outline, read_header
 
 SUBJECT: Final = "subject"
-"""User property that names the command where an application sends it over MQTT."""
+"""User property with the name of a command that an application sends over MQTT."""
 _MS: Final = 1000
 _MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 0, 2, 3, 4, 5, 6
 _FIELDS: Final = 13
@@ -25,21 +25,21 @@ _FIELDS: Final = 13
 
 @hides("payload")
 class DeviceCommand(NamedTuple):
-    """A command as its device's queue holds it."""
+    """A command in a device's queue."""
 
     device: str
     name: str
     request: CommandRequest | None
-    """None: one-way, no response is expected."""
+    """None: one-way, without a response."""
     content_type: str | None
     payload: bytes
     ttl_ms: int | None
 
 
 def addressed(message: bytes, addresses: HonoAddresses) -> str:
-    """The queue of the device a message on ``command/<tenant>`` is for. Raises DeviceError for a malformed command.
+    """Return the queue for a message to ``command/<tenant>``. Raises DeviceError for a malformed command.
 
-    What is wrong with it the application hears at once, not when the device comes.
+    So the application gets the error at once, not when the device connects.
     """
     try:
         found = outline(message)
@@ -48,13 +48,13 @@ def addressed(message: bytes, addresses: HonoAddresses) -> str:
     fields = [*found.properties, *[None] * _FIELDS]
     to = fields[_TO]
     if not isinstance(to, str) or to.rpartition("/")[0] != addresses.command or not to.rpartition("/")[2]:
-        raise bad_request(f"'to' names the device: {addresses.command}/<device>")
+        raise bad_request(f"'to' must be {addresses.command}/<device>")
     _of_fields(fields, found.body, addresses, to.rpartition("/")[2], None)
     return to
 
 
 def read_command(run: Run, i: int, addresses: HonoAddresses) -> DeviceCommand:
-    """Message `i` of a run in a device's queue. Raises DeviceError when it is no command."""
+    """Parse message `i` of a run in a device's queue. Raises DeviceError if it is not a command."""
     device, body = addresses.device(run.address), run.bodies[i]
     if run.flags & AMQP:
         try:
@@ -78,19 +78,19 @@ def read_command(run: Run, i: int, addresses: HonoAddresses) -> DeviceCommand:
 def _of_fields(
     fields: list[Any], body: bytes, addresses: HonoAddresses, device: str, ttl_ms: int | None
 ) -> DeviceCommand:
-    """From the fields of a properties section (AMQP 1.0 section 3.2.4)."""
+    """Parse a command from the fields of a properties section (AMQP 1.0 section 3.2.4)."""
     name = fields[_SUBJECT]
     if not isinstance(name, str) or not _is_name(name):
-        raise bad_request(f"'subject' names the command: 1 to {COMMAND_CHARACTERS_MAX} characters, no + and #")
+        raise bad_request(f"'subject' must be the command: 1 to {COMMAND_CHARACTERS_MAX} characters without + and #")
     request = None
     if fields[_REPLY_TO] is not None:
         reply = addresses.reply(str(fields[_REPLY_TO]))
         if not reply or "+" in reply or "#" in reply or len(reply.encode()) > CORRELATION_BYTES_MAX:
-            raise bad_request(f"'reply-to' is {addresses.response('<reply identifier>')}")
+            raise bad_request(f"'reply-to' must be {addresses.response('<reply identifier>')}")
         correlation = fields[_CORRELATION] if fields[_CORRELATION] is not None else fields[_MESSAGE_ID]
         if correlation is None or len(str(correlation)) > CORRELATION_BYTES_MAX:
             raise bad_request(
-                f"a correlation-id or message-id of up to {CORRELATION_BYTES_MAX} bytes is needed with 'reply-to'"
+                f"'reply-to' requires a correlation-id or message-id of up to {CORRELATION_BYTES_MAX} bytes"
             )
         request = CommandRequest(reply, message_id(correlation))
     content_type = fields[_CONTENT_TYPE]
@@ -103,13 +103,13 @@ def _is_name(name: str) -> bool:
 
 
 def topic_rest(command: DeviceCommand, requests: CommandRequests) -> str:
-    """The end of the topic an MQTT device gets it on: request identifier (none: one-way) and name."""
+    """Return the end of the topic for an MQTT device: request identifier (empty: one-way) and name."""
     identifier = requests.identifier(command.device, command.request) if command.request is not None else ""
     return f"{identifier}/{command.name}"
 
 
 def mqtt_run(command: DeviceCommand, topic: str, received_at: int, flags: int) -> Run:
-    """For an MQTT device; what is left of its time to live is said by whoever sends it."""
+    """Encode a command for an MQTT device. The sender reduces the time to live."""
     expiry_s = None if command.ttl_ms is None else -(-command.ttl_ms // _MS)
     properties = plain_properties(command.content_type, expiry_s)
     kept = (flags & ~(AMQP | 0b111)) | DURABLE | 1
@@ -119,8 +119,11 @@ def mqtt_run(command: DeviceCommand, topic: str, received_at: int, flags: int) -
 def amqp_message(
     command: DeviceCommand, original: bytes, reply_to: str | None, identifier: str, *, names_device: bool
 ) -> bytes:
-    """The bare message for an AMQP device: `reply_to` and `identifier` are what it answers with; `names_device`: it
-    acts for others, and hears which device is meant. `original` is the application's message. Raises `DecodeError`."""
+    """Encode a command for an AMQP device. Raises `DecodeError`.
+
+    `original` is the message of the application. The device answers to `reply_to` with `identifier`. With
+    `names_device` the peer is a gateway and is told the device.
+    """
     fields: list[Any] = [None] * 7
     fields[_SUBJECT], fields[_REPLY_TO], fields[_CORRELATION] = command.name, reply_to, identifier or None
     fields[_CONTENT_TYPE] = command.content_type

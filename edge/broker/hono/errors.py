@@ -1,4 +1,4 @@
-"""Why a device's message is not taken, with the HTTP status Hono reports it by over every protocol."""
+"""Errors of devices, with the HTTP status that Hono uses for them in every protocol."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ STATUS: Final[Mapping[Refusal, int]] = {
     Refusal.NO_ANSWER: 503,
     Refusal.FORMAT_INVALID: 400,
 }
-"""What Hono says where the router refuses: it knows 503 for all that may work later."""
+"""Status of Hono for each refusal of the router: 503 for temporary ones."""
 
 
 class DeviceError(Exception):
-    """A message, request or subscription of a device that cannot be served as it is."""
+    """A message, request or subscription of a device is refused."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -35,10 +35,10 @@ class DeviceError(Exception):
 
 
 def bad_request(text: str) -> DeviceError:
-    """400: it would be no better a second time."""
+    """Return an error with status 400: a retry would fail too."""
     return DeviceError(400, text)
 
 
 def refused(why: Refusal) -> DeviceError:
-    """What the router's refusal is in Hono's terms."""
+    """Return the error for a refusal of the router."""
     return DeviceError(STATUS[why], why.value)

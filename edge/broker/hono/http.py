@@ -1,14 +1,14 @@
-"""Hono's HTTP adapter beside the gateway's own HTTP API: telemetry, events, commands in their answers, responses.
+"""HTTP adapter of Hono, in addition to the gateway's own HTTP API: telemetry, events, commands and responses.
 
 ``POST /telemetry``, ``POST /event``                       an authenticated device, or a gateway for itself
-``PUT /telemetry/<tenant>/<device>``, ``/event/…``         a gateway for a device, or a device nobody asked who it is
+``PUT /telemetry/<tenant>/<device>``, ``/event/…``         a gateway for a device, or any device without authentication
 ``POST /command/res/<request>``                            a device's response to a command
-``PUT /command/res/<tenant>/<device>/<request>``           the same on behalf of a device
+``PUT /command/res/<tenant>/<device>/<request>``           a gateway's response on behalf of a device
 
-``hono-ttd``, ``hono-ttl``, ``qos-level`` and ``hono-cmd-status`` are headers or query parameters. 202 is said when the
-message is on disk, but for telemetry with ``qos-level: 0``, where it says that it came in. With ``hono-ttd`` the answer
-waits that many seconds for a command. The command is accepted when the device's TCP has acknowledged the answer; when
-the connection ends before, it is delivered again, and the delivery counts as failed.
+``hono-ttd``, ``hono-ttl``, ``qos-level`` and ``hono-cmd-status`` are headers or query parameters. The status 202 is
+sent once the message is on disk; for telemetry with ``qos-level: 0`` once it is received. With ``hono-ttd`` the answer
+waits that many seconds for a command. The command is accepted when the device's TCP has acknowledged the answer. If the
+connection ends before, the delivery counts as failed and the command is delivered again.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ from edge.broker.router.batch import Publication
 
 _PUBLISHED: Final = 202
 _PATHS: Final = ("/telemetry", "/event", "/command/")
-"""What Hono's paths begin with."""
+"""Prefixes of Hono's paths."""
 
 CORS_REQUEST_HEADERS: Final = (
     "Authorization", "Content-Type", "hono-ttd", "hono-ttl", "qos-level", "hono-cmd-status",
 )  # fmt: skip
-"""What a page may send beside a body."""
+"""Headers that a page of another origin may send."""
 CORS_RESPONSE_HEADERS: Final = ("hono-command", "hono-cmd-req-id", "hono-cmd-target-device")
-"""What a page may read of an answer beside its body."""
+"""Headers of an answer that such a page may read."""
 
 
 class RequestSender(NamedTuple):
-    """Who a request is from, and the device it is for."""
+    """Sender of a request, and the device of its message."""
 
     principal: DevicePrincipal | None
     device: str
     named: bool
-    """The path names the device."""
+    """True if the path names the device."""
 
 
 class HonoApi(HttpDeviceApi):
-    """The routes of `HttpDeviceApi`, and Hono's."""
+    """Routes of `HttpDeviceApi` and of Hono."""
 
     def __init__(
         self, service: DeviceService, limits: Limits, access: HttpAccess | None = None, budget: Budget | None = None
@@ -91,7 +91,7 @@ class HonoApi(HttpDeviceApi):
         ]
 
     def _route(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], *methods: str) -> HttpRoute:
-        """With what browsers ask before a page of another origin may use it, where such pages are allowed."""
+        """Create a route, with CORS if pages of other origins are allowed."""
         origins = self._service.cors_origins
         if not origins:
             return HttpRoute(path, endpoint, methods=methods)
@@ -104,12 +104,12 @@ class HonoApi(HttpDeviceApi):
             max_age=CORS_S_MAX,
         )
 
-        async def asked(request: Request) -> Response:
-            if request.method == "OPTIONS":  # and no preflight, which the middleware answers
+        async def answer(request: Request) -> Response:
+            if request.method == "OPTIONS":  # not a preflight, which the middleware answers
                 return Response(status_code=204)
             return await endpoint(request)
 
-        return HttpRoute(path, asked, methods=(*methods, "OPTIONS"), middleware=[cors])
+        return HttpRoute(path, answer, methods=(*methods, "OPTIONS"), middleware=[cors])
 
     def origins(self, path: str) -> Collection[str]:
         return self._service.cors_origins if path.startswith(_PATHS) else super().origins(path)
@@ -136,9 +136,9 @@ class HonoApi(HttpDeviceApi):
         except RequestRefused as refused:
             return refused.response()
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client has gone
 
-    # --- who --------------------------------------------------------------------------------------------------
+    # --- client ----------------------------------------------------------------------------------------------------
 
     def _principal(self, request: Request, user: str | None) -> DevicePrincipal | None:
         """Return the sending device; None without authentication. Raises DeviceError or RequestRefused."""
@@ -148,7 +148,7 @@ class HonoApi(HttpDeviceApi):
             return self._service.tenant.principal(basic(request.headers["authorization"], BASIC)[0])
         principal = self._service.tenant.principal(user)
         if principal is None:
-            raise DeviceError(403, f"{user} is no device of tenant {self._service.tenant.name}")
+            raise DeviceError(403, f"{user} is not a device of tenant {self._service.tenant.name}")
         return principal
 
     def _sender(self, request: Request, principal: DevicePrincipal | None) -> RequestSender:
@@ -157,10 +157,10 @@ class HonoApi(HttpDeviceApi):
             return RequestSender(principal, self._service.tenant.device(principal, "", ""), named=False)
         levels = str(rest).split("/")
         if len(levels) != 2 or not levels[1]:
-            raise bad_request("the path ends with <tenant>/<device>, or with /<device>")
+            raise bad_request("the path must end with <tenant>/<device> or /<device>")
         return RequestSender(principal, self._service.tenant.device(principal, *levels), named=True)
 
-    # --- telemetry and events ---------------------------------------------------------------------------------
+    # --- telemetry and events -----------------------------------------------------------------------------------
 
     async def _upload(
         self, request: Request, endpoint: DeviceEndpoint, sender: RequestSender, body: bytes, admission: AdmittedClient
@@ -181,14 +181,14 @@ class HonoApi(HttpDeviceApi):
     def _run(
         self, request: Request, endpoint: DeviceEndpoint, sender: RequestSender, body: bytes, ttd: int | None
     ) -> tuple[Run, int]:
-        """The message, and the QoS it is taken with. Raises DeviceError."""
+        """Return the message and its QoS. Raises DeviceError."""
         content_type = content_type_of(_field(request, "content-type"))
         messages.check_payload(content_type, body)
         qos, ttl_s = 1, None
         if endpoint is DeviceEndpoint.TELEMETRY:
             level = _field(request, "qos-level") or "0"
             if level not in ("0", "1"):
-                raise bad_request(f"qos-level is 0 or 1, not {level[:20]!r}")
+                raise bad_request(f"qos-level must be 0 or 1, not {level[:20]!r}")
             qos = int(level)
         elif (ttl := _field(request, "hono-ttl")) is not None:
             ttl_s = seconds_of(ttl, "hono-ttl")
@@ -205,7 +205,7 @@ class HonoApi(HttpDeviceApi):
         return Run(address, sender.device, flags, messages.header(durable=qos > 0, ttl_s=ttl_s), [message]), qos
 
     async def _publish_run(self, run: Run, qos: int) -> None:
-        """Publish, and wait until it is safe where that was asked for. Raises DeviceError or RequestRefused."""
+        """Publish a message, and wait for its commit at QoS 1. Raises DeviceError or RequestRefused."""
         publishing = PublishRequest(run.device, 1)
         if not qos:
             self._service.router.publish(Publication(publishing, run, ()))
@@ -214,15 +214,15 @@ class HonoApi(HttpDeviceApi):
             return
         with self._publishing():
             self._service.router.publish(Publication(publishing, run, (0,)))
-            await self._safe(publishing)
+            await self._wait_answered(publishing)
         if publishing.refusals:
             raise in_hono(publishing.refusals[0])
 
-    # --- commands ---------------------------------------------------------------------------------------------
+    # --- commands -----------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _subscribed(self, sender: RequestSender) -> AsyncIterator[tuple[SingleReceiver, CommandSubscription]]:
-        """Subscribe to the commands of the device, or of all a gateway acts for when it sends for itself."""
+        """Subscribe to the commands of the device, or of all devices of a gateway that sends for itself."""
         router, receiver = self._service.commands, SingleReceiver(sender.device)
         principal = sender.principal
         try:
@@ -251,7 +251,7 @@ class HonoApi(HttpDeviceApi):
         wait_s: int,
         ended: asyncio.Future[Ended],
     ) -> Response | None:
-        """The answer that carries a command; None when none came in the time, or what came was none."""
+        """Return an answer with a command; None without a command in time."""
 
         def settle(outcome: DeliveryOutcome) -> None:
             receiver.settle(outcome)
@@ -265,7 +265,7 @@ class HonoApi(HttpDeviceApi):
             gone.cancel()
         if not receiver.received.done():
             return None
-        if ended.done():  # the command is for a device that may do nothing any more
+        if ended.done():  # the grant of the device has ended
             settle(DeliveryOutcome.UNANSWERED)
             return None
         try:
@@ -277,7 +277,7 @@ class HonoApi(HttpDeviceApi):
         return AcceptedOnReceipt(command.payload, self._headers(command, sender.principal), settle)
 
     def _headers(self, command: DeviceCommand, principal: DevicePrincipal | None) -> dict[str, str]:
-        """Names are escaped: an application's text must not end a header line."""
+        """Return the headers for a command, escaped so that none can end a header line."""
         headers = message_headers(command.content_type)
         headers["hono-command"] = quote(command.name, safe=" !$&'()*,-./:;=?@_~")
         if command.request is not None:
@@ -287,7 +287,7 @@ class HonoApi(HttpDeviceApi):
         return headers
 
     async def _respond(self, request: Request, principal: DevicePrincipal | None, body: bytes) -> Response:
-        """A response to a command."""
+        """Publish a response to a command."""
         levels = str(request.path_params["rest"]).split("/")
         if request.method == "POST":
             levels = ["", "", *levels]
@@ -310,6 +310,6 @@ class HonoApi(HttpDeviceApi):
 
 
 def _field(request: Request, name: str) -> str | None:
-    """A header, or the query parameter of the same name."""
+    """Return a header, or the query parameter of the same name."""
     value = fields_of(request).get(name)
     return request.query_params.get(name) if value is None else value

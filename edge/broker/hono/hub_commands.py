@@ -1,4 +1,4 @@
-"""Where a hub's commands are in a space with the device API: devices hear them as any other, and respond as ever."""
+"""Addresses of a hub's commands in a space with the device API: the same as for other commands."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class HubCommandAddresses:
         return self._addresses.device(queue)
 
     def reply(self, device: str) -> str:
-        """The same for every device."""
+        """Return the reply address, which is the same for every device."""
         return self.responses

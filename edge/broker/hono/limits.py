@@ -1,43 +1,43 @@
-"""Every bound of the device API: name, unit, reason."""
+"""Limits of the device API."""
 
 from __future__ import annotations
 
 from typing import Final
 
 PLANS_CACHED_MAX: Final = 64
-"""Topics of one connection whose translation is remembered; a device uses two or three, a gateway one a device and
-endpoint, and what is not remembered is only slower."""
+"""Topics of one connection with a cached translation. A device uses two or three, a gateway one for each device and
+endpoint; others are only slower."""
 
 PLAN_PROPERTIES_BYTES_MAX: Final = 256
-"""Publish properties up to this size are remembered with their topic: larger ones differ from message to message."""
+"""Largest PUBLISH properties in that cache; larger ones differ for each message."""
 
 BAG_FIELDS_MAX: Final = 16
-"""Properties in the bag of a topic or in a query; Hono knows five."""
+"""Properties in the bag of a topic or in a query; Hono has five."""
 
 DEVICE_CHARACTERS_MAX: Final = 255
-"""Characters of a tenant's or device's identifier."""
+"""Length of the identifier of a tenant or device."""
 
 COMMAND_CHARACTERS_MAX: Final = 255
-"""Characters of a command's name: it is the end of a topic name, and an HTTP header."""
+"""Length of a command's name, which is the end of a topic name and an HTTP header."""
 
 CORRELATION_BYTES_MAX: Final = 512
-"""Bytes of an application's correlation identifier and of its reply identifier: both travel in the request identifier,
-which devices keep and which is a level of a topic name."""
+"""Length of an application's correlation identifier, and of its reply identifier. The request identifier contains both,
+and is a level of a topic name that devices have to store."""
 
 CONTENT_TYPE_CHARACTERS_MAX: Final = 255
-"""Characters of a content type."""
+"""Length of a content type."""
 
 TTL_S_MAX: Final = 0xFFFF_FFFF
-"""What a Message Expiry Interval can say (MQTT 5 section 3.3.2.3.3)."""
+"""Largest Message Expiry Interval (MQTT 5 section 3.3.2.3.3)."""
 
 TTD_S_MAX: Final = 300
-"""Longest time a request may wait for a command; a longer `hono-ttd` is answered after this."""
+"""Longest wait of a request for a command in seconds; a longer `hono-ttd` is reduced to it."""
 
 COMMAND_SUBSCRIPTIONS_MAX: Final = 100
-"""Command and error filters of one connection: a device has one of each, a gateway may have one a device."""
+"""Filters for commands and errors of one connection: two of a device, perhaps one for each device of a gateway."""
 
 ACTS_FOR_MAX: Final = 1_000
-"""Devices a gateway may list by name; one with more acts for all (``*``)."""
+"""Devices that a gateway lists by name; beyond that use ``*`` for all."""
 
 CORS_S_MAX: Final = 600
-"""Seconds for which a browser may remember what pages of another origin are allowed (Access-Control-Max-Age)."""
+"""Seconds that a browser may cache the result of a CORS preflight (Access-Control-Max-Age)."""

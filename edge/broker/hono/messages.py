@@ -1,8 +1,8 @@
-"""Messages as Hono's applications expect them: with the device, where it came in, its content type. Pure.
+"""Add the properties that Hono's applications expect to messages, without I/O: device, adapter, content type.
 
-What comes over MQTT stays an MQTT message and gets its meta data as user properties, which become application
-properties when it leaves over AMQP; so a run of telemetry is translated once, not message by message. What carries a
-number (`ttd`, `status`) or an annotation is made an AMQP message at once.
+An MQTT message gets them as user properties, which become application properties over AMQP. So a run of telemetry is
+translated as a whole, not message by message. A message with a number (`ttd`, `status`) or an annotation is converted
+to AMQP at once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ADAPTER: Final = "orig_adapter"
 ADDRESS: Final = "orig_address"
 TTD: Final = "ttd"
 STATUS: Final = "status"
-_OURS: Final = frozenset((DEVICE, TENANT, ADAPTER, ADDRESS, TTD))
-"""Application properties a device does not give itself."""
+_RESERVED: Final = frozenset((DEVICE, TENANT, ADAPTER, ADDRESS, TTD))
+"""Application properties that a device cannot set."""
 
 MQTT_ADAPTER: Final = "hono-mqtt"
 HTTP_ADAPTER: Final = "hono-http"
@@ -45,25 +45,25 @@ _FIELDS: Final = 13
 _MESSAGE_ID, _TO, _CORRELATION, _CONTENT_TYPE, _CREATION_TIME = 0, 2, 5, 6, 9
 _BODY: Final = (s.DATA, s.SEQUENCE, s.VALUE)
 _KINDS: Final[dict[int, Any]] = {6: Symbol, 7: Symbol, 8: Timestamp, 9: Timestamp, 11: Uint}
-"""Types of the fields of the properties section, where a decoded value has lost it (section 3.2.4)."""
+"""AMQP types of fields of the properties section that decoding does not preserve (section 3.2.4)."""
 
 
 class MessageSource(NamedTuple):
-    """Where a message came from: the device it is of, and how it came in."""
+    """Origin of a message: device, adapter and address."""
 
     device: str
     adapter: str
     address: str
-    """Topic, path or address the device itself named."""
+    """Topic, path or address that the device used."""
 
 
 def mqtt_properties(raw: bytes, source: MessageSource, content_type: str | None, ttl_s: int | None) -> bytes:
-    """`Run.properties` of a device's MQTT message with its meta data; `raw` are those it came with.
+    """Return `Run.properties` of a device's MQTT message with Hono's properties; `raw` are the received ones.
 
-    A content type or time to live of the topic's bag goes before that of MQTT 5. Raises `MqttError`.
+    Content type and time to live of the property bag take precedence over those of MQTT 5. Raises `MqttError`.
     """
     own = decode_run(raw)
-    users = tuple(pair for pair in own.user_property if pair[0] not in _OURS)
+    users = tuple(pair for pair in own.user_property if pair[0] not in _RESERVED)
     users += ((DEVICE, source.device), (ADAPTER, source.adapter), (ADDRESS, source.address))
     found = msgspec.structs.replace(
         own,
@@ -76,25 +76,25 @@ def mqtt_properties(raw: bytes, source: MessageSource, content_type: str | None,
 
 
 def decoded(raw: bytes) -> Properties:
-    """`Run.properties` made by `mqtt_properties`."""
+    """Decode `Run.properties` that `mqtt_properties` has made."""
     return decode_run(raw)
 
 
 def content_type_in(raw: bytes) -> str | None:
-    """The content type in `Run.properties` of an MQTT run, where there is one. Raises `MqttError`."""
+    """Return the content type in `Run.properties` of an MQTT run, or None. Raises `MqttError`."""
     return decode_run(raw).content_type
 
 
 def check_payload(content_type: str | None, body: bytes) -> None:
-    """Raises DeviceError for a payload where none may be, and for none where one must be."""
+    """Raise DeviceError for an unexpected payload, or a missing one."""
     if body and content_type == EMPTY_NOTIFICATION:
-        raise bad_request("an empty notification has no payload")
+        raise bad_request("an empty notification must not have a payload")
     if not body and not content_type:
         raise bad_request("a message without a payload needs a content-type")
 
 
 def header(*, durable: bool, ttl_s: int | None = None) -> bytes:
-    """An encoded header section (AMQP 1.0 section 3.2.1)."""
+    """Encode a header section (AMQP 1.0 section 3.2.1)."""
     fields: list[Any] = [durable]
     if ttl_s is not None:
         fields += [None, Uint(min(ttl_s * _MS, _UINT32_MAX))]
@@ -111,7 +111,7 @@ def bare(
     correlation: Any = None,
     retain: bool = False,
 ) -> bytes:
-    """An encoded bare message with Hono's properties and one data section."""
+    """Encode a bare message with Hono's properties and one data section."""
     properties: list[Any] = [None, None, to, None, None, message_id(correlation)]
     properties += [None if content_type is None else Symbol(content_type), None, None, Timestamp(now_ns // _NS_IN_MS)]
     parts = [_section(s.MESSAGE_ANNOTATIONS, {RETAIN_ANNOTATION: True})] if retain else []
@@ -120,7 +120,7 @@ def bare(
 
 
 def upload_properties(source: MessageSource, ttd: int | None = None) -> dict[str, Any]:
-    """Application properties of a device's message."""
+    """Return the application properties of a device's message."""
     found: dict[str, Any] = {DEVICE: source.device, ADAPTER: source.adapter, ADDRESS: source.address}
     if ttd is not None:
         found[TTD] = Int(ttd)
@@ -128,7 +128,10 @@ def upload_properties(source: MessageSource, ttd: int | None = None) -> dict[str
 
 
 def empty_notification(address: str, source: MessageSource, ttd: int, now_ns: int) -> Run:
-    """The event that says for how long a device can be sent commands, in seconds: `UNTIL_FURTHER_NOTICE`, `GONE`."""
+    """Return the event that announces how many seconds a device accepts commands.
+
+    `ttd` may also be `UNTIL_FURTHER_NOTICE` or `GONE`.
+    """
     application = upload_properties(source, ttd)
     body = bare(to=address, body=b"", now_ns=now_ns, application=application, content_type=EMPTY_NOTIFICATION)
     return Run(address, source.device, AMQP | DURABLE | 1, header(durable=True), [body])
@@ -138,7 +141,7 @@ def response(
     address: str, tenant: str, device: str, *, status: int, correlation: Any, content_type: str | None, body: bytes,
     now_ns: int,
 ) -> bytes:  # fmt: skip
-    """The bare message of a device's answer to a command."""
+    """Encode the bare message of a response to a command."""
     application: dict[str, Any] = {DEVICE: device, TENANT: tenant, STATUS: Int(status)}
     if content_type is None and body:
         content_type = OPAQUE
@@ -149,10 +152,10 @@ def response(
 
 
 def completed(message: bytes, address: str, source: MessageSource, now_ns: int) -> bytes:
-    """A device's AMQP message as applications expect it: what it left out added, what is not its to say replaced.
+    """Return a device's AMQP message with the properties that applications expect.
 
-    Annotations stay as they are encoded, and so does a body of one data section; any other body becomes one, as the
-    Telemetry API has it. Raises `bridge.amqp_values.DecodeError`, and DeviceError as `check_payload`.
+    Annotations and a body of one data section keep their encoding. Any other body becomes a data section, as the
+    Telemetry API requires. Raises `bridge.amqp_values.DecodeError`, and DeviceError like `check_payload`.
     """
     found = outline(message)
     fields = [*found.properties, *[None] * _FIELDS][:_FIELDS]
@@ -161,14 +164,16 @@ def completed(message: bytes, address: str, source: MessageSource, now_ns: int) 
     fields[_CONTENT_TYPE] = Symbol(content_type or OPAQUE)
     fields[_TO] = address
     fields[_CREATION_TIME] = fields[_CREATION_TIME] or Timestamp(now_ns // _NS_IN_MS)
-    application = {key: value for key, value in found.application.items() if key not in _OURS}
+    application = {key: value for key, value in found.application.items() if key not in _RESERVED}
     application.update(upload_properties(source))
     return rebuilt(message, fields, application, body=found.body)
 
 
 def rebuilt(message: bytes, properties: list[Any], application: dict[Any, Any], *, body: bytes | None = None) -> bytes:
-    """`message` with other properties and application properties; every other section as it is encoded. Where `body` is
-    given and the message has no single data section, it becomes one."""
+    """Return `message` with other properties and application properties; other sections keep their encoding.
+
+    If `body` is given, it replaces a body that is not a single data section.
+    """
     fields = [
         _KINDS[place](value) if place in _KINDS and value is not None else value
         for place, value in enumerate(properties)
@@ -191,12 +196,12 @@ def rebuilt(message: bytes, properties: list[Any], application: dict[Any, Any], 
 
 
 def message_id(value: Any) -> Any:
-    """A message or correlation identifier as the standard types it (sections 3.2.11 to 3.2.14)."""
+    """Return a message or correlation identifier in its AMQP type (sections 3.2.11 to 3.2.14)."""
     return Ulong(value) if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else value
 
 
 def plain_properties(content_type: str | None, expiry_s: int | None, users: tuple[tuple[str, str], ...] = ()) -> bytes:
-    """`Run.properties` of an MQTT message of the broker's own."""
+    """Return `Run.properties` of an MQTT message of the broker itself."""
     return encode_run(Properties(content_type=content_type, message_expiry_interval_s=expiry_s, user_property=users))
 
 
@@ -205,5 +210,5 @@ def _section(code: int, value: Any) -> bytes:
 
 
 def data_section(body: bytes) -> bytes:
-    """A data section (AMQP 1.0 section 3.2.6)."""
+    """Encode a data section (AMQP 1.0 section 3.2.6)."""
     return _section(s.DATA, body)

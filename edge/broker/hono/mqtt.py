@@ -1,7 +1,7 @@
-"""The device API over one MQTT connection: what its session asks before it takes a topic as it is.
+"""Device API over one MQTT connection, as an interceptor of its session.
 
-Nothing of it outlives the connection: as in Hono a device subscribes anew when it connects. What a device publishes is
-published by its session under another address, so acknowledgements keep their order.
+No state outlives the connection: as in Hono a device subscribes again after each connect. The session publishes the
+messages of a device to another address, so that acknowledgements keep their order.
 """
 
 from __future__ import annotations
@@ -65,29 +65,29 @@ _CODES: Final = {
     413: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     503: ReasonCode.QUOTA_EXCEEDED,
 }
-"""The reason codes MQTT 5 clients hear for an error's status."""
+"""MQTT 5 reason code by status."""
 _DISABLED: Final = 404
 _CHECKED: Final = (None, "", messages.EMPTY_NOTIFICATION)
-"""Content types that say something of the payload."""
+"""Content types with a rule for the payload."""
 
 
 @hides("properties")
 class UploadPlan(msgspec.Struct, frozen=True):
-    """What becomes of messages on one topic."""
+    """Translation of the messages of one topic."""
 
     upload: Upload
     bag: PropertyBag = PropertyBag()
     device: str = ""
     properties: bytes = b""
-    """Of the run to publish."""
+    """Properties of the run to publish."""
     content_type: str | None = messages.OPAQUE
-    """What was said of the payload (`messages.check_payload`); None: nothing."""
+    """Content type for `messages.check_payload`, or None."""
     error: DeviceError | None = None
-    """None of them is taken."""
+    """Error if the messages are refused."""
 
 
 class DeviceConnection(Interceptor):
-    """One connection, of an authenticated device or gateway, or (without a principal) of somebody nobody asked."""
+    """Interceptor of one connection: of an authenticated device or gateway, or (without a principal) of any client."""
 
     def __init__(
         self,
@@ -101,20 +101,20 @@ class DeviceConnection(Interceptor):
         self._session = session
         self._principal = principal
         self._plans: dict[tuple[str, bytes, int], UploadPlan | None] = {}
-        self._under_way: dict[int, UploadPlan] = {}
-        """What is published and not answered, by packet identifier."""
+        self._unanswered: dict[int, UploadPlan] = {}
+        """Published and unanswered messages by packet identifier."""
         self._commands: dict[str, CommandSubscriber] = {}
         self._errors: dict[str, DeviceFilter] = {}
 
     @property
     def own(self) -> str:
-        """The device at the other end; empty when nobody knows."""
+        """The connected device; empty without authentication."""
         return self._principal.device if self._principal is not None else ""
 
-    # --- publishing -------------------------------------------------------------------------------------------
+    # --- publishing ---------------------------------------------------------------------------------------------
 
     def published(self, event: PublishEvent) -> bool:
-        """Deal with messages on a topic of the device API."""
+        """Publish messages to a topic of the device API. Return False for other topics."""
         run = event.run
         plan = self._plan_of(run)
         if plan is None:
@@ -133,9 +133,9 @@ class DeviceConnection(Interceptor):
         return True
 
     def will(self, will: Will | None, grant: Grant | None) -> Will | None:
-        """The will as it is published: under the device API's address, as it is where that is allowed, or not at all.
+        """Return the will to publish: to the address of the device API, unchanged if allowed, or None.
 
-        Hono ignores every will; a device that leaves one must not be turned away for it.
+        Hono ignores all wills, so a device must not be refused because of one.
         """
         if will is None:
             return None
@@ -150,18 +150,18 @@ class DeviceConnection(Interceptor):
         return None
 
     def accepted(self, packet_ids: Sequence[int]) -> None:
-        under_way = self._under_way
-        if under_way:
+        unanswered = self._unanswered
+        if unanswered:
             for packet_id in packet_ids:
-                under_way.pop(packet_id, None)
+                unanswered.pop(packet_id, None)
 
     def refused(self, packet_ids: Sequence[int], qos: int, why: Refusal) -> bool:
-        """Deal with messages the router refused; False when they were none of the device API's."""
-        first = self._under_way.get(packet_ids[0])
+        """Answer messages that the router refused. Return False for other topics."""
+        first = self._unanswered.get(packet_ids[0])
         if first is None:
             return False
         for packet_id in packet_ids:
-            plan = self._under_way.pop(packet_id, first)
+            plan = self._unanswered.pop(packet_id, first)
             self._fail(plan, [packet_id], qos, refused(why))
         return True
 
@@ -182,7 +182,7 @@ class DeviceConnection(Interceptor):
         try:
             upload = read_upload(name)
         except DeviceError as error:
-            # where nobody has authenticated, a topic that is none of Hono's is just a topic
+            # without authentication it may be an ordinary topic
             return None if self._principal is None else UploadPlan(_unreadable(name), error=error)
         if upload is None or (self._principal is None and upload.tenant not in ("", self._service.tenant.name)):
             return None
@@ -196,10 +196,10 @@ class DeviceConnection(Interceptor):
             return UploadPlan(upload, bag, error=found)
 
     def _checked(self, run: Run, plan: UploadPlan) -> UploadPlan:
-        """The plan with all that does not depend on the payload. Raises DeviceError or MqttError."""
+        """Complete the plan with all that is independent of the payload. Raises DeviceError or MqttError."""
         upload, bag = plan.upload, plan.bag
         if upload.endpoint is DeviceEndpoint.EVENT and not run.qos:
-            raise bad_request("events are published with QoS 1")
+            raise bad_request("events must be published with QoS 1")
         own = messages.content_type_in(run.properties)
         if upload.endpoint is DeviceEndpoint.RESPONSE:
             self._service.requests.read(plan.device, upload.request)
@@ -212,7 +212,7 @@ class DeviceConnection(Interceptor):
     def _publish(self, plan: UploadPlan, event: PublishEvent) -> None:
         run = event.run
         if event.packet_ids:
-            self._under_way.update(dict.fromkeys(event.packet_ids, plan))
+            self._unanswered.update(dict.fromkeys(event.packet_ids, plan))
         if plan.upload.endpoint is DeviceEndpoint.RESPONSE:
             self._publish_responses(plan, event)
             return
@@ -233,7 +233,7 @@ class DeviceConnection(Interceptor):
             self._publisher.publish(found, event.packet_ids[i : i + 1])
 
     def _annotated(self, address: str, plan: UploadPlan, run: Run) -> Run:
-        """Nothing is retained here; applications hear by an annotation that the device wished it."""
+        """Convert retained messages: they are not retained, but applications get an annotation."""
         properties = messages.decoded(plan.properties)
         source = messages.MessageSource(plan.device, messages.MQTT_ADAPTER, run.address)
         now_ns = self._service.router.now_ns()
@@ -251,10 +251,10 @@ class DeviceConnection(Interceptor):
         header = messages.header(durable=run.qos > 0, ttl_s=properties.message_expiry_interval_s)
         return Run(address, plan.device, (run.flags & ~RETAIN) | AMQP, header, bodies)
 
-    # --- errors -----------------------------------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------------------------------
 
     def _fail(self, plan: UploadPlan, packet_ids: Sequence[int], qos: int, error: DeviceError) -> None:
-        """Report, and answer as the topic's ``on-error`` and the subscriptions to errors have it."""
+        """Report an error, and answer according to ``on-error`` of the topic and the error subscriptions."""
         wanted = self._error_filter(plan)
         log.info("%s: %s refused: %d %s", self._publisher.name, plan.upload.endpoint.value, error.status, error)
         if wanted is not None:
@@ -273,7 +273,7 @@ class DeviceConnection(Interceptor):
         self._publisher.flush_soon()
 
     def _error_filter(self, plan: UploadPlan) -> DeviceFilter | None:
-        """The subscription that hears of errors with messages of the plan's device."""
+        """Return the error subscription for the device of a plan, or None."""
         device = plan.device or plan.upload.device or self.own
         for wanted in self._errors.values():
             if wanted.device in (ANY_DEVICE, device) or (not wanted.device and device == self.own):
@@ -295,7 +295,7 @@ class DeviceConnection(Interceptor):
         run = Run(topic, "", 0, properties, [json.dumps(document).encode()])
         self._publisher.connection.deliver(MqttDelivery(run, 0, False, None))
 
-    # --- subscribing ------------------------------------------------------------------------------------------
+    # --- subscribing --------------------------------------------------------------------------------------------
 
     def subscribe(self, request: SubscriptionRequest) -> ReasonCode | None:
         """Answer a subscription to commands or errors; None leaves it to the session."""
@@ -319,17 +319,17 @@ class DeviceConnection(Interceptor):
         return ReasonCode(min(request.qos, 1))
 
     def _device_of(self, wanted: DeviceFilter) -> str | None:
-        """The device a filter means, None for all that the gateway acts for. Raises DeviceError."""
+        """Return the device of a filter, None for all devices of the gateway. Raises DeviceError."""
         tenant, principal = self._service.tenant, self._principal
         if wanted.device != ANY_DEVICE:
             return tenant.device(principal, wanted.tenant, wanted.device)
         if principal is None:
-            raise DeviceError(401, "only an authenticated gateway subscribes for others")
+            raise DeviceError(401, "only an authenticated gateway can subscribe for other devices")
         tenant.device(principal, wanted.tenant, "")
         return None
 
     def _subscribe_commands(self, request: SubscriptionRequest, wanted: DeviceFilter, device: str | None) -> None:
-        """`device` None: all the gateway acts for. Raises AddressError."""
+        """Subscribe to commands of a device, or (None) of all devices of the gateway. Raises AddressError."""
         self._unsubscribe_commands(request.filter)
         request = msgspec.structs.replace(request, qos=min(request.qos, 1))
         gateway = self._principal if device is None else None
@@ -344,7 +344,7 @@ class DeviceConnection(Interceptor):
         )
 
     def unsubscribe(self, pattern: str) -> bool:
-        """True when there was such a subscription to commands or errors."""
+        """Remove a subscription to commands or errors. Return False if there is none."""
         if self._errors.pop(pattern, None) is not None:
             return True
         return self._unsubscribe_commands(pattern)
@@ -357,25 +357,25 @@ class DeviceConnection(Interceptor):
         return True
 
     def pump(self) -> None:
-        """Deliver the commands that wait."""
+        """Deliver waiting commands."""
         for subscriber in list(self._commands.values()):
             subscriber.pump()
 
     def leave(self) -> None:
-        """The connection is over."""
+        """End all subscriptions with the connection."""
         for pattern in list(self._commands):
             self._unsubscribe_commands(pattern)
 
 
 def _unreadable(name: str) -> Upload:
-    """Enough of a malformed topic to report it."""
+    """Return the readable part of a malformed topic, for the report."""
     first = name.split("/", 1)[0]
     endpoints = {"t": DeviceEndpoint.TELEMETRY, "e": DeviceEndpoint.EVENT, "c": DeviceEndpoint.RESPONSE}
     return Upload(endpoints.get(first[:1], DeviceEndpoint.TELEMETRY), len(first) == 1)
 
 
 class DeviceAdmission(ClientAdmission):
-    """Of a device, or (without a principal) of somebody nobody asked."""
+    """Admission of a device, or (without a principal) of any client."""
 
     def __init__(self, service: DeviceService, principal: DevicePrincipal | None) -> None:
         self._service = service
@@ -383,7 +383,7 @@ class DeviceAdmission(ClientAdmission):
 
     @property
     def keeps_session(self) -> bool:
-        """As in Hono a device subscribes anew whenever it connects."""
+        """False for devices: as in Hono they subscribe after each connect."""
         return self._principal is None
 
     @property
@@ -395,7 +395,7 @@ class DeviceAdmission(ClientAdmission):
 
 
 class DeviceInterception(Interception):
-    """The device API over MQTT."""
+    """Device API over MQTT."""
 
     def __init__(self, service: DeviceService) -> None:
         self._service = service

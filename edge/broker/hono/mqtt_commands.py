@@ -1,4 +1,4 @@
-"""A device's subscription to commands over MQTT: the consumer behind one filter of one connection."""
+"""Subscription to commands over MQTT: the consumer for one filter of one connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class CommandSubscriber(Subscriber):
-    """Consumer of commands. It tells applications when it comes and goes."""
+    """Consumer of commands. It notifies applications at subscribe and unsubscribe."""
 
     __slots__ = ("_commands", "_filter", "_own", "_service", "_source")
 
@@ -34,8 +34,8 @@ class CommandSubscriber(Subscriber):
         device: str,
         gateway: DevicePrincipal | None,
     ) -> None:
-        """`own`: the device at the other end; `device`: whose commands it wants; `gateway`: of all this one acts for.
-        Raises AddressError."""
+        """`own`: the connected device. `device`: receives commands for this device, or for all of `gateway`. Raises
+        AddressError."""
         super().__init__(session, request, 0, kept=False)
         self.competes = True
         self._service = service
@@ -52,7 +52,7 @@ class CommandSubscriber(Subscriber):
             try:
                 command = read_command(stored.run, i, self._service.addresses)
             except DeviceError as error:
-                log.warning("%s: a command cannot be delivered: %s", stored.run.address, error)
+                log.warning("%s: command rejected: %s", stored.run.address, error)
                 subscription.settle(self, position, position, DeliveryOutcome.REJECTED)
                 continue
             topic = self._filter.topic(command.device, self._own, topic_rest(command, self._service.requests))
@@ -64,6 +64,6 @@ class CommandSubscriber(Subscriber):
         self._commands.pump()
 
     def end(self) -> None:
-        """What is not acknowledged waits in its queue again."""
+        """End the subscription; unacknowledged commands return to their queue."""
         self._commands.end()
         self._service.notify(self._source, messages.GONE)

@@ -1,8 +1,7 @@
-"""Request identifiers: what a device is given with a command and gives back with its response. Pure.
+"""Request identifiers, which a device receives with a command and returns with its response, without I/O.
 
-An identifier holds all that the response needs, so nothing is remembered between the two: a gateway may restart, and a
-device may answer days later. It is signed: a device cannot answer for another one, or to an application that has not
-asked it.
+An identifier contains all that the response needs, so the gateway keeps no state: it may restart, and a device may
+respond days later. It is signed, so that a device cannot respond for another one, or without a command.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ from edge.broker.hono.messages import message_id
 
 KEY_BYTES: Final = 32
 _TAG_BYTES: Final = 12
-"""96 bits of the HMAC: nobody guesses them, and the identifier stays short."""
+"""96 bits of the HMAC cannot be guessed, and keep the identifier short."""
 
 
 @hides("correlation")
 class CommandRequest(NamedTuple):
-    """Whom a response goes to."""
+    """Recipient of a response."""
 
     reply: str
-    """What stands behind ``command_response/<tenant>/`` in the application's reply address."""
+    """Part of the application's reply address after ``command_response/<tenant>/``."""
     correlation: Any
-    """The correlation identifier of the command, typed as it came."""
+    """Correlation identifier of the command, in its original type."""
 
 
 class CommandRequests:
-    """Makes and reads identifiers with one key."""
+    """Creates and verifies identifiers with one key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def identifier(self, device: str, request: CommandRequest) -> str:
-        """Letters, digits, ``-`` and ``_``: one level of a topic name."""
+        """Create an identifier of letters, digits, ``-`` and ``_``: one level of a topic name."""
         content = encode([request.reply, message_id(request.correlation)])
         return base64.urlsafe_b64encode(self._tag(device, content) + content).decode("ascii").rstrip("=")
 
     def read(self, device: str, identifier: str) -> CommandRequest:
-        """What the identifier stands for. Raises DeviceError when it is none, or not of this device."""
+        """Verify an identifier and return the request. Raises DeviceError if it is invalid or of another device."""
         try:
             raw = base64.b64decode(identifier + "=" * (-len(identifier) % 4), altchars=b"-_", validate=True)
             tag, content = raw[:_TAG_BYTES], raw[_TAG_BYTES:]
@@ -53,7 +52,7 @@ class CommandRequests:
                 raise bad_request(f"the request identifier is not one of a command to {device}")
             (reply, correlation), _ = decode(content)
         except (binascii.Error, ValueError, TypeError, DecodeError):
-            raise bad_request(f"{identifier[:40]!r} is no request identifier") from None
+            raise bad_request(f"{identifier[:40]!r} is not a request identifier") from None
         return CommandRequest(reply, correlation)
 
     def _tag(self, device: str, content: bytes) -> bytes:

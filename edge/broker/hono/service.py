@@ -1,4 +1,4 @@
-"""The device API of one broker: what its connections share. It knows no protocol; `mqtt`, `amqp` and `http` know it."""
+"""Shared parts of the device API of one broker, independent of protocols. `mqtt`, `amqp` and `http` use it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from edge.broker.router.router import Router
 from edge.broker.store.contract import SmallState
 
 _REJECTED, _UNDELIVERED = 400, 503
-"""Status of the message that stands for a response: the device would not have the command, or never got it."""
+"""Status of a delivery failure notification: the device rejected the command, or never got it."""
 _KIND, _NAME = "hono", "request key"
 
 
 class DeviceService:
-    """Tenant, addresses, requests and commands."""
+    """Tenant, addresses, requests and commands of the device API."""
 
     def __init__(self, configuration: DeviceApiConfiguration, router: Router, state: SmallState) -> None:
-        """The key of request identifiers is made once and kept in the store."""
+        """Load the key of request identifiers from the store, or create it."""
         self.tenant = DeviceTenant(configuration)
         self.cors_origins = configuration.cors_origins
         self.addresses = HonoAddresses(configuration.tenant)
@@ -42,31 +42,31 @@ class DeviceService:
             key = secrets.token_bytes(KEY_BYTES)
             state.put(_KIND, _NAME, key)
         self.requests = CommandRequests(key)
-        router.deadletters.listeners.append(self._given_up)
+        router.deadletters.listeners.append(self._report_loss)
 
     def update(self, configuration: DeviceApiConfiguration) -> None:
-        """Follow a new configuration of the same tenant."""
+        """Apply a new configuration of the same tenant."""
         self.tenant.update(configuration)
         self.cors_origins = configuration.cors_origins
 
     def address(self, endpoint: DeviceEndpoint) -> str:
-        """Where telemetry or events of the tenant go."""
+        """Return the address for telemetry or events of the tenant."""
         return self.addresses.telemetry if endpoint is DeviceEndpoint.TELEMETRY else self.addresses.event
 
     def notify(self, source: messages.MessageSource, ttd: int) -> None:
-        """Tell applications for how many seconds a device can be sent commands."""
+        """Notify applications how many seconds a device accepts commands."""
         run = messages.empty_notification(self.addresses.event, source, ttd, self.router.now_ns())
         self.router.publish(Publication(GatewayNotifier(source.device), run, ()))
 
     def response(
         self, device: str, identifier: str, *, status: int, content_type: str | None, body: bytes, qos: int
     ) -> Run:
-        """A device's answer to the command with this request identifier. Raises DeviceError."""
+        """Return a device's response to the command with this request identifier. Raises DeviceError."""
         request = self.requests.read(device, identifier)
         return self._answer(device, request, status, content_type, body, durable=qos > 0)
 
-    def _given_up(self, run: Run, reason: LossReason) -> None:
-        """Tell the application that waits for a response why none comes; of a one-way command only the ledger tells."""
+    def _report_loss(self, run: Run, reason: LossReason) -> None:
+        """Notify the application that waits for the response to a lost command; one-way ones are only in the ledger."""
         if not matches(self.addresses.commands, run.address):
             return
         for i in range(len(run.bodies)):
@@ -75,9 +75,9 @@ class DeviceService:
             except DeviceError:
                 continue
             if command.request is not None:
-                self._tell(command.device, command.request, reason)
+                self._notify_failure(command.device, command.request, reason)
 
-    def _tell(self, device: str, request: CommandRequest, reason: LossReason) -> None:
+    def _notify_failure(self, device: str, request: CommandRequest, reason: LossReason) -> None:
         status = _REJECTED if reason is LossReason.REJECTED else _UNDELIVERED
         body = json.dumps({"error": reason.value}).encode()
         run = self._answer(device, request, status, messages.FAILURE_NOTIFICATION, body, durable=True)
@@ -86,7 +86,7 @@ class DeviceService:
     def _answer(
         self, device: str, request: CommandRequest, status: int, content_type: str | None, body: bytes, *, durable: bool
     ) -> Run:
-        """What the application that made the request is sent."""
+        """Return the message to the application of the request."""
         address = self.addresses.response(request.reply)
         message = messages.response(
             address,
@@ -103,13 +103,13 @@ class DeviceService:
 
 
 class GatewayNotifier(Origin):
-    """Origin of what the gateway itself says of a device: nobody waits for an answer."""
+    """Origin of messages of the gateway itself about a device; answers are ignored."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def accepted(self, tokens: object) -> None:
-        """Nobody to tell."""
+        """Do nothing."""
 
     def refused(self, tokens: object, why: object) -> None:
-        """Nobody to tell."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Who a device is and whom it may speak for: the tenant of the space, its devices and gateways. Pure."""
+"""The tenant of a space with its devices and gateways, without I/O."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from edge.broker.hono.errors import DeviceError, bad_request
 from edge.broker.hono.limits import DEVICE_CHARACTERS_MAX
 
 ALL: Final = "*"
-"""In the list of devices a gateway acts for: every device of the tenant."""
+"""Entry for all devices of the tenant in the list of a gateway."""
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9._:=-]+")
-"""Hono's own pattern for tenants and devices: none of it means anything in a topic filter or a URL."""
+"""Hono's pattern for tenants and devices, without characters that are special in topic filters and URLs."""
 
 
 def check_identifier(text: str, what: str) -> str:
-    """A tenant's or device's identifier. Raises DeviceError."""
+    """Return the identifier of a tenant or device if it is valid. Raises DeviceError."""
     if len(text) > DEVICE_CHARACTERS_MAX or not IDENTIFIER.fullmatch(text):
-        raise bad_request(f"{text[:40]!r} is no {what}: 1 to {DEVICE_CHARACTERS_MAX} of letters, digits and . _ : = -")
+        raise bad_request(
+            f"{text[:40]!r} is no valid {what}: 1 to {DEVICE_CHARACTERS_MAX} letters, digits or . _ : = -"
+        )
     return text
 
 
@@ -33,16 +35,16 @@ class DevicePrincipal(msgspec.Struct, frozen=True):
 
     @property
     def is_gateway(self) -> bool:
-        """It may speak for others."""
+        """True if it may act for other devices."""
         return self.everybody or bool(self.acts_for)
 
     def may_act_for(self, device: str) -> bool:
-        """True for itself and for those it was given."""
+        """Return True for itself and for its configured devices."""
         return device == self.device or self.everybody or device in self.acts_for
 
 
 class DeviceTenant:
-    """The tenant of a space, and its devices as they are configured."""
+    """The tenant of a space with its configured devices."""
 
     def __init__(self, configuration: DeviceApiConfiguration) -> None:
         self.name = configuration.tenant
@@ -53,7 +55,7 @@ class DeviceTenant:
         self.update(configuration)
 
     def update(self, configuration: DeviceApiConfiguration) -> None:
-        """Follow a new configuration of the same tenant; connections keep what they were given."""
+        """Apply a new configuration of the same tenant. Open connections keep their rights."""
         self._disabled = configuration.disabled
         identified = {identity.device for identity in configuration.identities}
         self._known = configuration.devices | identified if configuration.devices else frozenset()
@@ -65,9 +67,9 @@ class DeviceTenant:
         }
 
     def principal(self, username: str | None) -> DevicePrincipal | None:
-        """The device that authenticated under this name, ``auth-id@tenant``; None for a user that is no device.
+        """Return the device of a user name ``auth-id@tenant``; None for other users.
 
-        Raises DeviceError when the device is disabled, or could not be one.
+        Raises DeviceError if the device is disabled or its name invalid.
         """
         if username is None or not username.endswith(self._suffix):
             return None
@@ -78,24 +80,26 @@ class DeviceTenant:
         return found
 
     def device(self, principal: DevicePrincipal | None, tenant: str, device: str) -> str:
-        """The device a topic, URL or address means. Raises DeviceError when there is none or it is not for `principal`
-        to speak for; without a principal both parts have to be given, as nobody has said who he is."""
+        """Return the device of a topic, URL or address. Raises DeviceError if `principal` may not act for it.
+
+        Without a principal (no authentication) tenant and device have to be given.
+        """
         if tenant and tenant != self.name:
             raise DeviceError(403, f"tenant {tenant[:40]!r} is not served here")
         if principal is None:
             if not tenant or not device:
-                raise DeviceError(401, "tenant and device are needed where nobody has authenticated")
+                raise DeviceError(401, "tenant and device are required without authentication")
         elif not device:
             device = principal.device
         check_identifier(device, "device")
         if principal is not None and not principal.may_act_for(device):
-            # Unknown, disabled or another's: one answer, so that a client cannot find out which names exist.
+            # One answer for unknown, disabled and other devices, so that a client cannot probe names.
             raise DeviceError(403, f"{principal.device} does not act for {device}")
         self._check_enabled(device)
         return device
 
     def knows(self, device: str) -> bool:
-        """It may be there, as far as it is known here which there are."""
+        """Return False if the device is disabled, or not among the configured ones."""
         described = device in self._known if self._known else IDENTIFIER.fullmatch(device) is not None
         return described and device not in self._disabled
 

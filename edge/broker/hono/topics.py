@@ -1,8 +1,8 @@
-"""The topic names and filters of Hono's MQTT adapter, and the property bag at the end of a name. Pure.
+"""Parse topic names and filters of Hono's MQTT adapter, and the property bag at the end of a name, without I/O.
 
-``t``, ``telemetry/<tenant>/<device>``, ``e//<device>/?hono-ttl=30``, ``c///s/<request>/<status>`` are what devices
-publish to; ``c///q/#``, ``error/<tenant>/<device>/#`` what they subscribe to. Addresses of AMQP messages are written
-the same way, without a bag.
+Devices publish to ``t``, ``telemetry/<tenant>/<device>``, ``e//<device>/?hono-ttl=30``, ``c///s/<request>/<status>``.
+They subscribe to ``c///q/#``, ``error/<tenant>/<device>/#``. Addresses of AMQP messages have the same form, without a
+property bag.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ANY_DEVICE: Final = "+"
 
 
 class DeviceEndpoint(enum.Enum):
-    """What a device's message is; the value is the word of error topics."""
+    """Type of a device's message; the value is used in error topics."""
 
     TELEMETRY = "telemetry"
     EVENT = "event"
@@ -44,7 +44,7 @@ _COMMAND: Final = ("c", "command")
 
 
 class OnError(enum.Enum):
-    """What a device wants done when its message is not taken."""
+    """Action that a device requests if its message is refused."""
 
     DEFAULT = "default"
     DISCONNECT = "disconnect"
@@ -53,25 +53,25 @@ class OnError(enum.Enum):
 
 
 class Upload(msgspec.Struct, frozen=True):
-    """A topic name a device publishes to, read; `tenant` and `device` are empty where the name leaves them out."""
+    """A parsed topic name of a device. `tenant` and `device` are empty if absent."""
 
     endpoint: DeviceEndpoint
     short: bool
     tenant: str = ""
     device: str = ""
     request: str = ""
-    """Request identifier of the command a response belongs to."""
+    """Request identifier of a response."""
     status: int = 0
-    """HTTP status a response carries."""
+    """HTTP status of a response."""
 
     @property
     def word(self) -> str:
-        """The endpoint in an error topic, short where the device's own topic was."""
+        """Name of the endpoint in an error topic, in the short form if the device used it."""
         return _SHORT[self.endpoint] if self.short else self.endpoint.value
 
 
 class PropertyBag(msgspec.Struct, frozen=True):
-    """The properties of a message that its topic name carries."""
+    """Properties of a message in its topic name."""
 
     content_type: str | None = None
     ttl_s: int | None = None
@@ -80,31 +80,30 @@ class PropertyBag(msgspec.Struct, frozen=True):
 
 
 class DeviceFilter(msgspec.Struct, frozen=True):
-    """A filter for commands or for errors, read. `prefix` and `middle` are spelled as the device spells them."""
+    """A parsed filter for commands or errors. `prefix` and `middle` are as the device wrote them."""
 
     errors: bool
     prefix: str
     middle: str
     tenant: str
     device: str
-    """Empty: the subscriber itself; `ANY_DEVICE`: all it acts for."""
+    """Empty: the subscriber itself; `ANY_DEVICE`: all its devices."""
 
     def topic(self, device: str, own: str, rest: str) -> str:
-        """Where a message for `device` is published to a subscriber that is `own` itself."""
+        """Return the topic of a message for `device` to the subscriber `own`."""
         named = "" if device == own and device != self.device else device
         middle = f"/{self.middle}" if self.middle else ""
         return f"{self.prefix}/{self.tenant}/{named}{middle}/{rest}"
 
 
 def split_bag(topic: str) -> tuple[str, str]:
-    """(name, what stands behind the last ``/?``)."""
+    """Return the name and the text after the last ``/?``."""
     name, mark, bag = topic.rpartition(BAG)
     return (name, bag) if mark else (topic, "")
 
 
 def read_upload(name: str) -> Upload | None:
-    """What a device publishes to; None for a name that is none of the device API's. Raises DeviceError for one that
-    begins like it and goes on wrongly."""
+    """Parse a topic name of a device; return None for other names. Raises DeviceError for a malformed one."""
     levels = name.split("/")
     first = levels[0]
     endpoint = _UPLOADS.get(first)
@@ -113,24 +112,24 @@ def read_upload(name: str) -> Upload | None:
             return Upload(endpoint, len(first) == 1)
         if len(levels) == 3:
             return Upload(endpoint, len(first) == 1, levels[1], levels[2])
-        raise bad_request(f"{name[:100]!r}: neither {first} nor {first}/<tenant>/<device>")
+        raise bad_request(f"{name[:100]!r} must be {first} or {first}/<tenant>/<device>")
     if first not in _COMMAND:
         return None
     if len(levels) == 6 and levels[3] in ("s", "res"):
         status = status_of(levels[5])
         return Upload(DeviceEndpoint.RESPONSE, len(first) == 1, levels[1], levels[2], levels[4], status)
-    raise bad_request(f"{name[:100]!r}: a response goes to {first}/<tenant>/<device>/res/<request>/<status>")
+    raise bad_request(f"{name[:100]!r}: send a response to {first}/<tenant>/<device>/res/<request>/<status>")
 
 
 def status_of(text: str) -> int:
-    """The status of a response: an HTTP status that is final (RFC 9110 section 15). Raises DeviceError."""
+    """Parse the status of a response: a final HTTP status (RFC 9110 section 15). Raises DeviceError."""
     if len(text) == 3 and text.isascii() and text.isdigit() and 200 <= int(text) < 600:
         return int(text)
-    raise bad_request(f"{text[:20]!r} is no status from 200 to 599")
+    raise bad_request(f"{text[:20]!r} is not a status from 200 to 599")
 
 
 def read_bag(text: str) -> PropertyBag:
-    """The properties of a bag; what nobody knows is ignored, as Hono does. Raises DeviceError."""
+    """Parse a property bag. Unknown properties are ignored, as in Hono. Raises DeviceError."""
     if not text:
         return PropertyBag()
     try:
@@ -142,7 +141,7 @@ def read_bag(text: str) -> PropertyBag:
         raise bad_request(f"on-error is {', '.join(member.value for member in OnError)}, not {word[:20]!r}")
     correlation = fields.get("correlation-id")
     if correlation is not None and not is_level(correlation):
-        raise bad_request("a correlation-id is a level of the error's topic: no / + # in it, up to 255 characters")
+        raise bad_request("a correlation-id is a topic level: up to 255 characters without / + #")
     return PropertyBag(
         content_type_of(fields.get("content-type")),
         None if "hono-ttl" not in fields else seconds_of(fields["hono-ttl"], "hono-ttl"),
@@ -152,7 +151,7 @@ def read_bag(text: str) -> PropertyBag:
 
 
 def content_type_of(text: str | None) -> str | None:
-    """A content type, None where there is none. Raises DeviceError."""
+    """Return a valid content type, or None. Raises DeviceError."""
     if not text:
         return None
     if len(text) > CONTENT_TYPE_CHARACTERS_MAX or not (text.isascii() and text.isprintable()):
@@ -161,19 +160,19 @@ def content_type_of(text: str | None) -> str | None:
 
 
 def seconds_of(text: str, name: str) -> int:
-    """A whole number of seconds. Raises DeviceError."""
+    """Parse a whole number of seconds. Raises DeviceError."""
     if text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= TTL_S_MAX:
         return int(text)
-    raise bad_request(f"{name} is a whole number of seconds up to {TTL_S_MAX}, not {text[:20]!r}")
+    raise bad_request(f"{name} must be a whole number of seconds up to {TTL_S_MAX}, not {text[:20]!r}")
 
 
 def is_level(text: str) -> bool:
-    """It can stand as one level of a topic name."""
+    """Return True if the text can be a level of a topic name."""
     return 0 < len(text) <= 255 and text.isprintable() and not any(mark in text for mark in "/+#")
 
 
 def read_filter(pattern: str) -> DeviceFilter | None:
-    """The filter of a subscription to commands or errors; None for any other."""
+    """Parse a filter for commands or errors; return None for others."""
     levels = pattern.split("/")
     if levels[-1] != "#" or any(level in ("+", "#") for level in (*levels[:2], *levels[3:-1])):
         return None

@@ -1,7 +1,7 @@
-"""Who sends a request, and what it may do: the gate every HTTP path but ``/healthz`` is behind.
+"""Authentication and rights of HTTP requests, for all paths except ``/healthz``.
 
-A client shows who it is by the Authorization field (Basic, RFC 7617; Bearer, RFC 6750) or by the certificate of its
-connection, with every request. Who is at the node itself and may read its data directory shows the token kept there.
+A client authenticates with each request by the Authorization field (Basic, RFC 7617; Bearer, RFC 6750) or by the
+certificate of its connection. A local process that can read the data directory may use the operator token in it.
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ from edge.broker.security.site import is_loopback
 from edge.output.text import word
 
 OPERATOR: Final = "operator"
-"""Whom the token of the data directory stands for."""
+"""User of the operator token in the data directory."""
 OPERATOR_RULES: Final = (AccessRule((EVERYTHING,), frozenset((Operation.VIEW, Operation.MANAGE))),)
 BASIC: Final = {"WWW-Authenticate": 'Basic realm="waypost", charset="UTF-8"'}
 BEARER: Final = {"WWW-Authenticate": 'Bearer realm="waypost"'}
 BEARER_OR_BASIC: Final = {"WWW-Authenticate": f"{BEARER['WWW-Authenticate']}, {BASIC['WWW-Authenticate']}"}
-"""Where tokens count: a browser asks for a password, and takes a token as one."""
+"""With tokens: a browser asks for a password, and the user enters the token."""
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "via")
-"""What a proxy adds: the client is elsewhere then, whatever the address of the connection."""
+"""Fields that a proxy adds: then the client is remote, whatever the address of the connection."""
 
 
 class AdmittedClient(NamedTuple):
-    """A client that may ask."""
+    """An authenticated client."""
 
     grant: Grant | None
-    """What it may do; None: everything, as nobody has to say who he is."""
+    """Its rights; None without authentication."""
     ended: asyncio.Future[Ended]
-    """Done when the grant ends while the request is under way."""
+    """Done when the grant ends during the request."""
 
     @property
     def user(self) -> str:
-        """Whose quotas pay for what it names; empty: nobody is known."""
+        """User whose quotas count the names that it creates; empty without authentication."""
         return "" if self.grant is None else self.grant.user
 
 
 class HttpAccess:
-    """Asks the gate about each request."""
+    """Authenticates and authorizes requests."""
 
     def __init__(self, gate: Authenticator | None = None, operator_token: str | None = None) -> None:
-        """Without a gate, or with an open one, everybody may do everything. `operator_token`: see `OPERATOR`."""
+        """Without a `gate`, or with an open one, every client may do everything. `operator_token`: see `OPERATOR`."""
         self._gate = gate
         self._operator_token = operator_token
 
     @property
     def open(self) -> bool:
-        """Nobody has to say who he is."""
+        """True without authentication."""
         return self._gate is None or self._gate.open
 
     @asynccontextmanager
     async def admitted(self, request: Request) -> AsyncIterator[AdmittedClient]:
-        """Who sent the request has shown who it is. Raises RequestRefused."""
+        """Authenticate the client during a request. Raises RequestRefused."""
         ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         gate = self._gate
         if gate is None or gate.open:
             yield AdmittedClient(None, ended)
             return
         if self._by_operator(request):
-            peer_of(request).show(OPERATOR)
+            peer_of(request).set_user(OPERATOR)
             yield AdmittedClient(Grant(OPERATOR, "", OPERATOR_RULES), ended)
             return
 
@@ -82,20 +82,20 @@ class HttpAccess:
         proven = await _proven(gate, request)
         grant = gate.grant(proven, proven.user, revoke)
         if grant is None:
-            raise RequestRefused(401, LoginVerdict.REFUSED.value, asked(gate))
-        peer_of(request).show(grant.user)
+            raise RequestRefused(401, LoginVerdict.REFUSED.value, challenge(gate))
+        peer_of(request).set_user(grant.user)
         try:
             yield AdmittedClient(grant, ended)
         finally:
             gate.release(grant)
 
-    async def require_somebody(self, request: Request) -> None:
-        """Raise Refused unless a user sent the request, whatever it may do."""
+    async def require_user(self, request: Request) -> None:
+        """Raise RequestRefused unless a user sent the request, with any rights."""
         async with self.admitted(request):
             pass
 
     async def require_view(self, request: Request) -> None:
-        """Raise Refused unless who sent the request may see how the whole node is."""
+        """Raise RequestRefused unless the client may view the state of the node."""
         async with self.admitted(request) as (grant, _):
             if grant is not None and not grant.may_view:
                 raise RequestRefused(
@@ -103,13 +103,13 @@ class HttpAccess:
                 )
 
     async def require_manage(self, request: Request) -> None:
-        """Raise Refused unless who sent the request may change how the node works.
+        """Raise RequestRefused unless the client may change the node.
 
-        Where nobody has to say who he is, that is who sits at its own machine.
+        Without authentication only local clients may.
         """
         async with self.admitted(request) as (grant, _):
             if grant is None and not is_local(request):
-                raise RequestRefused(403, "only from the node's own machine, as nobody has to say who he is here")
+                raise RequestRefused(403, "only from the node's own machine, as authentication is off")
             if grant is not None and not grant.may_manage:
                 raise RequestRefused(
                     403, f"{grant.user} has no right to manage: {_next_step(Operation.MANAGE, grant.user)}"
@@ -123,18 +123,18 @@ class HttpAccess:
 
 
 def is_local(request: Request) -> bool:
-    """True for a client on this machine, and no proxy between."""
-    at_hand = request.client is not None and is_loopback(request.client.host)
-    return at_hand and not any(field in request.headers for field in _FORWARDED)
+    """Return True for a client on this machine without a proxy."""
+    local = request.client is not None and is_loopback(request.client.host)
+    return local and not any(field in request.headers for field in _FORWARDED)
 
 
-def asked(gate: Authenticator) -> Mapping[str, str]:
-    """How a client may say who it is (RFC 9110 section 11.6.1)."""
+def challenge(gate: Authenticator) -> Mapping[str, str]:
+    """Return the WWW-Authenticate field (RFC 9110 section 11.6.1)."""
     return BEARER_OR_BASIC if gate.tokens else BASIC
 
 
 def basic(authorization: str, wanted: Mapping[str, str]) -> tuple[str, bytes]:
-    """User and password of the Basic scheme (RFC 7617). Raises RequestRefused."""
+    """Return user and password of the Basic scheme (RFC 7617). Raises RequestRefused."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
         what = "a user name and a password are" if wanted is BASIC else "a bearer token is"
@@ -145,18 +145,18 @@ def basic(authorization: str, wanted: Mapping[str, str]) -> tuple[str, bytes]:
             return username.decode("utf-8"), password
     except (binascii.Error, ValueError):  # UnicodeDecodeError is one
         pass
-    raise RequestRefused(401, "the Authorization header is not readable", wanted)
+    raise RequestRefused(401, "the Authorization header is malformed", wanted)
 
 
 async def _proven(gate: Authenticator, request: Request) -> VerifiedIdentity:
-    """Who sent the request, by its Authorization or by the certificate of its connection. Raises RequestRefused."""
+    """Verify the Authorization of a request, or its certificate. Raises RequestRefused."""
     identity = peer_of(request).identity
     source = request.client.host if request.client is not None else ""
     verdict: asyncio.Future[tuple[LoginVerdict, VerifiedIdentity | None]] = asyncio.get_running_loop().create_future()
 
-    def decided(said: LoginVerdict, proven: VerifiedIdentity | None) -> None:
+    def decided(result: LoginVerdict, proven: VerifiedIdentity | None) -> None:
         if not verdict.done():
-            verdict.set_result((said, proven))
+            verdict.set_result((result, proven))
 
     authorization = request.headers.get("authorization")
     if authorization is None and identity is not None:
@@ -164,13 +164,13 @@ async def _proven(gate: Authenticator, request: Request) -> VerifiedIdentity:
     if gate.tokens and (authorization or "").lower().startswith("bearer "):
         gate.check_token((authorization or "")[7:].strip().encode(), decided, source)
     else:
-        username, password = basic(authorization or "", asked(gate))
+        username, password = basic(authorization or "", challenge(gate))
         gate.check(username, password, decided, source)
-    said, proven = await verdict
-    if said is LoginVerdict.BUSY:
-        raise RequestRefused(503, said.value)
+    result, proven = await verdict
+    if result is LoginVerdict.BUSY:
+        raise RequestRefused(503, result.value)
     if proven is None:
-        raise RequestRefused(401, "the token is not valid" if gate.tokens else said.value, asked(gate))
+        raise RequestRefused(401, "the token is not valid" if gate.tokens else result.value, challenge(gate))
     return proven
 
 

@@ -1,23 +1,23 @@
-"""The HTTP device API, for devices that can do nothing else.
+"""HTTP device API, for devices that speak only HTTP.
 
-``POST /t/<address>``         one message, the body as it is: 202 once it is on disk (see `messages.single` for options)
-``POST /t``                   a batch (see `messages.batch`); kept or refused as one, with an answer for each in order
-                              A topic without a subscriber keeps nothing: 202 with ``Waypost-Subscribers: 0``, in the
-                              answer to a batch their number as ``unrouted``.
-``GET /c/<address>?wait=30``  the next message of a queue: 200 with its body, 204 when none came in the time
-``DELETE /c/<address>?lock=TOKEN``  the message is dealt with: 204 once that is on disk
-``PUT /c/<address>?lock=TOKEN&outcome=released``  give it back at once, 204: `released`; `modified` (the attempt counts
-                              as failed); `rejected` (to the loss ledger, or the dead letter address)
+``POST /t/<address>``         publish one message, the body: 202 once it is on disk (options: see `messages.single`)
+``POST /t``                   publish a batch (see `messages.batch`), stored or refused as a whole, with a result for
+                              each message. For a topic without a subscriber nothing is stored: 202 with
+                              ``Waypost-Subscribers: 0``, or their number as ``unrouted`` in the answer to a batch.
+``GET /c/<address>?wait=30``  fetch the next message of a queue: 200 with its body, 204 if none came in time
+``DELETE /c/<address>?lock=TOKEN``  accept the message: 204 once that is on disk
+``PUT /c/<address>?lock=TOKEN&outcome=released``  return the message, 204: `released`; `modified` (a failed attempt);
+                              `rejected` (to the loss ledger, or the dead letter address)
 
-A message that was fetched is locked for its client: the header `Waypost-Lock` has the token, `?lock=SECONDS` says for
-how long (30 s). When the lock ends the delivery counts as failed (`Waypost-Delivery-Count`), and the message is
+A fetched message is locked for its client. The header `Waypost-Lock` has the token, and `?lock=SECONDS` sets the
+duration (30 s). When the lock expires the delivery counts as failed (`Waypost-Delivery-Count`) and the message is
 delivered again: at least once. With `?settle=auto` there is no lock: the message is accepted when the client's TCP has
-acknowledged the answer. A client that dies before it has read the answer has lost the message: at most once.
+acknowledged the answer. A client that crashes before it reads the answer loses the message: at most once.
 
-A body with ``Content-Encoding: gzip`` is decompressed when it comes, up to the size a body may have.
+A body with ``Content-Encoding: gzip`` is decompressed, up to the size limit of a body.
 
-Errors are JSON, ``{"error": …}``: 400 what is wrong, 401 and 403 who may not, 410 no such lock (any more), 413 too
-large, 415 another content encoding, 429 and 503 later, 507 the store is full.
+Errors are JSON, ``{"error": …}``: 400 invalid, 401 and 403 not allowed, 410 lock not found or expired, 413 too large,
+415 unsupported content encoding, 429 and 503 try later, 507 the store is full.
 """
 
 from __future__ import annotations
@@ -92,27 +92,27 @@ STATUS: Final = {
 SUBJECT: Final = "subject"
 """User property that names a command."""
 NO_SUBSCRIBERS: Final = {"Waypost-Subscribers": "0"}
-"""Header of an answer that accepts a message to a topic without a subscriber: it is neither stored nor delivered."""
+"""Header of the answer if a topic has no subscriber: the message is neither stored nor delivered."""
 _OUTCOMES: Final = {
     "released": DeliveryOutcome.RELEASED,
     "modified": DeliveryOutcome.MODIFIED_FAILED,
     "rejected": DeliveryOutcome.REJECTED,
 }
-"""Outcomes by which a client ends a lock without accepting the message (AMQP 1.0 section 3.4)."""
+"""Outcomes with which a client ends a lock without accepting the message (AMQP 1.0 section 3.4)."""
 DEVICE: Final = "http"
-"""Device of messages without one, where clients need no credentials."""
+"""Default device name without authentication."""
 DEVICE_CHARACTERS_MAX: Final = 255
 
 
 class HttpDeviceApi:
-    """The routes, and what is under way over them."""
+    """Routes of the API, and the requests in progress."""
 
     def __init__(
         self, router: Router, limits: Limits, access: HttpAccess | None = None, budget: Budget | None = None
     ) -> None:
-        """`budget`: of the gateway, which bodies under way are counted in."""
+        """`budget`: memory budget of the gateway, for request bodies."""
         self.publishing = 0
-        """Requests under way that publish what has come whole."""
+        """Publishing requests in progress, with their body received."""
         self.polls = LongPolls()
         self.locks = MessageLocks()
         self._router = router
@@ -122,20 +122,20 @@ class HttpDeviceApi:
 
     @property
     def routes(self) -> list[HttpRoute]:
-        """For an application to mount."""
+        """Routes to mount in an application."""
         return [
             HttpRoute("/t", self._batch, methods=("POST",)),
             HttpRoute("/t/{address:path}", self._publish, methods=("POST",)),
             HttpRoute("/c/{address:path}", self._poll, methods=("GET",)),
             HttpRoute("/c/{address:path}", self._accept, methods=("DELETE",)),
-            HttpRoute("/c/{address:path}", self._give_back, methods=("PUT",)),
+            HttpRoute("/c/{address:path}", self._return, methods=("PUT",)),
         ]
 
     def origins(self, path: str) -> Collection[str]:
-        """Origins whose pages may use a path (CORS); ``*``: all."""
+        """Return the other origins with access to a path (CORS); ``*``: all."""
         return ()
 
-    # --- publishing -------------------------------------------------------------------------------------------
+    # --- publishing ---------------------------------------------------------------------------------------------
 
     async def _publish(self, request: Request) -> Response:
         return await self._take(request, many=False)
@@ -160,13 +160,13 @@ class HttpDeviceApi:
         except RequestRefused as refused:
             return refused.response()
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client has gone
 
     @contextmanager
     def _publishing(self) -> Iterator[None]:
-        """Count a request whose body is whole: a slow one takes no place of those. Raises RequestRefused."""
+        """Count a request with a complete body, so that slow clients do not use up the limit. Raises RequestRefused."""
         if self.publishing >= HTTP_REQUESTS_MAX:
-            raise RequestRefused(503, f"more than {HTTP_REQUESTS_MAX} requests are under way")
+            raise RequestRefused(503, f"limit of {HTTP_REQUESTS_MAX} requests in progress reached")
         self.publishing += 1
         try:
             yield
@@ -177,28 +177,28 @@ class HttpDeviceApi:
         publishing = PublishRequest(device, len(messages), user)
         if messages:
             publishing.publish(self._router, messages)
-            await self._safe(publishing)
+            await self._wait_answered(publishing)
         return publishing
 
-    async def _safe(self, publishing: PublishRequest) -> None:
-        """Wait until everything of it has been answered. Raises RequestRefused."""
+    async def _wait_answered(self, publishing: PublishRequest) -> None:
+        """Wait until all messages are answered. Raises RequestRefused."""
         try:
             async with asyncio.timeout(HTTP_ANSWER_S_MAX):
                 await asyncio.shield(publishing.answered)
         except TimeoutError:
-            why = f"no answer in {HTTP_ANSWER_S_MAX:g} s; the message may have been taken all the same"
+            why = f"no answer within {HTTP_ANSWER_S_MAX:g} s; the message may have been accepted"
             raise RequestRefused(504, why) from None
         finally:
             self._router.forget_origin(publishing)
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """The request's body, decompressed, counted while it is held. Raises RequestRefused."""
+        """Receive and decompress the body of a request, counted in the memory budget. Raises RequestRefused."""
         largest = self._body_bytes_max
         compressed = is_compressed(request)
         too_large = RequestRefused(413, f"a body has at most {largest} bytes")
-        said = request.headers.get("content-length", "")
-        if said.isascii() and said.isdigit() and int(said) > largest:
+        length = request.headers.get("content-length", "")
+        if length.isascii() and length.isdigit() and int(length) > largest:
             raise too_large
         parts: list[bytes] = []
         size = 0
@@ -210,22 +210,22 @@ class HttpDeviceApi:
                     if size > largest:
                         raise too_large
                     if not account.has_room(len(part)):
-                        raise RequestRefused(503, "too much is being sent at once")
+                        raise RequestRefused(503, "memory limit for request bodies reached")
                     parts.append(part)
                     account.hold(request, size)
             body = b"".join(parts)
             if compressed:
                 body = decompressed(body, largest)
                 if not account.has_room(len(body)):
-                    raise RequestRefused(503, "too much is being sent at once")
+                    raise RequestRefused(503, "memory limit for request bodies reached")
                 account.hold(request, size + len(body))
             yield body
         except TimeoutError:
-            raise RequestRefused(408, f"the body did not come within {HTTP_BODY_S_MAX:g} s") from None
+            raise RequestRefused(408, f"the body was not complete within {HTTP_BODY_S_MAX:g} s") from None
         finally:
             account.hold(request, 0)
 
-    # --- taking -----------------------------------------------------------------------------------------------
+    # --- fetching -----------------------------------------------------------------------------------------------
 
     async def _poll(self, request: Request) -> Response:
         try:
@@ -246,11 +246,11 @@ class HttpDeviceApi:
     def _fetch(self, receiver: SingleReceiver, address: str) -> MessageFetch:
         kind = self._router.addresses.type_of(address)
         if not (kind.is_queue or kind is AddressType.ANYCAST):
-            raise RequestRefused(409, f"{address[:100]} is a {kind.value}; messages are fetched from queues")
+            raise RequestRefused(409, f"{address[:100]} is a {kind.value}; messages can be fetched from queues only")
         try:
             return MessageFetch(self._router, receiver, address)
         except AddressError as error:
-            busy = error.refusal is Refusal.FULL  # with consumers, not the store
+            busy = error.refusal is Refusal.FULL  # consumers, not the store
             raise RequestRefused(503 if busy else STATUS[error.refusal], str(error)) from error
 
     async def _next(
@@ -281,10 +281,10 @@ class HttpDeviceApi:
         owner = owner_of(request, admission)
         token = self.locks.add(owner, admission.user, address, fetch, options.lock_s)
         headers |= {"Waypost-Lock": token, "Waypost-Lock-Seconds": str(options.lock_s)}
-        return LockedAnswer(run.bodies[0], headers, partial(self.locks.give_back, token))
+        return LockedAnswer(run.bodies[0], headers, partial(self.locks.return_unread, token))
 
     async def _accept(self, request: Request) -> Response:
-        """Settle a locked message as accepted; answer when that is on disk."""
+        """Accept a locked message; answer once that is on disk."""
 
         async def settle(token: str, user: str, address: str) -> None:
             fetch = self.locks.settle(token, user, address, DeliveryOutcome.ACCEPTED)
@@ -292,13 +292,13 @@ class HttpDeviceApi:
                 async with asyncio.timeout(HTTP_ANSWER_S_MAX):
                     why = await fetch.confirmed()
             except TimeoutError:
-                raise RequestRefused(504, f"no answer of the disk in {HTTP_ANSWER_S_MAX:g} s; ask again") from None
+                raise RequestRefused(504, f"no commit within {HTTP_ANSWER_S_MAX:g} s; try again") from None
             if why is not None:
-                raise RequestRefused(STATUS[why], f"{why.value}: the message may be delivered again; ask again")
+                raise RequestRefused(STATUS[why], f"{why.value}: the message may be delivered again; try again")
 
         return await self._settled(request, settle)
 
-    async def _give_back(self, request: Request) -> Response:
+    async def _return(self, request: Request) -> Response:
         """End a lock without accepting the message."""
         text = request.query_params.get("outcome", DeliveryOutcome.RELEASED.value)
 
@@ -310,7 +310,7 @@ class HttpDeviceApi:
         return await self._settled(request, settle)
 
     async def _settled(self, request: Request, settle: Callable[[str, str, str], Awaitable[None]]) -> Response:
-        """Answer 204 after `settle`, which gets token, user and address of the lock."""
+        """Call `settle` with token, user and address of the lock, then answer 204."""
         try:
             async with self._admitted(request) as (_, admission):
                 address = check_address(str(request.path_params["address"]))
@@ -322,11 +322,11 @@ class HttpDeviceApi:
         except RequestRefused as refused:
             return refused.response()
 
-    # --- who --------------------------------------------------------------------------------------------------
+    # --- client -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _admitted(self, request: Request) -> AsyncIterator[tuple[str, AdmittedClient]]:
-        """(name of the device, what it may do). Raises RequestRefused."""
+        """Authenticate a client; yield device name and client. Raises RequestRefused."""
         async with self._access.admitted(request) as admission:
             if admission.grant is not None:
                 yield admission.grant.user, admission
@@ -343,7 +343,7 @@ class FetchOptions(NamedTuple):
     wait_s: float
     lock_s: int
     settles: bool
-    """The answer settles the message; the client has no lock."""
+    """The answer settles the message, without a lock."""
 
 
 def _readable(received: ReceivedMessage) -> Run:
@@ -352,7 +352,7 @@ def _readable(received: ReceivedMessage) -> Run:
 
 
 def _headers_of(run: Run) -> dict[str, str]:
-    """What a message says beside its body. Values are escaped: a sender's property must not end a header line."""
+    """Return the headers for the properties of a message, escaped so that none can end a header line."""
     try:
         properties = decode_run(run.properties)
     except MqttError:
@@ -376,8 +376,7 @@ def _single_answer(publishing: PublishRequest) -> Response:
 
 
 def _answer(publishing: PublishRequest, messages: Sequence[HttpMessage]) -> Response:
-    """Answer 202 when every message was taken; else the status of the first that was not, and the answer for each in
-    order."""
+    """Answer 202 if every message was accepted; else the status of the first refusal, and a result for each."""
     refusals = publishing.refusals
     counts = {"accepted": len(messages) - len(refusals)}
     if publishing.unrouted:
@@ -411,7 +410,7 @@ async def until_gone(request: Request) -> None:
 
 
 def _fetch_options(query: Mapping[str, str]) -> FetchOptions:
-    """Raises BadRequest."""
+    """Parse the query of a GET. Raises BadRequest."""
     settle = query.get("settle", "lock")
     if settle not in ("lock", "auto"):
         raise BadRequest(f"settle is lock or auto, not {settle[:40]!r}")
@@ -422,10 +421,10 @@ def _fetch_options(query: Mapping[str, str]) -> FetchOptions:
 
 
 def _token_of(request: Request) -> str:
-    """Raises BadRequest."""
+    """Return the lock token of a request. Raises BadRequest."""
     token = request.query_params.get("lock", "")
     if not token:
-        raise BadRequest("lock is missing: ?lock= and the value of Waypost-Lock, of the answer to GET")
+        raise BadRequest("lock is missing: add ?lock= with the value of Waypost-Lock in the answer to GET")
     return token
 
 

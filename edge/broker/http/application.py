@@ -1,4 +1,4 @@
-"""Routes as one ASGI application in which no path is open by oversight."""
+"""Build one ASGI application from routes, with authentication on every path."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from edge.broker.http.route import HttpRoute, allowed_methods
 
 Answer = Callable[[Request], Awaitable[Response]]
 Requirement = Callable[[Request], Awaitable[None]]
-"""Raises RequestRefused."""
+"""Raises RequestRefused if a request does not fulfil it."""
 
 
 def needing(requirement: Requirement) -> Callable[[Answer], Answer]:
-    """Makes an endpoint answer only those that fulfil the requirement."""
+    """Return a decorator that lets an endpoint answer only requests that fulfil the requirement."""
 
     def wrap(answer: Answer) -> Answer:
         async def behind(request: Request) -> Response:
@@ -37,7 +37,7 @@ def needing(requirement: Requirement) -> Callable[[Answer], Answer]:
 
 
 class NoSniff:
-    """Adds nosniff to every answer: documents and metrics quote names that devices chose."""
+    """Adds nosniff to every answer, as documents and metrics contain names that devices chose."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -52,11 +52,11 @@ class NoSniff:
 
 
 def application(routes: Sequence[HttpRoute], access: HttpAccess) -> Starlette:
-    """Serve the routes, each of which asks `access` itself. Only users learn that a path or a method is unknown."""
+    """Serve the routes, which check `access` themselves. Only users are told that a path or method is unknown."""
 
     async def unknown(request: Request, error: Exception) -> Response:
         try:
-            await access.require_somebody(request)
+            await access.require_user(request)
         except RequestRefused as refused:
             return refused.response()
         if not isinstance(error, HTTPException):
@@ -66,12 +66,12 @@ def application(routes: Sequence[HttpRoute], access: HttpAccess) -> Starlette:
         return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
     app = Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
-    app.router.redirect_slashes = False  # a path is what it says
+    app.router.redirect_slashes = False  # paths are exact
     app.add_middleware(NoSniff)
     return app
 
 
 def _not_allowed(request: Request, routes: Sequence[HttpRoute]) -> Response:
-    """Answer 405 with the methods of the path (RFC 9110 section 15.5.6); Starlette lists those of its first route."""
+    """Answer 405 with all methods of the path (RFC 9110 section 15.5.6). Starlette lists only those of one route."""
     allow = allowed_methods(routes, request.scope["path"])
-    return RequestRefused(405, f"this path takes {allow}, not {request.method}", {"Allow": allow}).response()
+    return RequestRefused(405, f"this path supports {allow}, not {request.method}", {"Allow": allow}).response()

@@ -1,4 +1,4 @@
-"""Bodies of requests that come compressed (Content-Encoding, RFC 9110 section 8.4): gzip, up to a size."""
+"""Decompress request bodies (Content-Encoding, RFC 9110 section 8.4): gzip, up to a size limit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from edge.broker.http.limits import HTTP_GZIP_MEMBERS_MAX
 from edge.broker.http.refusal import RequestRefused
 
 _GZIP: Final = ("gzip", "x-gzip")
-"""RFC 9110 section 8.4.1.3: the two are the same."""
+"""Equivalent names (RFC 9110 section 8.4.1.3)."""
 _GZIP_WINDOW: Final = 31
-"""`zlib.decompressobj`: a gzip header and trailer, and the largest window."""
+"""`wbits` of `zlib.decompressobj`: gzip header and trailer, largest window."""
 
 
 def is_compressed(request: Request) -> bool:
@@ -22,15 +22,15 @@ def is_compressed(request: Request) -> bool:
     if coding in ("", "identity"):
         return False
     if coding not in _GZIP:
-        words = f"the body is encoded as {coding[:40]!r}: send it as gzip, or as it is"
+        words = f"the body is encoded as {coding[:40]!r}: send it as gzip or unencoded"
         raise RequestRefused(415, words, {"Accept-Encoding": "gzip"})
     return True
 
 
 def decompressed(body: bytes, bytes_max: int) -> bytes:
-    """Return what a gzip body holds: one member or several (RFC 1952 section 2.2). Raises RequestRefused.
+    """Decompress a gzip body of one or several members (RFC 1952 section 2.2). Raises RequestRefused.
 
-    The result never takes more than `bytes_max` and one byte while it grows.
+    It never holds more than `bytes_max` and one byte.
     """
     parts: list[bytes] = []
     size = 0

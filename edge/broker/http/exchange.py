@@ -1,4 +1,4 @@
-"""One HTTP request towards the router: an origin whose answers are awaited, a consumer of one message."""
+"""Connect one HTTP request to the router: an origin with awaited answers, and a consumer of one message."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from edge.broker.router.router import Router
 
 
 class PublishRequest(Origin):
-    """Origin of one request's messages; `answered` is done when every one of them has been answered."""
+    """Origin of the messages of one request. `answered` is done when all of them are answered."""
 
     def __init__(self, name: str, count: int, user: str = "") -> None:
-        """`name` of the device; tokens are the places ``0 <= i < count`` of the messages."""
+        """`name`: device. The tokens are the indexes ``0 <= i < count`` of the messages."""
         self.name = name
         self.user = user
         self.refusals: dict[int, Refusal] = {}
         self.unrouted = 0
-        """Messages that were accepted and that no subscriber gets."""
+        """Accepted messages without a subscriber."""
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting = set(range(count))
 
     def publish(self, router: Router, messages: Sequence[HttpMessage]) -> None:
-        """All in one turn of the loop: what is stored joins one commit, so it is kept or refused as one."""
+        """Publish all messages in one turn of the loop, so that one commit stores or refuses them together."""
         for run, places in runs_of(messages, self.name):
             router.publish(Publication(self, run, places))
 
@@ -50,7 +50,7 @@ class PublishRequest(Origin):
 
 
 class ReceivedMessage(NamedTuple):
-    """A message that is ours until it is settled."""
+    """A received message that has to be settled."""
 
     stored: Stored
     attempts: int
@@ -58,7 +58,7 @@ class ReceivedMessage(NamedTuple):
 
 
 class SingleReceiver(Consumer):
-    """Consumer of one message, which is outstanding to it until `settle`."""
+    """Consumer of one message, which stays in delivery until `settle`."""
 
     def __init__(self, name: str, user: str = "") -> None:
         self.name = name
@@ -80,14 +80,14 @@ class SingleReceiver(Consumer):
         self.received.set_result(None)
 
     def take(self) -> ReceivedMessage:
-        """Return the message that came, and keep nothing of its body. Raises ValueError without one."""
+        """Return the received message and drop its body here. Raises ValueError without one."""
         message, self._message = self._message, None
         if message is None:
-            raise ValueError("no message is here")
+            raise ValueError("no message received")
         return message
 
     def settle(self, outcome: DeliveryOutcome) -> None:
-        """Settle the message, if there is one. Without one, none comes. Only the first call counts."""
+        """Settle the message, or stop receiving. Only the first call has an effect."""
         self.received.cancel()
         subscription, self._subscription, self._message = self._subscription, None, None
         if subscription is not None and self._position >= 0:
@@ -95,33 +95,33 @@ class SingleReceiver(Consumer):
 
 
 class MessageFetch:
-    """One message of one address on its way to a client: subscribed until it is settled."""
+    """Fetches one message of an address, which stays subscribed until the message is settled."""
 
     def __init__(self, router: Router, receiver: SingleReceiver, address: str) -> None:
-        """Raises AddressError."""
+        """Subscribe to the address. Raises AddressError."""
         self.receiver = receiver
         self._router = router
         self._subscription: Joinable = router.subscriptions.subscribe(receiver, address, SubscribeOptions())
         self._settled = False
 
     def pump(self) -> None:
-        """Deliver what is waiting."""
+        """Deliver a waiting message."""
         self._subscription.pump()
 
     def settle(self, outcome: DeliveryOutcome) -> None:
-        """Give the message its outcome and leave the address. Only the first call counts."""
+        """Settle the message and unsubscribe. Only the first call has an effect."""
         if not self._settled:
             self._settled = True
             self.receiver.settle(outcome)
             self._router.subscriptions.unsubscribe(self.receiver, self._subscription, forget=False)
 
     async def confirmed(self) -> Refusal | None:
-        """Wait until the acceptance of the message is on disk. Return why the commit failed; None: it succeeded."""
-        told: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        """Wait until the acceptance of the message is on disk. Return why the commit failed, or None."""
+        result: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
-        def tell(why: Refusal | None) -> None:
-            if not told.done():
-                told.set_result(why)
+        def done(why: Refusal | None) -> None:
+            if not result.done():
+                result.set_result(why)
 
-        self._router.when_settled(self.receiver, self._subscription, tell)
-        return await told
+        self._router.when_settled(self.receiver, self._subscription, done)
+        return await result

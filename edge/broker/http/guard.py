@@ -1,6 +1,6 @@
-"""The first thing every request over HTTP meets: is it well-formed, is it meant for us, may its page ask?
+"""First checks of every HTTP request: well-formed, addressed to this node, from an allowed page.
 
-It comes before any path is looked at, so that no path can be forgotten.
+They run before the path is evaluated, so that no path can be forgotten.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from edge.broker.http.refusal import RequestRefused
 from edge.broker.security.site import ForeignRequest, RequestOrigin, Site
 
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-"""RFC 3986 section 2.1: a percent sign begins three characters."""
+"""A percent sign without two hexadecimal digits (RFC 3986 section 2.1)."""
 PAGES: Final = frozenset(("/",))
-"""What a person may come to by a link on some other site."""
+"""Paths that links on other sites may lead to."""
 
 
 class Guard:
-    """An ASGI application around another one."""
+    """ASGI middleware that checks requests."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Guard:
         guarded: Callable[[], bool],
         origins: Callable[[str], Collection[str]] = lambda path: (),
     ) -> None:
-        """`guarded`: who asks has to say who it is now; `origins` whose pages may use a path (CORS)."""
+        """`guarded` returns True if clients must authenticate. `origins`: other origins allowed for a path (CORS)."""
         self._app = app
         self._site = site
         self._guarded = guarded
@@ -50,18 +50,18 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        """raise RequestRefused or ForeignRequest."""
+        """Raise RequestRefused or ForeignRequest."""
         fields: dict[bytes, bytes] = dict(scope["headers"])
         _check_target(scope["raw_path"], scope["query_string"])
         _check_text(b"\n".join(value for _, value in scope["headers"]), "a header field is not UTF-8")
         path = scope["path"]
-        asked = RequestOrigin(
+        origin = RequestOrigin(
             _text(fields, b"host"),
             _text(fields, b"origin"),
             _text(fields, b"sec-fetch-site"),
             navigates=scope["method"] == "GET" and path in PAGES and fields.get(b"sec-fetch-mode") == b"navigate",
         )
-        self._site.check(asked, guarded=self._guarded(), others=self._origins(path))
+        self._site.check(origin, guarded=self._guarded(), others=self._origins(path))
 
 
 def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
@@ -70,9 +70,9 @@ def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
 
 
 def _check_target(path: bytes, query: bytes) -> None:
-    """What is escaped in the target is UTF-8, each character whole (RFC 3986 section 2.5)."""
+    """Raise RequestRefused unless the escaped target is UTF-8 (RFC 3986 section 2.5)."""
     if not path.startswith(b"/"):
-        raise RequestRefused(400, "the request's target is no path")
+        raise RequestRefused(400, "the request's target is not a path")
     for part in (path, query):
         if _BROKEN_ESCAPE.search(part):
             raise RequestRefused(400, "a % in the request's target is not followed by two hexadecimal digits")

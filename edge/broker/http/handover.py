@@ -1,4 +1,4 @@
-"""Answers that carry a message, and what becomes of the message when the answer does not reach the client."""
+"""Answers with a message, which is settled or returned depending on the delivery of the answer."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ Settle = Callable[[DeliveryOutcome], None]
 
 
 class LockedAnswer(Response):
-    """Carries a message that the client settles itself. The message goes back at once if the client has gone."""
+    """Answer with a message that the client settles. If the client has gone, the message is returned at once."""
 
-    def __init__(self, body: bytes, headers: Mapping[str, str], give_back: Settle) -> None:
+    def __init__(self, body: bytes, headers: Mapping[str, str], return_unread: Settle) -> None:
         super().__init__(body, headers=headers)
-        self._give_back = give_back
+        self._return_unread = return_unread
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if await Request(scope, receive).is_disconnected():
-            self._give_back(DeliveryOutcome.UNANSWERED)
+            self._return_unread(DeliveryOutcome.UNANSWERED)
             return
         try:
             await super().__call__(scope, receive, send)
         except BaseException:
-            self._give_back(DeliveryOutcome.MODIFIED_FAILED)
+            self._return_unread(DeliveryOutcome.MODIFIED_FAILED)
             raise
 
 
 class AcceptedOnReceipt(Response):
-    """Carries a message that is accepted once the client's TCP has acknowledged every byte of the answer.
+    """Answer with a message that is accepted once the client's TCP has acknowledged every byte.
 
-    When the connection ends before that, the delivery has failed and the message is delivered again. A client that dies
-    between its TCP and its program loses the message: HTTP has nothing that says more.
+    If the connection ends before that, the delivery has failed and the message is delivered again. A client that
+    crashes between its TCP and its program loses the message: HTTP has no further acknowledgement.
     """
 
     def __init__(self, body: bytes, headers: Mapping[str, str], settle: Settle) -> None:
-        """`settle` is called once, when this answer has been given or could not be."""
+        """`settle` is called once, after the answer was sent or has failed."""
         super().__init__(body, headers=headers)
         self._settle = settle
 

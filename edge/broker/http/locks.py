@@ -1,6 +1,6 @@
-"""Messages that HTTP clients have fetched and not settled: each has a lock until the client settles it or time is over.
+"""Locks on messages that HTTP clients have fetched and not settled.
 
-A lock is a random token. Only the user who fetched the message can use it. At its end the message goes back to its
+A lock is a random token that only the user who fetched the message can use. When it expires the message returns to its
 address, and the delivery counts as failed. Locks are not stored: after a restart the messages are delivered again.
 """
 
@@ -21,42 +21,42 @@ _TOKEN_BYTES: Final = 16
 
 
 class MessageLock(NamedTuple):
-    """One message with one client."""
+    """Lock of one message for one client."""
 
     owner: str
-    """User, or remote address without logins: the lock counts among theirs."""
+    """User, or remote address without authentication, whose limit the lock counts against."""
     user: str
-    """Only this user may settle it; empty without logins."""
+    """Only this user may settle the message; empty without authentication."""
     address: str
     fetch: MessageFetch
     expiry: asyncio.TimerHandle
 
 
 class MessageLocks:
-    """The locks of one gateway."""
+    """Locks of one gateway."""
 
     def __init__(self) -> None:
         self._held: dict[str, MessageLock] = {}
         self._of: Counter[str] = Counter()
-        """Locks by owner."""
+        """Number of locks by owner."""
         self._settled: OrderedDict[str, MessageLock] = OrderedDict()
-        """Accepted ones, oldest first."""
+        """Locks of accepted messages, oldest first."""
 
     @property
     def count(self) -> int:
-        """Locks held now."""
+        """Number of locks."""
         return len(self._held)
 
     def check_room(self, owner: str) -> None:
-        """Raise Refused when the owner, or the gateway, has as many locks as there may be."""
+        """Raise RequestRefused if the limit of locks of the owner, or of the gateway, is reached."""
         if self._of[owner] >= HTTP_LOCKS_OF_ONE_MAX:
-            words = f"{owner[:100]} has {HTTP_LOCKS_OF_ONE_MAX} messages locked, as many as one may have"
+            words = f"limit of {HTTP_LOCKS_OF_ONE_MAX} locked messages of {owner[:100]} reached"
             raise RequestRefused(429, f"{words}: settle them (DELETE with ?lock=) or wait until the locks expire")
         if len(self._held) >= HTTP_LOCKS_MAX:
-            raise RequestRefused(503, f"{HTTP_LOCKS_MAX} messages are locked, as many as there may be")
+            raise RequestRefused(503, f"limit of {HTTP_LOCKS_MAX} locked messages of the gateway reached")
 
     def add(self, owner: str, user: str, address: str, fetch: MessageFetch, lock_s: float) -> str:
-        """Lock a message that was fetched; return the token."""
+        """Lock a fetched message; return the token."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         expiry = asyncio.get_running_loop().call_later(lock_s, self._expire, token)
         self._held[token] = MessageLock(owner, user, address, fetch, expiry)
@@ -64,14 +64,14 @@ class MessageLocks:
         return token
 
     def settle(self, token: str, user: str, address: str, outcome: DeliveryOutcome) -> MessageFetch:
-        """Give a locked message its outcome. The same acceptance again changes nothing. Raises RequestRefused.
+        """Settle a locked message. Accepting it again has no effect. Raises RequestRefused.
 
-        A lock of another user is answered as one that does not exist.
+        A lock of another user is answered like one that does not exist.
         """
         lock = self._held.get(token) or (self._settled.get(token) if outcome is DeliveryOutcome.ACCEPTED else None)
         if lock is None or (lock.user, lock.address) != (user, address):
-            words = "no such lock on a message of this address: it has expired, or the gateway was restarted"
-            raise RequestRefused(410, f"{words}; a message that was not settled is delivered again")
+            words = "lock not found at this address: it has expired, or the gateway was restarted"
+            raise RequestRefused(410, f"{words}; an unsettled message is delivered again")
         if self._release(token) is not None:
             lock.fetch.settle(outcome)
             if outcome is DeliveryOutcome.ACCEPTED:
@@ -80,14 +80,14 @@ class MessageLocks:
                     self._settled.popitem(last=False)
         return lock.fetch
 
-    def give_back(self, token: str, outcome: DeliveryOutcome) -> None:
-        """Release a lock because the message did not reach the client. Nothing happens when it is settled."""
+    def return_unread(self, token: str, outcome: DeliveryOutcome) -> None:
+        """Release a lock, as the message did not reach the client. Do nothing if it is settled."""
         lock = self._release(token)
         if lock is not None:
             lock.fetch.settle(outcome)
 
     def _expire(self, token: str) -> None:
-        self.give_back(token, DeliveryOutcome.MODIFIED_FAILED)
+        self.return_unread(token, DeliveryOutcome.MODIFIED_FAILED)
 
     def _release(self, token: str) -> MessageLock | None:
         lock = self._held.pop(token, None)

@@ -1,4 +1,4 @@
-"""Header fields of every answer that carries a message: what a device wrote must not run in a browser."""
+"""Header fields of every answer with a message, so that a browser does not run content of a device."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _INERT: Final = {
 
 
 def message_headers(content_type: str | None) -> dict[str, str]:
-    """Return the fields for a body that a client sent as a message.
+    """Return the header fields for the body of a message.
 
-    The sender chooses body and content type. A browser that opens the address shows neither as a page of this site:
-    it saves the body, runs no script of it, and guesses no other type. A content type that could end the header line
-    is replaced.
+    The sender chooses body and content type. With these fields a browser saves the body, runs no script in it, and
+    guesses no other type. A content type that could end the header line is replaced.
     """
     return {"Content-Type": content_type if content_type and _is_plain(content_type) else OPAQUE, **_INERT}
 

@@ -1,7 +1,7 @@
-"""What an HTTP request says, as messages: one body with headers, or a batch in JSON. Pure; it knows no server.
+"""Parse HTTP requests into messages, without I/O: one body with headers, or a batch in JSON.
 
-A batch item is ``{"address": …, "body": …}``. A `body` that is text is sent as its UTF-8, any other JSON value as its
-JSON text; `base64` in its place carries bytes. Beside it: `contentType`, `ttl` (seconds), `qos`, `retain`.
+A batch item is ``{"address": …, "body": …}``. A `body` that is a string is sent as UTF-8 text, any other JSON value as
+JSON. `base64` instead of `body` contains bytes. Options are `contentType`, `ttl` (seconds), `qos` and `retain`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
 
 CONTENT_TYPE_CHARACTERS_MAX: Final = 255
 CORRELATION_BYTES_MAX: Final = 1_024
-"""Correlation data of a response: it goes back as it came, and a request's head has room for 16 KiB."""
+"""Size of the correlation data of a response, which is sent in a header; all headers together have 16 KiB."""
 STATUS: Final = "status"
 """User property with the status of a response, as MQTT 5 devices send it."""
 STATUS_MAX: Final = 999
 TTL_S_MAX: Final = 0xFFFF_FFFF
-"""What a Message Expiry Interval can say (MQTT 5 section 3.3.2.3.3)."""
+"""Largest Message Expiry Interval (MQTT 5 section 3.3.2.3.3)."""
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
 _LINES_MAX: Final = 2 * HTTP_BATCH_MAX
-"""Lines of a batch, empty ones between the messages counted."""
+"""Lines of a batch, including empty ones."""
 _PLACE: Final = re.compile(r"`\$\[(\d+)\]")
-"""Where msgspec found an item wrong."""
+"""Index of the invalid item in an error of msgspec."""
 BATCH_TYPES: Final = (JSON, "application/x-ndjson", "application/ndjson")
 
 
 class BadRequest(Exception):
-    """What was sent cannot be taken; `status` is HTTP's."""
+    """The request is invalid; `status` is the HTTP status."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -82,7 +82,7 @@ class HttpMessage(msgspec.Struct, frozen=True):
 
 @hides("body")
 class _BatchItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """One item of a batch, as it is written."""
+    """One item of a batch in JSON."""
 
     address: str
     body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -94,11 +94,11 @@ class _BatchItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
 
 
 def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping[str, str]) -> HttpMessage:
-    """A request that is one message. Raises BadRequest.
+    """Parse a request with one message. Raises BadRequest.
 
-    The query goes before the headers: `qos` (`QoS-Level`), `retain`, `ttl` or `hono-ttl` in seconds (`hono-ttl`),
-    `content-type` (`Content-Type`). A response to a command has the correlation data that came with it, in Base64, as
-    `correlation-data` (`Waypost-Correlation-Data`), and a `status` (`Waypost-Status`) as of HTTP.
+    Options are query parameters, or else headers (in parentheses): `qos` (`QoS-Level`), `retain`, `ttl` or `hono-ttl`
+    in seconds (`hono-ttl`), `content-type` (`Content-Type`). A response to a command has the correlation data of the
+    command in Base64, `correlation-data` (`Waypost-Correlation-Data`), and an HTTP `status` (`Waypost-Status`).
     """
     correlation = query.get("correlation-data", headers.get("waypost-correlation-data"))
     status = query.get("status", headers.get("waypost-status"))
@@ -116,12 +116,10 @@ def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping
 
 
 def batch(body: bytes, content_type: str) -> list[HttpMessage]:
-    """A request that is many messages: all of them are good, or none is taken. Raises BadRequest."""
+    """Parse a batch. Raises BadRequest if one message is invalid."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in BATCH_TYPES:
-        raise BadRequest(
-            f"a batch is {JSON} (an array) or {BATCH_TYPES[1]} (a line each), not {kind or 'untyped'}", 415
-        )
+        raise BadRequest(f"a batch must be {JSON} (an array) or {BATCH_TYPES[1]} (lines), not {kind or 'untyped'}", 415)
     items = _array(body) if kind == JSON else _lines(body)
     if len(items) > HTTP_BATCH_MAX:
         raise BadRequest(f"a batch has at most {HTTP_BATCH_MAX} messages", 413)
@@ -129,7 +127,7 @@ def batch(body: bytes, content_type: str) -> list[HttpMessage]:
 
 
 def runs_of(messages: Sequence[HttpMessage], device: str) -> Iterator[tuple[Run, list[int]]]:
-    """The messages as runs, in order, each with the places of its messages in the batch."""
+    """Yield the messages as runs, in order, each with the indexes of its messages in the batch."""
     run: Run | None = None
     places: list[int] = []
     for i, message in enumerate(messages):
@@ -146,7 +144,7 @@ def runs_of(messages: Sequence[HttpMessage], device: str) -> Iterator[tuple[Run,
 
 
 def check_address(name: str) -> str:
-    """A name messages can be sent to. Raises BadRequest."""
+    """Return the address if messages can be sent to it. Raises BadRequest."""
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError:
@@ -154,7 +152,7 @@ def check_address(name: str) -> str:
     if not 0 < size <= ADDRESS_BYTES_MAX:
         _bad(f"an address has 1 to {ADDRESS_BYTES_MAX} bytes")
     if "+" in name or "#" in name or "\0" in name:
-        _bad(f'"{name[:100]}" is no address: + # and the null character do not stand in one')
+        _bad(f'"{name[:100]}" is not an address: remove +, # and null characters')
     if name.count("/") >= TOPIC_LEVELS_MAX:
         _bad(f"an address has at most {TOPIC_LEVELS_MAX} levels")
     if name.startswith("$"):
@@ -163,7 +161,7 @@ def check_address(name: str) -> str:
 
 
 def _array(body: bytes) -> list[_BatchItem]:
-    """Decoded as items, not as any values: what is none ends it, so an item takes at least some twenty bytes."""
+    """Decode an array of items. Decoding stops at the first invalid item, which bounds the work."""
     try:
         return msgspec.json.decode(body, type=list[_BatchItem])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -196,7 +194,7 @@ def _read(item: _BatchItem) -> HttpMessage:
     content_type = _content_type(item.content_type)
     body = b""
     if (item.body is msgspec.UNSET) is (item.base64 is None):
-        _bad("one of body and base64 is needed")
+        _bad("exactly one of body and base64 is required")
     if item.base64 is not None:
         try:
             body = base64.b64decode(item.base64, validate=True)
@@ -221,9 +219,9 @@ def _content_type(text: str | None) -> str | None:
 
 def _correlation(text: str) -> bytes:
     try:
-        found = base64.b64decode(text.replace(" ", "+"), validate=True)  # a query says + for a space
+        found = base64.b64decode(text.replace(" ", "+"), validate=True)  # a + of the query is decoded as a space
     except (binascii.Error, ValueError):
-        _bad("the correlation data is Base64, as it came in Waypost-Correlation-Data")
+        _bad("correlation data must be Base64, as received in Waypost-Correlation-Data")
     if len(found) > CORRELATION_BYTES_MAX:
         _bad(f"correlation data has at most {CORRELATION_BYTES_MAX} bytes")
     return found

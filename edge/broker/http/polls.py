@@ -1,4 +1,4 @@
-"""Requests that wait for a message: how many there are, and whose. Each holds a socket for minutes."""
+"""Limit the requests that wait for a message, as each holds a socket for minutes."""
 
 from __future__ import annotations
 
@@ -15,36 +15,34 @@ from edge.broker.model.remote import remote_of
 
 
 def owner_of(request: Request, admission: AdmittedClient) -> str:
-    """Return the user of a request, or its remote address without logins: limits count by it."""
+    """Return the user of a request, or its remote address without authentication, for limits."""
     return admission.user or remote_of(request.client.host if request.client is not None else "")
 
 
 class LongPolls:
-    """Of one gateway."""
+    """Waiting requests of one gateway."""
 
     def __init__(self) -> None:
         self._of: Counter[str] = Counter()
-        """By user, or by remote address where nobody has to say who he is."""
+        """Waiting requests by owner."""
 
     @property
     def count(self) -> int:
-        """Requests waiting."""
+        """Number of waiting requests."""
         return self._of.total()
 
     @contextmanager
     def waiting(self, request: Request, admission: AdmittedClient) -> Iterator[None]:
-        """Around the wait of a request. Raises RequestRefused when there is no place for another one."""
-        whose = owner_of(request, admission)
-        if self._of[whose] >= HTTP_POLLS_OF_ONE_MAX:
-            raise RequestRefused(
-                429, f"{whose[:100]} has {HTTP_POLLS_OF_ONE_MAX} requests waiting, as many as one may have"
-            )
+        """Count a request while it waits. Raises RequestRefused at a limit."""
+        owner = owner_of(request, admission)
+        if self._of[owner] >= HTTP_POLLS_OF_ONE_MAX:
+            raise RequestRefused(429, f"limit of {HTTP_POLLS_OF_ONE_MAX} waiting requests of {owner[:100]} reached")
         if self.count >= HTTP_POLLS_MAX:
-            raise RequestRefused(503, f"{HTTP_POLLS_MAX} requests are waiting, as many as there may be")
-        self._of[whose] += 1
+            raise RequestRefused(503, f"limit of {HTTP_POLLS_MAX} waiting requests of the gateway reached")
+        self._of[owner] += 1
         try:
             yield
         finally:
-            self._of[whose] -= 1
-            if not self._of[whose]:
-                del self._of[whose]
+            self._of[owner] -= 1
+            if not self._of[owner]:
+                del self._of[owner]

@@ -1,4 +1,4 @@
-"""A request that is answered with an error."""
+"""Error answers to HTTP requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from starlette.responses import JSONResponse, Response
 
 RETRY_AFTER_S: Final = 5
-"""Said with 429 and 503: longer than a commit, shorter than a device's patience."""
+"""Retry-After of 429 and 503: longer than a commit, short for a device."""
 
 
 class RequestRefused(Exception):

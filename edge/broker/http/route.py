@@ -1,7 +1,7 @@
-"""A path of an HTTP API with the methods that it names, and no other.
+"""Route with exactly the methods that it lists.
 
-Starlette's own `Route` adds HEAD to every path with GET. HEAD runs the same endpoint as GET and drops the body: where
-GET takes a message, HEAD would lose it (RFC 9110 section 9.2.1 forbids any effect).
+Starlette's `Route` adds HEAD to every path with GET. HEAD runs the endpoint of GET and drops the body: where GET
+fetches a message, HEAD would lose it (RFC 9110 section 9.2.1 forbids any effect).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 PURE: Final = ("GET", "HEAD")
-"""Methods of a path where GET changes nothing: HEAD is answered as GET is, without the body."""
+"""Methods of a path where GET has no effect: HEAD is answered like GET, without the body."""
 
 
 class HttpRoute(Route):
-    """A path and its endpoint. Every method that is not named is answered with 405."""
+    """A path and its endpoint. Other methods are answered with 405."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Reports each request over HTTP to a packet trace: its path, sizes and answer, never a body or what proves a user."""
+"""Report each HTTP request to a packet trace: path, sizes and answer, never a body or credentials."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from edge.broker.http.peer import KEY, HttpPeer
 from edge.broker.model.tracing import HttpRequest, Tracer
 
 UNTRACED_PATHS: Final = frozenset(("/api/v1/trace",))
-"""The trace itself, which ends with its watcher."""
+"""Paths that are not traced: the trace itself."""
 _ERROR_BYTES_MAX: Final = 1_024
-"""Bytes of an error answer that are kept for its text."""
+"""Bytes of an error answer that are kept for the trace."""
 
 
 class TracedRequests:
-    """An ASGI application around another one."""
+    """ASGI middleware that reports requests."""
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
         self._app = app
@@ -36,7 +36,7 @@ class TracedRequests:
 
 
 class _TracedExchange:
-    """Counts what goes through in both directions."""
+    """Counts the bytes of one request and its answer."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
@@ -63,7 +63,7 @@ class _TracedExchange:
         await self._send(message)
 
     def request(self, scope: Scope) -> HttpRequest:
-        """Return what there is to report."""
+        """Return the request for the trace."""
         client = scope.get("client")
         return HttpRequest(
             method=scope["method"],
@@ -78,8 +78,10 @@ class _TracedExchange:
 
 
 def _user(scope: Scope) -> str:
-    """Return the user that a request over this connection has proven, else the one that it names. The user name of the
-    Basic scheme (RFC 7617) is public; the password behind it is dropped."""
+    """Return the authenticated user of the connection, else the user name of the request.
+
+    The user name of the Basic scheme (RFC 7617) is public; the password is dropped.
+    """
     peer = scope.get("state", {}).get(KEY)
     if isinstance(peer, HttpPeer) and peer.user:
         return peer.user
@@ -94,7 +96,7 @@ def _user(scope: Scope) -> str:
 
 
 def _words(answer: bytes) -> str:
-    """Return the error text of an answer; empty where the answer has none."""
+    """Return the error text of an answer, empty if it has none."""
     try:
         document = json.loads(answer)
     except ValueError:

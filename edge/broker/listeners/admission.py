@@ -1,8 +1,8 @@
-"""Which connections there is room for, and which of them end to make room.
+"""Limit connections and their memory, and close connections to make room.
 
-A connection is counted with those of its remote address until its peer has said who it is, then with its user's. Where
-more is held than there is room for, who holds most gives it back: of the pool the greediest user, of that the greediest
-address, of that the greediest connection. Nobody is ended who holds nothing and has said who it is.
+A connection counts against its remote address until the peer has authenticated, then against its user. When the memory
+limit is exceeded, the largest holder is closed: the user that holds most, of that the address, of that the connection.
+An authenticated connection that holds no memory is never closed.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from edge.broker.model.remote import remote_of
 
 log = logging.getLogger(__name__)
 
-NO_MEMORY: Final = "others have to complete what they have begun"
+NO_MEMORY: Final = "memory limit: other connections have to complete their packets first"
 
 
 class AdmissionFigures(msgspec.Struct):
-    """Counted since the start."""
+    """Counters since the start."""
 
     shed: int = 0
-    """Connections closed as they held more than there was room for."""
+    """Connections closed because of the memory limit."""
     shed_bytes: int = 0
-    """What they held."""
+    """Memory that they held."""
     displaced: int = 0
-    """Connections closed whose peers had not said who they are, to make room for others."""
+    """Unauthenticated connections closed to make room for others."""
     refused: int = 0
-    """Connections refused: no place for another of this user from this address."""
+    """Connections refused at the connection limit of their user or address."""
 
 
 class Admission:
-    """Counts the connections of a broker, and closes those there is no room for. Made inside a running loop."""
+    """Counts the connections of a broker and closes connections at its limits. Create it inside a running loop."""
 
     def __init__(self, limits: Limits, budget: Budget, resident: Callable[[], int] = resident_bytes) -> None:
-        """`resident` gives the bytes of memory the process takes."""
+        """`resident` returns the resident memory of the process in bytes."""
         self.budget = budget
         self.resident = ResidentMemory(limits.memory_bytes_max, resident)
         self.figures = AdmissionFigures()
@@ -72,35 +72,37 @@ class Admission:
         self._strained_since: float | None = None
         self._paused: set[ConnectionDriver] = set()
         self._shedding: dict[MemoryAccount, Iterator[None]] = {}
-        """What is to give back more than it has yet: with each step another connection is closed."""
-        self._looking: Iterator[None] | None = None
-        """Looks at what connections hold: with each step at another."""
+        """Accounts above their limit; each step of the iterator closes a connection."""
+        self._counting: Iterator[None] | None = None
+        """Updates the memory of connections, one with each step."""
         self._sheds = False
-        """One is being closed, and what its end brings about may be counted meanwhile."""
+        """A connection is being closed, which may count memory of others."""
         self._last_shed = ""
-        self._told = AdmissionFigures()
-        """As of the last tick."""
+        self._logged = AdmissionFigures()
+        """Counters at the last log line."""
         self._most_held = 0
-        """Bytes held at most in any tick since the allocator was asked to give back what was held."""
+        """Largest bytes held in a tick since the last trim of the heap."""
         self._left = False
         """Connections have ended since the last tick."""
 
-    # --- room for another connection --------------------------------------------------------------------------
+    # --- room for another connection ----------------------------------------------------------------------------
 
     @property
     def lets_in(self) -> bool:
-        """True while a new connection needs no other one to go: not while the process takes more than it may."""
+        """True while the process does not exceed its memory limit."""
         return not self.resident.exceeded
 
     def has_place(self, connections: int) -> bool:
-        """Return whether another connection fits beyond `connections`. Lingering sockets are closed to make room."""
+        """Return True if another connection fits in addition to `connections`. Close lingering sockets to make room."""
         free = self._connections_max - connections
         self._lingering.keep_at_most(free - 1)
         return free > 0 and self.lets_in
 
     def make_room(self) -> bool:
-        """End the oldest connection of the address with most that have not said who they are, where it has more than
-        one; False when there is none such. Whoever logs in at once is not the oldest for long."""
+        """Close the oldest unauthenticated connection of the address with the most, if it has more than one.
+
+        Return False if there is none. A client that authenticates at once is rarely the oldest.
+        """
         most = self.budget.unauthenticated.most_connections()
         if most is None or most.connections <= 1:
             return False
@@ -111,17 +113,20 @@ class Admission:
         return True
 
     def begin(self, driver: ConnectionDriver, cost_bytes: int) -> None:
-        """A connection whose peer is not known, and what it costs while it does nothing."""
+        """Count a new unauthenticated connection. `cost_bytes`: its memory while idle."""
         account = self.budget.unauthenticated_at(remote_of(driver.address))
         driver.charge(account)
         account.join()
         self.hold(driver, cost_bytes)
 
     def identify(self, driver: ConnectionDriver, user: str) -> bool:
-        """The peer is this user. False when it cannot stay: the last places are for users and addresses with few."""
+        """Count the connection for its user. Return False at a connection limit.
+
+        The last free places are for users and addresses with few connections.
+        """
         before: MemoryAccount | None = driver.account
         if before is None:
-            return False  # it was ended to make room
+            return False  # it was closed to make room
         account = self.budget.user_at(user, before.name)
         if self.budget.space.connections >= self._places and account.connections >= self._few:
             self.figures.refused += 1
@@ -133,10 +138,10 @@ class Admission:
         account.join()
         self.hold(driver, driver.held_bytes)
         self.identified += 1
-        return driver.account is not None  # it may have been the greediest
+        return driver.account is not None  # it may have been closed as the largest
 
     def hold(self, driver: ConnectionDriver, held_bytes: int) -> None:
-        """It holds so much now."""
+        """Update the memory that a connection holds."""
         account: MemoryAccount | None = driver.account
         if account is None:
             return
@@ -151,7 +156,7 @@ class Admission:
             self._relief = self._loop.call_later(STRAINED_LOOK_S, self._relieve)
 
     def forget(self, driver: ConnectionDriver) -> None:
-        """It counts no more; what may be left of it is its socket."""
+        """Stop counting a connection; at most its socket is left."""
         account: MemoryAccount | None = driver.account
         if account is not None:
             self._left = True
@@ -160,55 +165,59 @@ class Admission:
             account.hold(driver, 0)
             account.leave()
 
-    # --- making room ------------------------------------------------------------------------------------------
+    # --- making room --------------------------------------------------------------------------------------------
 
     def tick(self, drivers: Callable[[], Iterable[ConnectionDriver]]) -> None:
-        """Look at what connections hold unsent, which changes without them, and at what the process takes in all; when
-        that is too much, at every connection."""
+        """Update the unsent bytes of connections and the memory of the process.
+
+        If the process exceeds its limit, update all connections and close some.
+        """
         if self.budget.space.bytes or self._paused:
             self._relieve()
         held = self.budget.gateway.bytes
         self._most_held = max(self._most_held, held)
-        freed = self._most_held - held >= TRIM_GROWTH_BYTES or self.figures != self._told
+        freed = self._most_held - held >= TRIM_GROWTH_BYTES or self.figures != self._logged
         left, self._left = self._left, False
-        if self.resident.look(self._loop.time(), freed=freed, left=left):
+        if self.resident.update(self._loop.time(), freed=freed, left=left):
             self._most_held = held
         if self.resident.exceeded:
-            self._look(self._look_at_everybody(list(drivers())))
-        self._tell()
+            self._start_counting(self._count_all(list(drivers())))
+        self._log_figures()
 
-    def _tell(self) -> None:
-        """One line for all that happened since the last."""
-        now, before = self.figures, self._told
+    def _log_figures(self) -> None:
+        """Log closed and refused connections since the last line."""
+        now, before = self.figures, self._logged
         if now == before:
             return
         log.warning(
-            "no room: closed %d connections that held most (%d bytes%s), %d that had not said who they are; refused %d",
+            "limits reached: closed %d connections with most memory (%d bytes%s), %d unauthenticated; refused %d",
             now.shed - before.shed,
             now.shed_bytes - before.shed_bytes,
             f"; the last: {self._last_shed}" if now.shed > before.shed else "",
             now.displaced - before.displaced,
             now.refused - before.refused,
         )
-        self._told = msgspec.structs.replace(now)
+        self._logged = msgspec.structs.replace(now)
 
     def _shed_soon(self, account: MemoryAccount, bytes_max: int) -> None:
-        """End connections, where most is held first, until the account holds no more than this: in the next turns of
-        the loop, a slice of time each."""
+        """Close connections with the most memory until the account holds at most `bytes_max`.
+
+        It runs in the next turns of the loop, in time slices.
+        """
         if account not in self._shedding:
             if not self._shedding:
-                self._loop.call_soon(self._shed_a_slice)
+                self._loop.call_soon(self._shed_slice)
             self._shedding[account] = self._each_shed(account, bytes_max)
 
     def _shed_until(self, account: MemoryAccount, bytes_max: int) -> None:
-        """Do so now until it holds no more than this."""
+        """Close connections at once until the account holds at most `bytes_max`."""
         if self._sheds:
             return
         for _ in self._shedding[account]:
             if account.bytes <= bytes_max:
                 break
 
-    def _shed_a_slice(self) -> None:
+    def _shed_slice(self) -> None:
         until = time.monotonic() + SHED_S
         try:
             while self._shedding:
@@ -219,16 +228,16 @@ class Admission:
                 del self._shedding[account]
         finally:
             if self._shedding:
-                self._loop.call_soon(self._shed_a_slice)
+                self._loop.call_soon(self._shed_slice)
 
     def _each_shed(self, account: MemoryAccount, bytes_max: int) -> Iterator[None]:
         while account.bytes > bytes_max:
             greediest = account.greediest()
-            enough = greediest.bytes // 2  # then it is looked again who is the greediest
+            enough = greediest.bytes // 2  # then the largest holder is determined again
             for driver, held in greediest.by_size():
                 if account.bytes <= bytes_max or greediest.bytes < enough:
                     break
-                if greediest.holders.get(driver, 0) > held // 2:  # it has not given back meanwhile
+                if greediest.holders.get(driver, 0) > held // 2:  # it has not released memory in the meantime
                     self._shed(driver)
                     yield
 
@@ -241,46 +250,48 @@ class Admission:
         if self._relief is not None:
             self._relief.cancel()
             self._relief = None
-        self._look(self._look_at_holders())
+        self._start_counting(self._count_holders())
 
-    def _look(self, steps: Iterator[None]) -> None:
-        """Take these steps, a slice of time in each turn of the loop, unless others are being taken."""
-        if self._looking is None:
-            self._looking = steps
-            self._look_a_slice()
+    def _start_counting(self, steps: Iterator[None]) -> None:
+        """Run these steps in time slices, one in each turn of the loop, unless others are running."""
+        if self._counting is None:
+            self._counting = steps
+            self._count_slice()
 
-    def _look_a_slice(self) -> None:
+    def _count_slice(self) -> None:
         until = time.monotonic() + LOOK_S
-        steps, self._looking = self._looking, None
+        steps, self._counting = self._counting, None
         for _ in steps or ():
             if time.monotonic() > until:
-                self._looking = steps
-                self._loop.call_soon(self._look_a_slice)
+                self._counting = steps
+                self._loop.call_soon(self._count_slice)
                 return
 
-    def _look_at_everybody(self, drivers: list[ConnectionDriver]) -> Iterator[None]:
-        """The process takes too much: give back half of what is held most of."""
+    def _count_all(self, drivers: list[ConnectionDriver]) -> Iterator[None]:
+        """Update all connections, then release half the memory of the largest pool."""
         for driver in drivers:
             driver.count()
             yield
         pool = max(self.budget.space, self.budget.unauthenticated, key=_bytes_of)
         self._shed_soon(pool, pool.bytes // 2)
 
-    def _look_at_holders(self) -> Iterator[None]:
+    def _count_holders(self) -> Iterator[None]:
         for driver in list(self.budget.space.all_holders()):
             driver.count()
             yield
         if self._strained:
-            yield from self._wait_for_the_greediest()
+            yield from self._pause_all_but_largest()
             return
         self._strained_since = None
         while self._paused and not self._strained:
             self._paused.pop().resume_reading(NO_MEMORY)
             yield
 
-    def _wait_for_the_greediest(self) -> Iterator[None]:
-        """Where most is held read only the connection that holds most, until it has completed what it began; not for
-        ever."""
+    def _pause_all_but_largest(self) -> Iterator[None]:
+        """Of the largest account read only the connection with most memory, so that it can complete its packet.
+
+        After `STRAINED_S_MAX` close connections instead.
+        """
         space, now = self.budget.space, self._loop.time()
         if self._strained_since is None:
             self._strained_since = now
@@ -288,11 +299,11 @@ class Admission:
             self._strained_since = now
             self._shed_soon(space, _strained_at(space))
             return
-        goes_on, *others = space.greediest().greediest_first()
-        self._paused.discard(goes_on)
-        goes_on.resume_reading(NO_MEMORY)
+        largest, *others = space.greediest().greediest_first()
+        self._paused.discard(largest)
+        largest.resume_reading(NO_MEMORY)
         for driver in others:
-            if driver.account is not None and driver not in self._paused:  # it may have gone meanwhile
+            if driver.account is not None and driver not in self._paused:  # it may have ended in the meantime
                 driver.pause_reading(NO_MEMORY)
                 self._paused.add(driver)
                 yield
@@ -300,7 +311,7 @@ class Admission:
     def _shed(self, driver: ConnectionDriver) -> None:
         account: MemoryAccount | None = driver.account
         if account is None:
-            return  # gone meanwhile
+            return  # it has ended
         held = account.holders.get(driver, 0)
         self._last_shed = f"{driver.peername} held {held}"
         self.figures.shed += 1
@@ -309,19 +320,19 @@ class Admission:
         before, self._sheds = self._sheds, True
         try:
             self.forget(driver)
-            driver.resume_reading(NO_MEMORY)  # or the end of its half would not be seen
-            driver.shed(told=not unknown)  # there is nothing to say to whom has not said in which words
+            driver.resume_reading(NO_MEMORY)  # else the end of the peer's stream would not be seen
+            driver.shed(told=not unknown)  # an unauthenticated peer gets no error
         finally:
             self._sheds = before
 
 
 class ConnectionMeter:
-    """The `bridge.transport.driver.MemoryMeter` of the connections of one listener."""
+    """Meter of the connections of one listener (`bridge.transport.driver.MemoryMeter`)."""
 
     __slots__ = ("_admission", "_cost_bytes")
 
     def __init__(self, admission: Admission, cost_bytes: int) -> None:
-        """`cost_bytes`: of a connection that does nothing."""
+        """`cost_bytes`: memory of an idle connection."""
         self._admission = admission
         self._cost_bytes = cost_bytes
 

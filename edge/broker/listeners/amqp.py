@@ -1,4 +1,4 @@
-"""The drivers of AMQP connections."""
+"""Create the drivers of AMQP connections."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from edge.broker.security.sasl_credentials import SaslCredentials
 
 
 class AmqpTurnedAway:
-    """Owner of a driver over a connection there is no room for: open, and close with amqp:resource-limit-exceeded
-    (section 2.8.16).
+    """Refuses a connection at the limit: open, and close with amqp:resource-limit-exceeded (section 2.8.16).
 
-    Whatever it says of itself over SASL is believed: it gets nothing for it.
+    SASL accepts any credentials, as the connection has no use of them.
     """
 
     def __init__(self, limits: Limits, container_id: str, now: float) -> None:
@@ -55,7 +54,7 @@ class AmqpTurnedAway:
 
 
 class AmqpDrivers:
-    """Makes a driver, an engine and a session for each connection."""
+    """Creates driver, engine and session of each connection."""
 
     def __init__(
         self,
@@ -69,8 +68,8 @@ class AmqpDrivers:
         arrivals: AmqpLanes,
         tracer: Tracer = UNTRACED,
     ) -> None:
-        """`container_id` is the broker's; `administration` changes addresses when a client asks for it (None: nobody
-        does); `clock` is monotonic seconds."""
+        """`container_id`: that of the broker. `administration` changes addresses over `$management`; None: not
+        supported. `clock` returns monotonic seconds."""
         self._limits = limits
         self._container_id = container_id
         self._router = router
@@ -83,7 +82,7 @@ class AmqpDrivers:
         self._containers = ContainerRegistry()
 
     def rename(self, container_id: str) -> None:
-        """Show this container-id of the broker to connections from now on."""
+        """Change the container id of the broker for new connections."""
         self._container_id = container_id
 
     def serve(
@@ -93,9 +92,9 @@ class AmqpDrivers:
         around: Callable[[ConnectionMachine], ConnectionMachine],
         meter: MemoryMeter,
     ) -> ConnectionDriver:
-        """A driver of a connection there is room for."""
+        """Create the driver of an accepted connection."""
         gate, limits = self._gate, self._limits
-        anonymous = ANONYMOUS if gate.open or gate.tokens else None  # a token may be put to $cbs later
+        anonymous = ANONYMOUS if gate.open or gate.tokens else None  # the client may put a token to $cbs later
         credentials = SaslCredentials(gate) if gate.passwords or gate.tokens else None
         engine = Engine(
             container_id=self._container_id,
@@ -121,13 +120,13 @@ class AmqpDrivers:
         )
 
     def turn_away(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
-        """A driver of a connection that is told that there is no room."""
+        """Create the driver of a connection that is refused at the limit."""
         owner = AmqpTurnedAway(self._limits, self._container_id, self._clock())
         machine, make_owner = self._tracer.follow(owner.connection, "amqp", lambda _driver: owner)
         return ConnectionDriver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
 
     def shut_down(self, drivers: Iterable[ConnectionDriver]) -> None:
-        """Say good-bye over those of these connections that are AMQP's."""
+        """Close the AMQP connections among these before the broker stops."""
         for driver in drivers:
             if isinstance(driver.owner, AmqpSession):
                 driver.owner.shut_down()
@@ -149,5 +148,5 @@ class AmqpDrivers:
 
 
 def _anybody(_mechanism: str, _user: str, _password: bytes) -> str:
-    """Who has a name and a password where nobody is asked for any, as over MQTT: anybody."""
+    """Accept any name and password without authentication, as over MQTT."""
     return ANONYMOUS

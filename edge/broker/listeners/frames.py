@@ -1,4 +1,4 @@
-"""WebSocket around the connections of a listener that speaks it."""
+"""WebSocket framing of the connections of a listener."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from edge.broker.security.site import ForeignRequest, Site
 
 
 class Frames:
-    """Puts machines into WebSocket connections. The library is loaded with the first, or by `load`: it takes 1 MiB."""
+    """Adds WebSocket framing to connections. `load` or the first one loads the library (1 MiB)."""
 
     def __init__(self, protocol: str, *, message_bytes_max: int, site: Site, guarded: Callable[[], bool]) -> None:
-        """`protocol`: ``mqtt`` or ``amqp``; `message_bytes_max`: of one message of the peer; `site`: the names we are
-        reached under; `guarded`: everybody has to say who he is now."""
+        """`protocol`: ``mqtt`` or ``amqp``. `message_bytes_max`: size of a WebSocket message. `site`: names of this
+        node. `guarded` returns True if clients have to authenticate."""
         self._protocol = protocol
         self._message_bytes_max = message_bytes_max
         self._site = site
@@ -23,11 +23,11 @@ class Frames:
 
     @staticmethod
     def load() -> None:
-        """Now rather than while devices are served."""
+        """Load the library at start, rather than while devices are served."""
         importlib.import_module("bridge.transport.websocket")
 
     def around(self, inner: ConnectionMachine, identity: str | None = None) -> ConnectionMachine:
-        """`inner`, whose bytes go in frames; `identity`: the name in the client's certificate."""
+        """Return `inner` in WebSocket frames; `identity`: name in the client's certificate."""
         from bridge.transport import websocket  # noqa: PLC0415 - see the class
 
         return websocket.WebSocketConnection(
@@ -38,8 +38,11 @@ class Frames:
         )
 
     def _objection(self, identity: str | None, host: str, origin: str | None) -> str | None:
-        """Why such a client may not connect. Pages of any site may where everybody has to say who he is, but not by
-        the certificate alone: a browser shows that for any page."""
+        """Return why a client may not connect, or None.
+
+        With authentication pages of any site may connect, but not with a client certificate: a browser sends that for
+        any page.
+        """
         guarded = self._guarded()
         try:
             if guarded and identity is None:
@@ -52,11 +55,11 @@ class Frames:
 
 
 class PlainFrames:
-    """What a listener without WebSocket puts around its connections: nothing."""
+    """No framing, for a listener without WebSocket."""
 
     @staticmethod
     def load() -> None:
-        """Nothing to load."""
+        """Do nothing."""
 
     def around(self, inner: ConnectionMachine, identity: str | None = None) -> ConnectionMachine:
         return inner

@@ -1,4 +1,4 @@
-"""What Python's collector is asked for, and the C library's allocator: of other libraries than glibc nothing."""
+"""Tune Python's garbage collector, and trim the heap of glibc."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import gc
 from typing import Final
 
 COLLECTED: Final = (5_000, 4, 100)
-"""`gc.set_threshold`: objects made since the collector looked last at which it looks at them; how many such looks until
-it looks at those of all of them; and how many of those until it looks at everything. What a message is made of lives
-until its commit, so with Python's 700 the collector went through messages about to go: a twentieth of all work. Nobody
-is served meanwhile: 5 000 objects take 1 to 2 ms, so what thousands of connections are made of is looked at in small
-parts, and everything as seldom as before."""
+"""Thresholds of the three generations for `gc.set_threshold`.
+
+The objects of a message live until its commit. With Python's threshold of 700 the collector visited them for nothing,
+which took a twentieth of all work. 5 000 objects take 1 to 2 ms, in which no client is served. The higher generations
+are collected as often as before."""
 
 
 def collect_seldom(collected: tuple[int, int, int] = COLLECTED) -> None:
-    """For a process that serves, when all of its modules are there: these stay, and going through them again and again
-    would cost 10 ms each time."""
+    """Configure the collector of a server once all modules are loaded.
+
+    Their objects are excluded from collection, which would take 10 ms each time.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*collected)
 
 
 def trim_heap() -> None:
-    """malloc_trim(3) of glibc; other C libraries have none."""
+    """Release unused memory with malloc_trim(3) of glibc; do nothing with other C libraries."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""Every listener of a broker: where it listens, how many connections there is room for, and what TLS presents."""
+"""All MQTT and AMQP listeners of a broker: addresses, limits and certificates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from edge.broker.security.site import Site
 
 
 class Drivers(Interface):
-    """Makes the drivers of one protocol's connections; `around` puts a machine into what the listener speaks."""
+    """Creates the drivers of one protocol's connections. `around` adds the framing of the listener."""
 
     def serve(
         self,
@@ -37,16 +37,16 @@ class Drivers(Interface):
         around: Callable[[ConnectionMachine], ConnectionMachine],
         meter: MemoryMeter,
     ) -> ConnectionDriver:
-        """Of a connection there is room for; `identity` is the name in its verified client certificate."""
+        """Create the driver of an accepted connection. `identity`: name in its verified client certificate."""
         ...
 
     def turn_away(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
-        """Of a connection that is told that there is no room."""
+        """Create the driver of a connection that is refused at the limit."""
         ...
 
 
 class BrokerListeners:
-    """The listeners of a configuration but those for HTTP, each made with the broker and started with it."""
+    """Listeners of a configuration except those for HTTP."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class BrokerListeners:
         admission: Admission,
         tracer: Tracer = UNTRACED,
     ) -> None:
-        """`drivers` are by protocol; `site`, `guarded`: see `Frames`."""
+        """`drivers`: by protocol. `site`, `guarded`: see `Frames`."""
         self._configuration = configuration
         self._admission = admission
         self._around: dict[str, Frames | PlainFrames] = {}
@@ -79,7 +79,7 @@ class BrokerListeners:
         self._checked_at = 0.0
 
     async def start(self) -> dict[str, tuple[str, int]]:
-        """Listen where the configuration says; returns name -> (host, port). Raises ListenError."""
+        """Listen on the configured endpoints. Return name -> (host, port). Raises ListenError."""
         bound = {}
         for listener in self._listeners:
             self._around[listener.name].load()
@@ -101,9 +101,9 @@ class BrokerListeners:
             await listener.stop()
 
     def certificates(self, name: str) -> Certificates:
-        """The files of the listeners with TLS, read once for all of them. Raises ListenError."""
+        """Return the certificates of all listeners with TLS, read once. Raises ListenError."""
         if self._configuration.tls is None:
-            raise ListenError(f"{name}: no certificate is configured")
+            raise ListenError(f"{name}: no certificate configured: set tls")
         if self._certificates is None:
             try:
                 self._certificates = Certificates(self._configuration.tls)
@@ -112,48 +112,48 @@ class BrokerListeners:
         return self._certificates
 
     def check_certificates(self, now: float) -> None:
-        """Read the files again where they have changed, at most every `limits.CERTIFICATES_CHECK_S`."""
+        """Read changed certificate files, at most every `limits.CERTIFICATES_CHECK_S`."""
         if self._certificates is not None and now - self._checked_at >= CERTIFICATES_CHECK_S:
             self._checked_at = now
             self._certificates.check()
 
     @property
     def certificate_trouble(self) -> str | None:
-        """Why the certificate files as they are now are not in force; None: they are, or none are in use."""
+        """Why the current certificate files are not in use; None if they are, or without TLS."""
         return self._certificates.trouble if self._certificates is not None else None
 
     def follow(self, configuration: BrokerConfiguration) -> None:
-        """Take up what of TLS may change while they listen."""
+        """Apply a changed TLS configuration while listening."""
         if self._certificates is not None and configuration.tls is not None:
             self._certificates.follow(configuration.tls)
 
     @property
     def revocations(self) -> ClientRevocations | None:
-        """What is revoked of client certificates; None: no listener has TLS."""
+        """Revoked client certificates; None without TLS."""
         return self._certificates.revocations if self._certificates is not None else None
 
     @property
     def refused(self) -> int:
-        """Connections there was no room for, since the start."""
+        """Connections refused at a limit since the start."""
         return sum(listener.refused for listener in self.by_name.values())
 
     def drivers(self) -> Iterator[ConnectionDriver]:
-        """Of every connection that is served."""
+        """Yield the drivers of all open connections."""
         for listener in self.by_name.values():
             yield from listener.drivers
 
     @property
     def connections(self) -> int:
-        """Open sockets of devices."""
+        """Number of open connections."""
         return sum(len(listener.drivers) for listener in self.by_name.values())
 
     @property
     def amqp_connections(self) -> int:
-        """Open sockets of AMQP clients, over every listener."""
+        """Number of open AMQP connections, over all listeners."""
         names = [listener.name for listener in self._listeners if listener.protocol is Protocol.AMQP]
         return sum(len(self.by_name[name].drivers) for name in names)
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------
 
     def _serve(
         self, drivers: Drivers, around: Frames | PlainFrames, meter: MemoryMeter, gone: Gone, identity: str | None
@@ -173,7 +173,7 @@ class BrokerListeners:
 
 
 def _cost_bytes(listener: Listener) -> int:
-    """Of a connection of this listener that does nothing."""
+    """Return the memory of an idle connection of this listener."""
     cost = AMQP_CONNECTION_BYTES if listener.protocol is Protocol.AMQP else MQTT_CONNECTION_BYTES
     cost += TLS_CONNECTION_BYTES if listener.tls else 0
     return cost + (WEBSOCKET_CONNECTION_BYTES if listener.websocket else 0)

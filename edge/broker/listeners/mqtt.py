@@ -1,4 +1,4 @@
-"""The drivers of MQTT connections."""
+"""Create the drivers of MQTT connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edge.broker.security.authenticator import Authenticator
 
 
 class MqttDrivers:
-    """Makes a driver, a machine and a handler for each connection."""
+    """Creates driver, state machine and handler of each connection."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class MqttDrivers:
         around: Callable[[ConnectionMachine], ConnectionMachine],
         meter: MemoryMeter,
     ) -> ConnectionDriver:
-        """A driver of a connection there is room for."""
+        """Create the driver of an accepted connection."""
         connection = MqttConnection(self._limits, self._clock())
         machine, owner = self._tracer.follow(
             connection, "mqtt", lambda driver: ConnectionHandler(driver, connection, self._common)
@@ -62,7 +62,7 @@ class MqttDrivers:
         )
 
     def turn_away(self, gone: Gone, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver:
-        """A driver of a connection that is told that there is no room."""
+        """Create the driver of a connection that is refused at the limit."""
         owner = MqttTurnedAway(self._limits, self._clock())
         machine, make_owner = self._tracer.follow(owner.connection, "mqtt", lambda _driver: owner)
         return ConnectionDriver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)

@@ -1,6 +1,6 @@
-"""What memory the process takes, as the kernel counts it: the second line of defence behind the budget.
+"""Resident memory of the process: the second line of defence behind the memory budget.
 
-The budget counts what it knows of. What it does not know (buffers of libraries, pieces the allocator keeps) shows here.
+The budget counts what connections hold. Buffers of libraries and memory that the allocator keeps only show here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from edge.broker.limits import (
 from edge.broker.listeners.heap import trim_heap
 
 STATM: Final = Path("/proc/self/statm")
-"""Pages: all, resident, shared, … (proc(5))."""
+"""Memory in pages: total, resident, shared, … (proc(5))."""
 
 TRIM_GAIN_SHARE: Final = 16
-"""A trim was worth its time when it gave back this part of the memory."""
+"""A trim was worthwhile if it released 1/16 of the memory."""
 
 
 def resident_bytes() -> int:
-    """What the kernel says; 0 where it does not say (Linux alone does)."""
+    """Return the resident memory of the process; 0 except on Linux."""
     try:
         return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
@@ -37,16 +37,16 @@ def resident_bytes() -> int:
 
 
 class ResidentMemory:
-    """The process' resident memory, looked at in each tick, and given back where the allocator keeps it."""
+    """Monitors the resident memory in each tick, and trims the heap when the allocator keeps much."""
 
     def __init__(
         self, bytes_max: int, read: Callable[[], int] = resident_bytes, trim: Callable[[], object] = trim_heap
     ) -> None:
-        """`read` gives the resident bytes; `trim` has the allocator give back what it keeps."""
+        """`read` returns the resident bytes; `trim` makes the allocator release unused memory."""
         self.bytes = 0
-        """As of the last look."""
+        """Resident bytes at the last tick."""
         self.exceeded = False
-        """It is more than `bytes_max`, whatever the allocator gave back."""
+        """True above `bytes_max`, after any trim."""
         self._bytes_max = bytes_max
         self._read = read
         self._trim = trim
@@ -54,26 +54,25 @@ class ResidentMemory:
         self._wait_s = TRIM_AGAIN_S_MIN
         self._trimmed_at = float("-inf")
         self._freed = False
-        """Much has been given up since the allocator was asked last."""
+        """Much memory was freed since the last trim."""
         self._left = False
-        """Peers have left since then, and what they had is not all counted."""
+        """Connections have ended since the last trim; not all of their memory is counted."""
         self._freed_since = 0.0
-        """Since when it is known that there is something to give back."""
+        """When memory was freed first since the last trim."""
         self._busy_at = float("-inf")
-        """When something was given up last, or somebody left."""
+        """When memory was freed or a connection ended last."""
         self._highest = 0
-        """About the most since it was asked."""
+        """Approximate maximum since the last trim."""
         self._grew_at = 0.0
-        """When it was more than that."""
+        """When that maximum grew last."""
 
-    def look(self, now: float, *, freed: bool, left: bool = False) -> bool:
-        """`freed`: much has been given up since the last look; `left`: peers have left. True when the allocator has
-        been asked to give it back.
+    def update(self, now: float, *, freed: bool, left: bool = False) -> bool:
+        """Read the memory and trim the heap if it is worthwhile. Return True after a trim.
 
-        Takes some 10 us. To give back takes 2 to 8 ms as a rule and up to 0.1 s, in which the loop stands: the
-        allocator is locked meanwhile, so another thread would be no help. So it is asked when peers have stopped
-        leaving, at once only where half of what the process may take is taken, and less and less often while it is in
-        vain.
+        `freed`: much memory was freed since the last call; `left`: connections have ended. Reading takes some 10 us. A
+        trim takes 2 to 8 ms, up to 0.1 s, and blocks the loop: the allocator is locked, so another thread would not
+        help. So the heap is trimmed once connections have stopped ending, at once only above half of the memory limit,
+        and less often after trims without effect.
         """
         self.bytes = self._read()
         grown = self.bytes > self._after_trim + TRIM_GROWTH_BYTES
@@ -98,7 +97,7 @@ class ResidentMemory:
         return trims
 
     def _is_settled(self, now: float) -> bool:
-        """It has grown by something, and has stopped: what that took in passing is given back."""
+        """Return True when growth has stopped, so that temporary memory can be released."""
         if self.bytes > self._highest + TRIM_SETTLED_BYTES // 2:
             self._highest, self._grew_at = self.bytes, now
         return self._highest >= self._after_trim + TRIM_SETTLED_BYTES and now - self._grew_at >= TRIM_SETTLED_S

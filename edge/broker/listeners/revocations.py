@@ -1,10 +1,9 @@
-"""What the authorities of client certificates have revoked (RFC 5280 section 5), from a file that others replace.
+"""Revoked client certificates (RFC 5280 section 5), from a file that is replaced by another program.
 
-A list that cannot be used leaves the one before in force, and is a problem with a name. It fails closed: where no list
-of its authority is in force, or the one that is has ended `GRACE_S` ago, a certificate lets nobody in. Until then what
-is known counts: a list that is late is more often a publisher that is away than somebody who keeps us from hearing of a
-revocation, and a site must not lose all its devices at the minute a list ends; a day is what it takes a person to bring
-one. Who is connected stays until a list says that its certificate is revoked.
+A list that cannot be used leaves the last one in force and is reported as a problem. Certificates fail closed: without
+a list of their authority, or `GRACE_S` after the end of that list, they are refused. Until then the last list applies.
+A late list is more often a publisher that is offline than an attack, a site must not lose all its devices when a list
+ends, and a person needs a day to bring a new one. Connected clients stay until a list revokes their certificate.
 """
 
 from __future__ import annotations
@@ -24,46 +23,46 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GRACE_S: Final = 86_400.0
-"""How long a list counts behind its own end."""
+"""Seconds that a list applies after its end."""
 
 CRL_BYTES_MAX: Final = 1 << 20
-"""Of a file: some 25 000 certificates, which take the event loop 50 ms."""
+"""Size of the file: some 25 000 certificates, which take 50 ms of the event loop."""
 
-NOBODY: Final = "client certificates let nobody in"
+REFUSED: Final = "client certificates are refused"
 
 _PEM: Final = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 
 class RevocationsError(Exception):
-    """A file holds no lists that can be used; the message names it and the reason."""
+    """A file has no usable list. The message names the file and the reason."""
 
 
 class RevocationList(NamedTuple):
-    """One authority's."""
+    """List of one authority."""
 
     serials: frozenset[int]
     ends_at: float | None
-    """UTC seconds since 1970; None: it does not say."""
+    """UTC seconds since 1970; None without an end."""
 
 
 class ClientCertificate(NamedTuple):
     """A verified client certificate."""
 
     issuer: bytes
-    """DER of the authority's name."""
+    """Name of the authority in DER."""
     serial: int
 
 
 class ClientRevocations:
-    """Those of the listeners; without a file nobody is refused."""
+    """Revocation lists of the listeners; without a file no certificate is refused."""
 
     def __init__(self, path: str | None, authorities: str | None, now: Callable[[], float]) -> None:
-        """Reads the file. `authorities` is the file with the certificates of who signs the lists; `now`: UTC seconds
-        since 1970. Blocks for the time of two small files."""
+        """Read the file. `authorities`: file with the certificates that sign the lists. `now` returns UTC seconds since
+        1970. Blocks for the time of two small files."""
         self.fault: str | None = None
-        """Why the file as it is now is not in force; None: it is."""
+        """Why the current file is not in use; None if it is."""
         self.path = path
-        """The file that counts; None: nobody is refused."""
+        """Path of the file; None: no certificate is refused."""
         self._authorities = authorities
         self._now = now
         self._stamp: Stamp = None
@@ -72,7 +71,7 @@ class ClientRevocations:
             self._read()
 
     def follow(self, path: str | None) -> bool:
-        """The lists are in another file, or nobody is refused any more; True when that is a change."""
+        """Use another file, or none. Return True after a change."""
         if path == self.path:
             return False
         self.path, self._stamp, self.fault = path, None, None
@@ -83,54 +82,54 @@ class ClientRevocations:
         return True
 
     def check(self) -> bool:
-        """Read the file again when it has changed; True when other lists may be in force now."""
+        """Read the file again if it has changed. Return True if the lists may have changed."""
         if self.path is None or stamp_of(self.path) == self._stamp:
             return False
         return self._read()
 
     def refusal(self, certificate: bytes) -> str | None:
-        """Why the holder of a client certificate, DER, is not let in; None: it is."""
+        """Return why a client certificate (DER) is refused; None if it is accepted."""
         if self.path is None:
             return None
         shown = _shown(certificate)
         found = self._lists.get(shown.issuer)
         if found is None:
-            return "there is no list of what its authority has revoked"
+            return "no revocation list of its authority"
         if self._over(found):
-            return "the list of what its authority has revoked has ended"
+            return "the revocation list of its authority has ended"
         return "it was revoked" if shown.serial in found.serials else None
 
     def is_revoked(self, certificate: bytes) -> bool:
-        """A list names it, whether or not that has ended."""
+        """Return True if a list names the certificate, also if the list has ended."""
         shown = _shown(certificate)
         found = self._lists.get(shown.issuer)
         return found is not None and shown.serial in found.serials
 
     @property
     def closed(self) -> bool:
-        """Some certificate of an authority lets nobody in, as nobody knows what that has revoked."""
+        """True if certificates of some authority are refused for lack of a list."""
         return self.path is not None and (not self._lists or any(map(self._over, self._lists.values())))
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong with the lists, for a person."""
+        """The problem with the lists in words, or None."""
         if self.path is None:
             return None
         now, ends = self._now(), [each.ends_at for each in self._lists.values() if each.ends_at is not None]
         if not self._lists:
-            return f"{self.fault}: {NOBODY}"
+            return f"{self.fault}: {REFUSED}"
         if ends and min(ends) <= now:
             late = min(ends) + GRACE_S
-            then = NOBODY if late <= now else f"it counts until {moment(late)}, then {NOBODY}"
+            then = REFUSED if late <= now else f"it applies until {moment(late)}, then {REFUSED}"
             return f"the list of revoked client certificates {self.path} ended at {moment(min(ends))}: {then}"
-        return f"{self.fault}: the lists before it count" if self.fault is not None else None
+        return f"{self.fault}: the previous lists apply" if self.fault is not None else None
 
     def _over(self, found: RevocationList) -> bool:
         return found.ends_at is not None and found.ends_at + GRACE_S <= self._now()
 
     def _read(self) -> bool:
         path = self.path or ""
-        self._stamp = stamp_of(path)  # also when it is bad: said once, not at every check
+        self._stamp = stamp_of(path)  # also if it is invalid: logged once, not at every check
         try:
             self._lists = dict(_lists(path, self._authorities))
         except RevocationsError as error:
@@ -138,13 +137,13 @@ class ClientRevocations:
             log.warning("%s", self.trouble)
             return False
         self.fault = None
-        log.info("the list of revoked client certificates %s is read", path)
+        log.info("read the list of revoked client certificates %s", path)
         return True
 
 
 def _lists(path: str, authorities: str | None) -> Iterator[tuple[bytes, RevocationList]]:
-    """Raises `RevocationsError`."""
-    from cryptography import x509  # noqa: PLC0415 - half a MiB that who has no such list does not need
+    """Yield the lists of a file by authority. Raises `RevocationsError`."""
+    from cryptography import x509  # noqa: PLC0415 - half a MiB, only with lists
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
 
     try:
@@ -163,7 +162,7 @@ def _lists(path: str, authorities: str | None) -> Iterator[tuple[bytes, Revocati
 
 
 def _content(path: str) -> bytes:
-    """Raises OSError, ValueError."""
+    """Read a file. Raises OSError, ValueError."""
     with Path(path).open("rb") as file:
         content = file.read(CRL_BYTES_MAX + 1)
     if len(content) > CRL_BYTES_MAX:
@@ -172,16 +171,16 @@ def _content(path: str) -> bytes:
 
 
 def _require_whole(found: x509.CertificateRevocationList, signers: Iterable[x509.Certificate]) -> None:
-    """Raises ValueError where a list is of nobody we know, or says a part only (a delta, some reasons)."""
+    """Raise ValueError for a list of an unknown authority, or a partial list (a delta, some reasons)."""
     name = found.issuer.rfc4514_string()
     mine = [each for each in signers if each.subject == found.issuer]
     if not mine:
-        raise ValueError(f"it is of {name}, which is not in clientCa")
+        raise ValueError(f"its issuer {name} is not in clientCa")
     if not any(found.is_signature_valid(each.public_key()) for each in mine):  # type: ignore[arg-type]
-        raise ValueError(f"{name} has not signed it")
+        raise ValueError(f"its signature is not of {name}")
     for extension in found.extensions:
         if extension.critical:
-            raise ValueError(f"it is not whole: it has the extension {extension.oid.dotted_string}")
+            raise ValueError(f"it is partial: it has the critical extension {extension.oid.dotted_string}")
 
 
 def _shown(certificate: bytes) -> ClientCertificate:

@@ -1,7 +1,7 @@
-"""Handshakes of accepted connections: so many at a time, each with the certificates of its moment.
+"""TLS handshakes of accepted connections, a limited number at a time, with the current certificates.
 
-Until its handshake is done a connection costs two transports, and once it has begun what OpenSSL has for it; only then
-something of ours is made for it. Who sends nothing is ended after a time, sooner while others wait.
+Until its handshake is done a connection takes two transports, and the memory of OpenSSL once it has started. Only then
+its driver is created. A silent client is closed after a timeout, earlier while others wait.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from edge.broker.model.tracing import UNTRACED, Tracer
 log = logging.getLogger(__name__)
 
 STOP_S: Final = 5.0
-"""How long `stop` waits until the last connection is closed: 1 000 take some 50 ms."""
+"""Seconds that `stop` waits for connections to close: 1 000 take some 50 ms."""
 
 CERTIFIED_MIN: Final = 64
-"""Connections with a certificate that are known before it is looked which of them are closed."""
+"""Connections with a certificate before closed ones are removed from the set."""
 
 Identify: TypeAlias = Callable[[Mapping[str, Any] | None], str | None]
-"""Who a verified client certificate, as `ssl` gives it, says that a peer is; None: nobody we know."""
+"""Returns the name in a verified client certificate, as `ssl` returns it; None if there is none."""
 Admit: TypeAlias = Callable[[str | None], asyncio.Protocol | None]
-"""Makes who gets a connection of that identity; None when there is no room."""
+"""Creates the protocol of a connection with this identity; None at a limit."""
 
 
 class PendingHandshakes:
-    """Connections that wait for their handshake, in the order they came, by remote address."""
+    """Connections that wait for their handshake, by remote address, oldest first."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,16 +45,18 @@ class PendingHandshakes:
         self._by_remote.setdefault(remote, deque()).append(transport)
         self.count += 1
 
-    def next(self, under_way: Mapping[str, int], each_max: int) -> tuple[str, TlsTransport] | None:
-        """Of the address with the fewest handshakes under way the one that came first; None where all have
-        `each_max`."""
-        remote = min(self._by_remote, key=lambda each: under_way.get(each, 0), default=None)
-        if remote is None or under_way.get(remote, 0) >= each_max:
+    def next(self, in_progress: Mapping[str, int], each_max: int) -> tuple[str, TlsTransport] | None:
+        """Remove and return the oldest connection of the address with the fewest handshakes in progress.
+
+        Return None if all addresses have `each_max`.
+        """
+        remote = min(self._by_remote, key=lambda each: in_progress.get(each, 0), default=None)
+        if remote is None or in_progress.get(remote, 0) >= each_max:
             return None
         return remote, self._pop(remote, first=True)
 
     def drop_last(self) -> None:
-        """Close the one that came last of the address with most."""
+        """Close the newest connection of the address with the most."""
         remote = max(self._by_remote, key=lambda each: len(self._by_remote[each]))
         self._pop(remote, first=False).abort()
 
@@ -73,7 +75,7 @@ class PendingHandshakes:
 
 
 class Handshakes:
-    """Those of one listener. Made inside a running loop."""
+    """Handshakes of one listener. Create it inside a running loop."""
 
     def __init__(
         self,
@@ -87,16 +89,16 @@ class Handshakes:
         wrong_port: WrongPortReporter | None = None,
         tracer: Tracer = UNTRACED,
     ) -> None:
-        """`admit` gets what `identify` makes of the verified client certificate. `others` get connections whose client
-        asked for their protocol by name (ALPN, RFC 7301), which the certificates have to offer. `handshake_s`: the time
-        a handshake has, less while others wait. `wrong_port`: see `TcpListener`."""
-        self.under_way: dict[TlsTransport, tuple[str, float]] = {}
-        """Of which remote address, since when."""
+        """`admit` gets the name that `identify` returns for the client certificate. `others`: by ALPN protocol (RFC
+        7301), which the certificates have to offer. `handshake_s`: time limit of a handshake, less while others wait.
+        `wrong_port`: see `TcpListener`."""
+        self.in_progress: dict[TlsTransport, tuple[str, float]] = {}
+        """Handshakes in progress: remote address and start."""
         self.parked = PendingHandshakes()
         self._by_remote: Counter[str] = Counter()
-        """Under way."""
+        """Handshakes in progress by remote address."""
         self._open = 0
-        """Connections whose handshake is not done, whatever they wait for."""
+        """Connections whose handshake is not done."""
         self._name = name
         self._certificates = certificates
         self._admit = admit
@@ -107,43 +109,43 @@ class Handshakes:
         self._tracer = tracer
         self._loop = asyncio.get_running_loop()
         self._certified: set[TlsTransport] = set()
-        """Connections whose peers have shown a certificate; of those that are closed no more than of others."""
+        """Connections with a client certificate; at most half of them are closed."""
         self._certified_max = CERTIFIED_MIN
         certificates.reviewers.append(self.review)
 
     def make(self) -> asyncio.Protocol:
-        """For `bridge.transport.listening`: whose a connection is that was accepted."""
+        """Create the protocol of an accepted connection, for `bridge.transport.listening`."""
         self._open += 1
         return TlsTransport(self)
 
     async def stop(self) -> None:
-        """Drop those under way, and those that wait. Accept no more before."""
-        with contextlib.suppress(ValueError):  # it was stopped before
+        """Close all handshakes. Stop accepting connections before."""
+        with contextlib.suppress(ValueError):  # already stopped
             self._certificates.reviewers.remove(self.review)
         parked, self.parked = self.parked, PendingHandshakes()
         parked.abort()
-        for transport in list(self.under_way):
+        for transport in list(self.in_progress):
             transport.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
-                while self._open:  # they end in turns
+                while self._open:  # they end over several turns of the loop
                     await asyncio.sleep(0)
 
-    # --- bridge.transport.tls.Handshaking ---------------------------------------------------------------------
+    # --- bridge.transport.tls.Handshaking -----------------------------------------------------------------------
 
     def arrived(self, transport: TlsTransport) -> None:
-        """It waits, or begins."""
+        """Queue a new connection, and start its handshake if possible."""
         self.parked.add(_remote(transport), transport)
         self._begin()
         if self.parked.count > TLS_PARKED_MAX:
             self.parked.drop_last()
         if self.parked.count:
-            self._end_the_stalled()
+            self._close_stalled()
 
     def secured(self, transport: TlsTransport) -> asyncio.Protocol | None:
-        """Who gets a connection whose handshake is done."""
+        """Return the protocol of a connection whose handshake is done."""
         self._over(transport)
-        if not self._let_in(transport):
+        if not self._accept_certificate(transport):
             return None
         identity = self._identify(transport.get_extra_info("peercert"))
         admit = self._admit
@@ -152,35 +154,37 @@ class Handshakes:
         return admit(identity)
 
     def failed(self, transport: TlsTransport, error: Exception | None) -> None:
-        """There is no TLS with this peer."""
+        """Process a failed handshake."""
         if isinstance(error, WrongProtocolError):
             self._wrong_port.report(self._name, _remote(transport), error.spoken)
             self._trace_refusal(transport, f"the client speaks {error.spoken}, not TLS")
-        elif transport in self.under_way:
+        elif transport in self.in_progress:
             peer = transport.get_extra_info("peername")
-            log.info("%s: no TLS with %s: %s", self._name, peer, error or "it closed the connection")
+            log.info("%s: TLS handshake with %s failed: %s", self._name, peer, error or "it closed the connection")
             self._trace_refusal(transport, str(error or "the client closed the connection"))
         self._over(transport)
 
     def review(self) -> None:
-        """Other certificates may be revoked now: who has shown one of those leaves."""
+        """Close connections whose certificate is revoked now."""
         self._drop_closed()
         for transport in list(self._certified):
             certificate = _certificate_of(transport)
             if certificate is not None and self._certificates.revocations.is_revoked(certificate):
-                log.warning("%s: %s has to leave: its certificate was revoked", self._name, _remote(transport))
+                log.warning(
+                    "%s: closing the connection of %s: its certificate was revoked", self._name, _remote(transport)
+                )
                 transport.abort()
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------
 
-    def _let_in(self, transport: TlsTransport) -> bool:
+    def _accept_certificate(self, transport: TlsTransport) -> bool:
         certificate = _certificate_of(transport)
         if certificate is None:
             return True
         why = self._certificates.revocations.refusal(certificate)
         if why is not None:
-            log.warning("%s: the certificate of %s does not let it in: %s", self._name, _remote(transport), why)
-            self._trace_refusal(transport, f"its certificate does not let it in: {why}")
+            log.warning("%s: the certificate of %s is refused: %s", self._name, _remote(transport), why)
+            self._trace_refusal(transport, f"its certificate is refused: {why}")
             return False
         self._certified.add(transport)
         if len(self._certified) >= self._certified_max:
@@ -198,30 +202,30 @@ class Handshakes:
         self._certified_max = max(CERTIFIED_MIN, 2 * len(self._certified))
 
     def _begin(self) -> None:
-        """Begin what there is room for, in turns of the addresses: one that stalls delays itself."""
+        """Start handshakes up to the limit, fairly by address, so that a stalled address delays only itself."""
         each_max = TLS_HANDSHAKES_MAX // ACCOUNT_SHARE_MAX
-        while len(self.under_way) < TLS_HANDSHAKES_MAX:
+        while len(self.in_progress) < TLS_HANDSHAKES_MAX:
             found = self.parked.next(self._by_remote, each_max)
             if found is None:
                 return
             remote, transport = found
             now = self._loop.time()
-            self.under_way[transport] = remote, now
+            self.in_progress[transport] = remote, now
             self._by_remote[remote] += 1
             transport.begin(self._certificates.context, now + self._handshake_s)
 
-    def _end_the_stalled(self) -> None:
-        """Others wait: who has had the time for a handshake over a slow link has no more of it."""
-        begun_before = self._loop.time() - TLS_STALLED_S
-        for transport, (_, begun_at) in self.under_way.items():
-            if begun_at > begun_before:
+    def _close_stalled(self) -> None:
+        """Close handshakes that take longer than over a slow link, while others wait."""
+        started_before = self._loop.time() - TLS_STALLED_S
+        for transport, (_, started_at) in self.in_progress.items():
+            if started_at > started_before:
                 return
             transport.abort()
 
     def _over(self, transport: TlsTransport) -> None:
-        """Its handshake is, and another one may begin."""
+        """Remove a finished handshake and start another one."""
         self._open -= 1
-        found = self.under_way.pop(transport, None)
+        found = self.in_progress.pop(transport, None)
         if found is not None:
             remote, _ = found
             self._by_remote[remote] -= 1
@@ -231,7 +235,7 @@ class Handshakes:
 
 
 def _certificate_of(transport: TlsTransport) -> bytes | None:
-    """What the peer has shown and was verified, DER."""
+    """Return the verified client certificate in DER, or None."""
     secured = transport.get_extra_info("ssl_object")
     found: bytes | None = secured.getpeercert(binary_form=True) if secured is not None else None
     return found

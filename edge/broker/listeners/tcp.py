@@ -1,4 +1,4 @@
-"""TCP listeners, with TLS or without: accept, count, and put a driver around the protocol's connection."""
+"""TCP listeners, with or without TLS: accept and count connections and create their drivers."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from edge.broker.model.tracing import UNTRACED, Tracer
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-"""Connections the kernel holds until we accept them: a fleet of devices that returns at once after a power cut."""
+"""Accept queue of the kernel, for a fleet of devices that reconnects at once after a power cut."""
 
 
-TOLD_S = 5.0
-"""How long `stop` waits until the owners of all connections have been told: 10 000 take half a second."""
+STOP_S = 5.0
+"""Seconds that `stop` waits for all connections to end: 10 000 take half a second."""
 
 HANDSHAKE_S = 10.0
-"""From accept to the end of the TLS handshake, unless said otherwise."""
+"""Default time limit from accept to the end of the TLS handshake, in seconds."""
 
 Gone = Callable[[ConnectionDriver], None]
-"""Told of a connection's end."""
+"""Called at the end of a connection."""
 
 MakeDriver = Callable[[Gone, str | None], ConnectionDriver | None]
-"""(whom to tell of the connection's end, name in the verified client certificate if any) -> a driver; None when there
-is no room for one."""
+"""(callback for the end of the connection, name in the client certificate) -> driver, or None at the limit."""
 
 
 class ListenError(Exception):
-    """A port cannot be listened on; the message names it and the reason."""
+    """Listening on a port failed. The message names the port and the reason."""
 
 
 def require_free(name: str, host: str, port: int) -> None:
-    """Look whether a port can be listened on, before anything is made for who would. Blocks. Raises ListenError."""
+    """Check that a port is free before the listener is created. Blocks. Raises ListenError."""
     if not port:
         return
-    known = host.encode() if host.isascii() else host  # of a str Python loads the tables of IDNA: 0.7 MiB
+    known = host.encode() if host.isascii() else host  # for a str Python loads the tables of IDNA: 0.7 MiB
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(known, port, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, protocol) as probe:
@@ -55,7 +54,7 @@ def require_free(name: str, host: str, port: int) -> None:
 
 
 class TcpListener:
-    """One listening socket whose connections are made by `make_driver`."""
+    """One listening socket; `make_driver` creates the drivers of its connections."""
 
     def __init__(
         self,
@@ -65,16 +64,15 @@ class TcpListener:
         wrong_port: WrongPortReporter | None = None,
         tracer: Tracer = UNTRACED,
     ) -> None:
-        """`turn_away` makes the driver of a connection `make_driver` had no room for, to tell it so; where it makes
-        none either, the socket is closed at once. `wrong_port` logs clients
-        of other protocols; None: it names no port for them."""
+        """`turn_away` creates the driver that refuses a connection at the limit; without one the socket is closed.
+        `wrong_port` logs clients of other protocols."""
         self.name = name
         self.drivers: dict[ConnectionDriver, None] = {}
-        """In the order they came. A set of thousands takes twice the room."""
+        """Drivers in order of accept. A dict, as a set of thousands takes twice the memory."""
         self.turned_away: set[ConnectionDriver] = set()
-        """Open sockets that are being told that there is no room."""
+        """Drivers of connections that are being refused at the limit."""
         self.refused = 0
-        """Connections there was no room for."""
+        """Connections refused at the limit."""
         self._make_driver = make_driver
         self._turn_away = turn_away
         self._tracer = tracer
@@ -93,9 +91,11 @@ class TcpListener:
         identify: Identify = subject_name,
         others: Mapping[str, Admit] | None = None,
     ) -> tuple[str, int]:
-        """Listen, with TLS where there are certificates; returns the address bound (a port of 0 is chosen by the
-        kernel). `handshake_s`: from accept to the end of the TLS handshake; `identify`, `others`: see
-        `Handshakes`. Raises ListenError."""
+        """Listen, with TLS if there are certificates. Return the bound address (the kernel replaces port 0).
+
+        `handshake_s`: from accept to the end of the TLS handshake. `identify`, `others`: see `Handshakes`. Raises
+        ListenError.
+        """
         make = self._accept
         if certificates is not None:
             self._handshakes = Handshakes(
@@ -124,8 +124,8 @@ class TcpListener:
         for driver in [*self.drivers, *self.turned_away]:
             driver.abort()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TOLD_S):
-                while self.drivers or self.turned_away:  # many that end at the same time are told in turns
+            async with asyncio.timeout(STOP_S):
+                while self.drivers or self.turned_away:  # they end over several turns of the loop
                     await asyncio.sleep(0)
 
     def _forget(self, driver: ConnectionDriver) -> None:
@@ -137,8 +137,8 @@ class TcpListener:
         return self.admit(None) or _ConnectionRefusal()
 
     def admit(self, identity: str | None, make_driver: MakeDriver | None = None) -> ConnectionDriver | None:
-        """A driver for a connection somebody has accepted; None: there is no room. `make_driver`: in place of the
-        listener's own."""
+        """Create the driver of an accepted connection; None: close it at once. `make_driver`: instead of the listener's
+        own."""
         driver = (make_driver or self._make_driver)(self._gone, identity)
         if driver is not None:
             self.drivers[driver] = None
@@ -152,7 +152,7 @@ class TcpListener:
 
 
 class _ConnectionRefusal(asyncio.Protocol):
-    """Closes a connection there is no room for."""
+    """Closes a connection that exceeds the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
@@ -160,9 +160,9 @@ class _ConnectionRefusal(asyncio.Protocol):
 
 def _reason(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "the port is in use; stop the other program or choose another port (0 picks a free one)"
+        return "the port is in use: stop the other program or choose another port (0 picks a free one)"
     if error.errno == errno.EACCES:
-        return "not permitted; ports below 1024 need a privilege"
+        return "not permitted: ports below 1024 need a privilege"
     if isinstance(error, socket.gaierror):
-        return "the host name is not known"
+        return "unknown host name"
     return error.strerror or str(error)

@@ -1,7 +1,7 @@
-"""TLS for listeners: certificates that are read again when their files change, and who a client certificate names.
+"""TLS for listeners: certificates that are reloaded when their files change, and names of client certificates.
 
-A listener asks for `Certificates.context` at each connection, so a renewed certificate counts for the next client and
-disturbs nobody who is connected. Files that cannot be used leave the certificate in force and are said in the log.
+A listener reads `Certificates.context` at each connection, so a renewed certificate applies to new connections only.
+If the new files cannot be used, the current certificate stays in use and the error is logged.
 """
 
 from __future__ import annotations
@@ -20,50 +20,49 @@ from edge.broker.security.stamp import Stamp, stamp_of
 log = logging.getLogger(__name__)
 
 VERSIONS: Final = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3}
-"""Lowest versions that can be asked for; what is older is broken (RFC 8996)."""
+"""Configurable minimum versions; older versions are broken (RFC 8996)."""
 
 
 class TlsError(Exception):
-    """Certificate files cannot be used; the message names the file and the reason."""
+    """Certificate files cannot be used. The message names the file and the reason."""
 
 
 class Certificates:
-    """What a TLS listener presents and whom it trusts, from files."""
+    """Certificate, key and trusted authorities of a TLS listener, from files."""
 
     def __init__(self, files: TlsListener, protocols: Sequence[str] = ()) -> None:
-        """Read the files. `protocols`: what a client may ask for by name (ALPN). Raises TlsError. Blocks for a few
-        milliseconds."""
+        """Read the files. `protocols`: offered by ALPN. Raises TlsError. Blocks for a few milliseconds."""
         self.files = files
         self._protocols = protocols
         self.trouble: str | None = None
-        """Why the files as they are now are not in force; None: they are."""
+        """Why the current files are not in use; None if they are."""
         self._stamps = _stamps(files)
         self.context = make_context(files, protocols)
         self.revocations = ClientRevocations(_crl_of(files), files.client_ca, time.time)
         self.reviewers: list[Callable[[], None]] = []
-        """Called when other certificates may be revoked, by `check` or `follow`."""
+        """Called by `check` or `follow` when other certificates may be revoked."""
 
     def follow(self, files: TlsListener) -> None:
-        """The configuration is another one: of it the list of revoked certificates counts now."""
+        """Apply the revocation list of a changed configuration."""
         if self.revocations.follow(_crl_of(files)):
             self._review()
 
     def check(self) -> bool:
-        """Read the files again when one of them has changed; True when a new certificate is in force now."""
+        """Read changed files. Return True if a new certificate is in use."""
         if self.revocations.check():
             self._review()
         stamps = _stamps(self.files)
         if stamps == self._stamps:
             return False
-        self._stamps = stamps  # also when they are bad: said once, not at every check
+        self._stamps = stamps  # also if they are invalid: logged once, not at every check
         try:
             self.context = make_context(self.files, self._protocols)
         except TlsError as error:
-            self.trouble = f"the certificate in force stays: {error}"
+            self.trouble = f"the current certificate stays in use: {error}"
             log.warning("%s", self.trouble)
             return False
         self.trouble = None
-        log.info("certificate %s read again: it counts for new connections", self.files.certificate)
+        log.info("reloaded certificate %s for new connections", self.files.certificate)
         return True
 
     def _review(self) -> None:
@@ -76,14 +75,14 @@ def _crl_of(files: TlsListener) -> str | None:
 
 
 def make_context(files: TlsListener, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-    """The server's context for these files. Raises TlsError."""
+    """Return a server context for these files. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = VERSIONS[files.minimum]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     if protocols:
         context.set_alpn_protocols(list(protocols))
     try:
-        # A key with a passphrase would ask the terminal for it: nobody is there to answer.
+        # OpenSSL would ask the terminal for the passphrase of a key.
         context.load_cert_chain(files.certificate, files.key, password=no_passphrase)
     except (OSError, ValueError) as error:
         raise TlsError(f"certificate {files.certificate} with key {files.key}: {tls_reason(error)}") from error
@@ -92,15 +91,15 @@ def make_context(files: TlsListener, protocols: Sequence[str] = ()) -> ssl.SSLCo
             context.load_verify_locations(files.client_ca)
         except (OSError, ValueError) as error:
             raise TlsError(f"client authority {files.client_ca}: {tls_reason(error)}") from error
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # who is named is trusted, whomever it is subordinate to
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a listed intermediate authority is trusted by itself
         context.verify_mode = ssl.CERT_REQUIRED if files.client_required else ssl.CERT_OPTIONAL
     return context
 
 
 def subject_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """The common name (RFC 4519 section 2.3) of a verified peer certificate as `ssl` gives it; None without one.
+    """Return the common name (RFC 4519 section 2.3) of a verified client certificate; None without one.
 
-    Of several the last is the most specific and counts.
+    Of several names the last is the most specific.
     """
     names = [
         value

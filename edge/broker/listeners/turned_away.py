@@ -1,7 +1,7 @@
-"""Connections beyond `connections_max`: heard until they say who they are, told that there is no room, and closed.
+"""Refuse connections beyond `connections_max` with an error of their protocol.
 
-They have no session, no identity is asked for, and their number and time are bounded (`limits.TURNED_AWAY_MAX`,
-`limits.TURNED_AWAY_S`): whoever is beyond that is closed without a word.
+They have no session and no authentication. Their number and time are limited (`limits.TURNED_AWAY_MAX`,
+`limits.TURNED_AWAY_S`); beyond that connections are closed without an answer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import ConnectEvent
 
-NO_ROOM: Final = "the gateway has as many connections as it may have"
+NO_ROOM: Final = "connection limit of the gateway reached"
 
 
 class MqttTurnedAway:
-    """Owner of a driver over an MQTT connection there is no room for: CONNACK 0x97 (MQTT 5) or return code 3."""
+    """Refuses an MQTT connection at the limit: CONNACK 0x97 (MQTT 5) or return code 3."""
 
     def __init__(self, limits: Limits, now: float) -> None:
         self.connection = MqttConnection(brief(limits), now)
@@ -31,9 +31,9 @@ class MqttTurnedAway:
                 self.connection.refuse(ReasonCode.QUOTA_EXCEEDED, NO_ROOM)
 
     def writable(self) -> None:
-        """A CONNACK always fits."""
+        """Do nothing: a CONNACK always fits."""
 
 
 def brief(limits: Limits) -> Limits:
-    """The limits of a connection that is only to be told something."""
+    """Return the limits of a connection that is only refused."""
     return msgspec.structs.replace(limits, handshake_s=min(limits.handshake_s, TURNED_AWAY_S))

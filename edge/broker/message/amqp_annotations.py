@@ -1,6 +1,6 @@
-"""Message annotations that change on the way: what a consumer adds with `modified` (AMQP 1.0 section 3.4.5).
+"""Merge the annotations that a consumer adds with `modified` (AMQP 1.0 section 3.4.5) into a message.
 
-Annotations are no part of the bare message; still, those that stay are copied as they are encoded.
+Existing annotations are copied in their encoded form.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ _MAP8, _MAP32 = 0xC1, 0xD1
 
 
 def merged(body: bytes, annotations: bytes) -> bytes:
-    """An AMQP message without its header, with the pairs of an encoded map added; where a key is there, the new value
-    counts. Raises `DecodeError` when either is none."""
+    """Return a message without its header with the pairs of an encoded map added; new values replace old ones.
+
+    Raises `DecodeError` if message or map is invalid.
+    """
     ours = list(pairs(annotations, 0))
     keys = {key for key, _ in ours}
     section = section_at(body, 0)
@@ -33,7 +35,7 @@ def merged(body: bytes, annotations: bytes) -> bytes:
 
 
 def merged_run(run: Run, annotations: bytes) -> Run:
-    """The same for every message of a run; MQTT messages have no annotations; what cannot be read stays as is."""
+    """Merge annotations into every message of a run. MQTT messages and invalid messages are not changed."""
     if not run.flags & AMQP:
         return run
     try:
@@ -44,12 +46,12 @@ def merged_run(run: Run, annotations: bytes) -> Run:
 
 
 def pairs(data: bytes, offset: int) -> Iterator[tuple[object, bytes]]:
-    """(key, the pair as encoded) of the map at `offset`. Raises `DecodeError` when it is none, `TooLarge` where it has
-    more pairs than are looked through."""
+    """Yield key and encoded pair of the map at `offset`. Raises `DecodeError` if it is not a map, `TooLarge` if it has
+    too many pairs."""
     code = data[offset] if offset < len(data) else 0
     end = skip(data, offset)
     if code not in (_MAP8, _MAP32):
-        raise DecodeError(f"no map at byte {offset}")
+        raise DecodeError(f"not a map at byte {offset}")
     start = offset + (9 if code == _MAP32 else 3)
     allowance = Allowance(ANNOTATIONS_MAX)
     while start < end:
@@ -57,6 +59,6 @@ def pairs(data: bytes, offset: int) -> Iterator[tuple[object, bytes]]:
         key, value = decode(data, start)
         following = skip(data, value)
         if following > end or isinstance(key, dict | list):
-            raise DecodeError(f"a pair at byte {start} that does not fit")
+            raise DecodeError(f"invalid pair at byte {start}")
         yield key, data[start:following]
         start = following

@@ -1,4 +1,4 @@
-"""When a message says itself that it expires: absolute-expiry-time of its properties (AMQP 1.0 section 3.2.4)."""
+"""Remove the absolute-expiry-time from the properties of a message (AMQP 1.0 section 3.2.4)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from bridge.sections import EXPIRY_FIELD, PROPERTIES, sections, skip
 
 _NULL: Final = b"\x40"
 _SIZE_BYTES: Final = {0xC0: 1, 0xD0: 4}
-"""Bytes of the size, and of the count, of a list, by its format code."""
+"""Bytes of the size and of the count of a list, by format code."""
 
 
 def without_expiry(message: bytes) -> bytes:
-    """A message that never expires; everything but this one field stays as it is encoded.
+    """Return the message without absolute-expiry-time; everything else keeps its encoding.
 
-    A client that finds the time in the past drops the message without a word (Qpid JMS, unless told otherwise). One
-    that cannot be read stays as it is.
+    Clients drop expired messages silently (Qpid JMS by default). An invalid message is returned unchanged.
     """
     try:
         for section in sections(message):
@@ -41,6 +40,6 @@ def _nulled(message: bytes, value: int, end: int) -> bytes:
         field = skip(message, field)
     following = skip(message, field)
     if following > end:
-        raise DecodeError(f"a field at byte {field} that does not fit")
+        raise DecodeError(f"invalid field at byte {field}")
     size = int.from_bytes(message[size_at:count_at], "big") - (following - field) + 1
     return message[:size_at] + size.to_bytes(width, "big") + message[count_at:field] + _NULL + message[following:]

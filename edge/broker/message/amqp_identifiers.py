@@ -1,7 +1,7 @@
-"""Identifiers of messages between the two protocols.
+"""Translate message identifiers between AMQP and MQTT.
 
-A message-id or correlation-id is text, binary, a number or a UUID (AMQP 1.0 sections 3.2.11 to 3.2.14), MQTT's
-correlation data is bytes, and an answer has to refer to its request as that called itself.
+A message-id or correlation-id is text, binary, a number or a UUID (AMQP 1.0 sections 3.2.11 to 3.2.14). MQTT's
+correlation data is bytes. A response must refer to its request by the same identifier.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from uuid import UUID
 from bridge.amqp_values import Ulong
 
 _ULONG, _UUID = "ID:AMQP_ULONG:", "ID:AMQP_UUID:"
-"""What stands before a number and a UUID written as text: the words AMQP clients of JMS use for it."""
+"""Prefixes of a number and a UUID as text, as JMS clients write them."""
 _ULONG_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 STRING_BYTES_MAX: Final = 65_535
-"""An MQTT string or binary value has a length of two bytes."""
+"""Longest MQTT string or binary value; its length has two bytes."""
 
 
 def correlation_data(value: Any) -> bytes | None:
-    """An identifier as MQTT carries it; None for none, and for one that is too long."""
+    """Return an identifier as MQTT correlation data; None if it is absent or too long."""
     if value is None:
         return None
     raw = value if isinstance(value, bytes) else as_text(value).encode("utf-8", "replace")
@@ -28,8 +28,11 @@ def correlation_data(value: Any) -> bytes | None:
 
 
 def identifier(data: bytes | None) -> str | bytes | Ulong | UUID | None:
-    """MQTT's correlation data as an identifier: text where it is text, for a requester that gave a string must find its
-    string in the answer, and a number or a UUID where `correlation_data` wrote one."""
+    """Return MQTT's correlation data as an AMQP identifier.
+
+    It is a number or UUID if `correlation_data` wrote one, and text if it is UTF-8, so that a requester finds its
+    string in the response.
+    """
     if data is None:
         return None
     try:
@@ -40,14 +43,14 @@ def identifier(data: bytes | None) -> str | bytes | Ulong | UUID | None:
 
 
 def as_text(value: Any) -> str:
-    """An identifier as AMQP clients of JMS write it."""
+    """Return an identifier as JMS clients write it."""
     if isinstance(value, UUID):
         return f"{_UUID}{value}"
     return f"{_ULONG}{int(value)}" if isinstance(value, int) else str(value)
 
 
 def _typed(text: str) -> str | Ulong | UUID:
-    """The number or UUID that is written just so; else the text."""
+    """Return the number or UUID if the text is its exact form, else the text."""
     found: Ulong | UUID
     try:
         found = Ulong(text.removeprefix(_ULONG)) if text.startswith(_ULONG) else UUID(text.removeprefix(_UUID))

@@ -1,7 +1,7 @@
-"""The time at which an AMQP sender wants a message delivered: annotations of ActiveMQ, Qpid JMS and Azure.
+"""Detect AMQP messages with a requested delivery time: annotations of ActiveMQ, Qpid JMS and Azure.
 
-Scheduled delivery does not exist here, so a message that requests it is refused: a command that is ten minutes early
-does more harm than one that is refused.
+Scheduled delivery is not supported, so such a message is refused: a command that is ten minutes early does more harm
+than a refused one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ _NAMES: Final = tuple(name.encode() for name in (_DELAY, *_TIMES))
 
 
 def delivery_delay_of(body: bytes, now_ms: int) -> tuple[str, int] | None:
-    """Return the annotation of a message without header that requests a later delivery, and by how many milliseconds;
-    None without such an annotation, or when its time has passed. Raises `DecodeError` for a value that is not a
-    number."""
+    """Return the annotation that requests a later delivery, and the delay in milliseconds.
+
+    `body` has no header section. Return None without such an annotation, or if its time has passed. Raises
+    `DecodeError` for a value that is not a number.
+    """
     section = section_at(body, 0)
     if section.code != MESSAGE_ANNOTATIONS:
         return None

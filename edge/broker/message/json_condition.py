@@ -1,10 +1,10 @@
 """Conditions on a JSON body: a strict subset of JSONPath's filter expressions (RFC 9535 section 2.3.5).
 
-``$.temperature > 30 && ($.unit == "C" || !$['at rest'])``: paths of names and whole indexes, compared with numbers,
-strings, ``true``, ``false`` and ``null`` by ``== != < <= > >=``, or alone, which asks whether the path leads anywhere;
-``&& || !`` and parentheses. No wildcards, slices, descendants or functions: what it takes to look at a body does not
-depend on what the body says. Comparisons are those of the standard: of unlike types only ``!=`` is true, and a path
-that leads nowhere equals nothing.
+Example: ``$.temperature > 30 && ($.unit == "C" || !$['at rest'])``. Paths of names and indexes are compared with
+numbers, strings, ``true``, ``false`` and ``null`` by ``== != < <= > >=``. A path alone tests for existence. ``&& || !``
+and parentheses combine conditions. There are no wildcards, slices, descendants or functions, so the work does not
+depend on the content of a body. Comparisons follow the standard: for different types only ``!=`` is true, and a missing
+path does not equal any value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SYMBOL: Final = (
     r"|(?P<word>true|false|null)(?!\w)"
     r"|(?P<sign>&&|\|\||==|!=|<=|>=|[<>!()]))"
 )
-"""Compiled with the first condition, which takes 0.25 MiB: few gateways have one."""
+"""Compiled (0.25 MiB) with the first condition, as few gateways have one."""
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(?:(-?\d+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"))\]")
 _COMPARISONS: Final = ("==", "!=", "<=", ">=", "<", ">")
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
@@ -40,27 +40,26 @@ Value = Callable[[Any], Any]
 
 
 class _MissingValue:
-    """What a path that leads nowhere gives."""
+    """Value of a path that does not exist."""
 
 
 NOTHING: Final = _MissingValue()
 
 
 class JsonConditionError(ValueError):
-    """The text is no condition; the message says where."""
+    """The condition is invalid. The message says where."""
 
 
 class JsonCondition:
     """A parsed condition."""
 
     def __init__(self, text: str) -> None:
-        """Raises `JsonConditionError`."""
+        """Parse a condition. Raises `JsonConditionError`."""
         self.text = text
         self._holds = _ConditionParser(text).whole()
 
     def holds(self, body: bytes) -> bool:
-        """True when the condition is true of this body. A body that is no JSON, or is too large to be looked at, is
-        one it is not true of."""
+        """Return True if the body fulfils the condition; False also if it is not JSON, or too large."""
         if len(body) > JSON_CONDITION_BODY_BYTES_MAX:
             return False
         try:
@@ -166,7 +165,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         found = symbol.match(text, at)
         if found is None or found.lastgroup is None:
             rest = text[at:].lstrip()
-            raise JsonConditionError(f"character {len(text) - len(rest) + 1}: cannot be read: {rest[:20]!r}")
+            raise JsonConditionError(f"character {len(text) - len(rest) + 1}: invalid: {rest[:20]!r}")
         tokens.append((found.lastgroup, found[found.lastgroup]))
         at = found.end()
         if len(tokens) > JSON_CONDITION_TERMS_MAX:
@@ -194,14 +193,14 @@ def _path(text: str) -> Value:
 
 
 def _string(quoted: str) -> str:
-    """The text of a string in either quotes, with the escapes of JSON."""
+    """Return the text of a quoted string, with the escapes of JSON."""
     inner = quoted[1:-1]
     if quoted[0] == "'":
         inner = inner.replace("\\'", "'").replace('"', '\\"')
     try:
         return msgspec.json.decode(f'"{inner}"', type=str)
     except msgspec.DecodeError as error:
-        raise JsonConditionError(f"{quoted} is no string: {error}") from None
+        raise JsonConditionError(f"{quoted} is not a valid string: {error}") from None
 
 
 def _compared(sign: str, left: Any, right: Any) -> bool:

@@ -1,8 +1,8 @@
-"""LIKE of selectors (Jakarta Messaging 3.1 section 3.8.1.1): ``%`` is any characters, ``_`` is one.
+"""LIKE of selectors (Jakarta Messaging 3.1 section 3.8.1.1): ``%`` matches any characters, ``_`` one.
 
-What stands between two ``%`` is looked for once, from left to right; the first place where it is found leaves the most
-for what follows, so nothing is tried twice. Where ``_`` is in it, all its places are tried at once: one bit each, and a
-step for each character of the text (Baeza-Yates and Gonnet, 1992).
+Each part between two ``%`` is searched once, from left to right. Its first match leaves the most text for the following
+parts, so there is no backtracking. A part with ``_`` is searched with a bit for each of its characters, in one step for
+each character of the text (Baeza-Yates and Gonnet, 1992).
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ _ONE: Final = None
 
 
 class PatternError(ValueError):
-    """It is no pattern."""
+    """The pattern is invalid."""
 
 
 class LikePattern:
-    """A pattern."""
+    """A parsed LIKE pattern."""
 
     def __init__(self, pattern: str, escape: str) -> None:
-        """`escape`: the character that takes the meaning away from the next one; empty: none does. Raises
-        PatternError."""
+        """`escape`: the character that escapes the next one; empty: none. Raises PatternError."""
         first, *others = [_LiteralPart(characters) for characters in _pieces(pattern, escape)]
         self._first = first
         self._between = [piece for piece in others[:-1] if piece.length]
         self._last = others[-1] if others else None
-        """None: there is no ``%``."""
+        """None without ``%``."""
 
     @property
     def searches_wildcards(self) -> int:
-        """Pieces with ``_`` that are looked for."""
+        """Number of searched parts with ``_``."""
         return sum(piece.literal is None for piece in self._between)
 
     def matches(self, value: Any) -> bool | None:
-        """None: unknown; so is a text of more than `limits.SELECTOR_TEXT_CHARACTERS_MAX`."""
+        """Return None (unknown) without a value, or above `limits.SELECTOR_TEXT_CHARACTERS_MAX` characters."""
         if not isinstance(value, str):
             return None if value is None else False
         return self._is_like(value) if len(value) <= SELECTOR_TEXT_CHARACTERS_MAX else None
@@ -58,12 +57,12 @@ class LikePattern:
 
 
 class _LiteralPart:
-    """What has no ``%``."""
+    """A part of a pattern without ``%``."""
 
     def __init__(self, characters: list[str | None]) -> None:
         self.length = len(characters)
         self.literal: str | None = None
-        """None: there is a ``_`` in it."""
+        """Text of a part without ``_``; else None."""
         self._characters = characters
         if _ONE not in characters:
             self.literal = "".join(character for character in characters if character is not None)
@@ -76,13 +75,13 @@ class _LiteralPart:
                 self._masks[character] = self._masks.get(character, wild) | 1 << i
 
     def is_at(self, text: str, at: int) -> bool:
-        """It is at this place of the text, which has room for it."""
+        """Return True if the part matches at this position. The text is long enough."""
         if self.literal is not None:
             return text.startswith(self.literal, at)
         return all(one is _ONE or one == text[at + i] for i, one in enumerate(self._characters))
 
     def find(self, text: str, start: int, end: int) -> int:
-        """The first place from `start` on where it is, and ends at `end` at the latest; -1 when there is none."""
+        """Return the position of the first match between `start` and `end`; -1 without one."""
         if self.literal is not None:
             return text.find(self.literal, start, end)
         masks, wild, last = self._masks, self._wild, 1 << (self.length - 1)
@@ -101,7 +100,7 @@ def _pieces(pattern: str, escape: str) -> list[list[str | None]]:
         if escape and character == escape:
             escaped = next(characters, None)
             if escaped is None:
-                raise PatternError(f"nothing follows the escape character at the end of {pattern[-20:]!r}")
+                raise PatternError(f"no character after the escape character at the end of {pattern[-20:]!r}")
             pieces[-1].append(escaped)
         elif character == "%":
             pieces.append([])

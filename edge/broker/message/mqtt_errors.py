@@ -1,11 +1,11 @@
-"""What can go wrong between an MQTT peer and us.
+"""Errors of the MQTT protocol.
 
 MqttError
-├── RemoteError               the peer broke the standard; `reason` is what MQTT 5 answers
-│   ├── MalformedPacket       0x81: it cannot be parsed
-│   └── ProtocolError         0x82, or a more telling code: it can be parsed and is not allowed
+├── RemoteError               the peer violated the standard; `reason` is the reason code of MQTT 5
+│   ├── MalformedPacket       0x81: the packet cannot be parsed
+│   └── ProtocolError         0x82, or a more specific code: the packet is not allowed
 │       └── UnsupportedProtocolVersion   0x84
-└── LocalError                our own caller asked for what is not legal now: a bug of ours
+└── LocalError                a call that is not allowed in this state: a bug of ours
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 
 
 class MqttError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of the MQTT protocol."""
 
 
 class RemoteError(MqttError):
-    """The peer sent what the standard forbids (MQTT 5 section 4.13)."""
+    """The peer violated the standard (MQTT 5 section 4.13)."""
 
     reason: ReasonCode = ReasonCode.UNSPECIFIED_ERROR
 
@@ -41,7 +41,7 @@ class ProtocolError(RemoteError):
 
 
 class UnsupportedProtocolVersion(ProtocolError):
-    """CONNECT of a protocol we know by name, at a level we do not speak; `level` is what it asked for."""
+    """CONNECT with a known protocol name and an unsupported protocol level; `level` is the requested one."""
 
     reason = ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
 
@@ -51,4 +51,4 @@ class UnsupportedProtocolVersion(ProtocolError):
 
 
 class LocalError(MqttError):
-    """The owner of the connection called what is not legal in its state."""
+    """The owner of the connection made a call that is not allowed in its state."""

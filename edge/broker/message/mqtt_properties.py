@@ -1,4 +1,4 @@
-"""MQTT 5 properties: the table of section 2.2.2.2, and properties to bytes and back, checked for their packet.
+"""MQTT 5 properties: the table of section 2.2.2.2, with encoder and decoder that check them for their packet.
 
 The properties of a PUBLISH that a server forwards unaltered [MQTT-3.3.2-4, -15, -16, -17, -18, -20] travel through
 Waypost as the bytes they came in (`bridge.message.Run.properties`); `split_publish` takes them apart from the two that
@@ -30,7 +30,7 @@ UserProperties = tuple[tuple[str, str], ...]
 
 @hides("correlation_data", "authentication_data", "user_property")
 class Properties(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """Every property of section 2.2.2.2 under its own name; None (or an empty tuple) when it is absent."""
+    """All properties of section 2.2.2.2 by name; None or an empty tuple if absent."""
 
     payload_format_indicator: int | None = None
     message_expiry_interval_s: int | None = None
@@ -65,7 +65,7 @@ NONE = Properties()
 
 
 class PropertyType(NamedTuple):
-    """A data type of a property: bytes to value, value to bytes."""
+    """Data type of a property, with decoder and encoder."""
 
     decode: Callable[[PacketReader], Any]
     encode: Callable[[Any], bytes]
@@ -84,7 +84,7 @@ STRING_PAIR = PropertyType(
 
 
 class Property(NamedTuple):
-    """One row of the table: where it may stand, how often, and which values are not allowed."""
+    """One row of the table: packets, repetition and allowed values of a property."""
 
     identifier: int
     name: str
@@ -172,8 +172,10 @@ _PAYLOAD_FORMAT, _MESSAGE_EXPIRY, _SUBSCRIPTION_IDENTIFIER, _TOPIC_ALIAS = 0x01,
 def _walk(
     reader: PacketReader, packet: PacketType, repeated_max: float = math.inf
 ) -> Iterator[tuple[Property, Any, int]]:
-    """Every (row, value, where it started), checked; the reader holds properties and nothing else. `repeated_max`: of a
-    client's packet; what is stored has been checked."""
+    """Yield row, value and start of each property, checked. The reader contains properties only.
+
+    `repeated_max`: limit for a client's packet; stored properties were checked before.
+    """
     seen: set[int] = set()
     repeated = 0
     while reader.left:
@@ -208,7 +210,7 @@ def _collect(reader: PacketReader, packet: PacketType, repeated_max: float = mat
 
 
 def decode(reader: PacketReader, packet: PacketType) -> Properties:
-    """Take the properties, with their length, off a packet.
+    """Read the properties of a packet, with their length.
 
     Raises MalformedPacket for a property this packet cannot have or a broken value, ProtocolError for one that comes
     twice, has a value that is not allowed, or is repeated beyond `USER_PROPERTIES_MAX`.
@@ -217,13 +219,13 @@ def decode(reader: PacketReader, packet: PacketType) -> Properties:
 
 
 def encode(properties: Properties, packet: PacketType) -> bytes:
-    """The properties with their length; ValueError for one this packet cannot have."""
+    """Encode properties with their length. Raises ValueError for one that the packet cannot have."""
     raw = encode_run(properties, packet)
     return encode_variable_byte_integer(len(raw)) + raw
 
 
 def encode_run(properties: Properties, packet: PacketType = PacketType.PUBLISH) -> bytes:
-    """The properties without their length: the form `Run.properties` has."""
+    """Encode properties without their length, as in `Run.properties`."""
     if properties is NONE:
         return b""
     parts: list[bytes] = []
@@ -241,7 +243,7 @@ def encode_run(properties: Properties, packet: PacketType = PacketType.PUBLISH) 
 
 
 def decode_run(raw: bytes) -> Properties:
-    """The values in `Run.properties` of an MQTT run."""
+    """Decode `Run.properties` of an MQTT run."""
     return _collect(PacketReader(raw), PacketType.PUBLISH) if raw else NONE
 
 
@@ -266,12 +268,12 @@ def split_publish(reader: PacketReader) -> tuple[int, bytes, bool]:
 
 
 def message_expiry_s(raw: bytes) -> int | None:
-    """The Message Expiry Interval in `Run.properties`, in seconds; None when the message never expires."""
+    """Return the Message Expiry Interval in `Run.properties`, in seconds; None if absent."""
     return decode_run(raw).message_expiry_interval_s
 
 
 def with_message_expiry(raw: bytes, seconds: int) -> bytes:
-    """`Run.properties` with another Message Expiry Interval: a server forwards what is left of it [MQTT-3.3.2-6]."""
+    """Return `Run.properties` with the remaining Message Expiry Interval [MQTT-3.3.2-6]."""
     block = PacketReader(raw)
     parts: list[bytes] = []
     for row, _, start in _walk(block, PacketType.PUBLISH):
@@ -283,7 +285,7 @@ def with_message_expiry(raw: bytes, seconds: int) -> bytes:
 
 
 def subscription_identifiers(identifiers: tuple[int, ...]) -> bytes:
-    """Subscription identifiers as properties without a length (section 3.3.2.3.8)."""
+    """Encode Subscription Identifiers without a length (section 3.3.2.3.8)."""
     return b"".join(b"\x0b" + encode_variable_byte_integer(each) for each in identifiers)
 
 

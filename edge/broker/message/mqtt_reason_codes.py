@@ -1,4 +1,4 @@
-"""MQTT 5 reason codes (section 2.4) and what older clients are told instead of them.
+"""MQTT 5 reason codes (section 2.4) and the return codes of older versions.
 
 Knows numbers only: no packet, no connection.
 """
@@ -9,7 +9,7 @@ import enum
 
 
 class ReasonCode(enum.IntEnum):
-    """One byte that says how an operation ended; 0x80 and above is failure."""
+    """Result of an operation; 0x80 and above is a failure."""
 
     SUCCESS = 0x00
     NORMAL_DISCONNECTION = 0x00
@@ -59,17 +59,19 @@ class ReasonCode(enum.IntEnum):
 
     @property
     def failed(self) -> bool:
-        """True for the codes that mean the operation did not happen."""
+        """True for failures."""
         return self >= ReasonCode.UNSPECIFIED_ERROR
 
     def refuses(self, version: int) -> bool:
-        """True when it ends the exchange of a message. Before MQTT 5 an answer has no code and means success: any other
-        is kept back."""
+        """Return True if the code ends the exchange of a message.
+
+        Before MQTT 5 an answer has no code and means success, so no other code is sent.
+        """
         return self.failed or (version < 5 and self is not ReasonCode.SUCCESS)
 
     @property
     def words(self) -> str:
-        """The name as a person reads it: ``not authorized``."""
+        """Name in words: ``not authorized``."""
         return self.name.lower().replace("_", " ")
 
 
@@ -101,7 +103,7 @@ _REASONS = {
 
 
 def connack_return_code(reason: ReasonCode) -> int | None:
-    """The CONNACK return code of MQTT 3.1 and 3.1.1 (section 3.2.2.3) for a reason code.
+    """Return the CONNACK return code of MQTT 3.1 and 3.1.1 (section 3.2.2.3) for a reason code.
 
     None: no return code says it, so the connection is closed without a CONNACK [MQTT-3.2.2-6].
     """
@@ -109,5 +111,5 @@ def connack_return_code(reason: ReasonCode) -> int | None:
 
 
 def reason_of_return_code(code: int) -> ReasonCode | None:
-    """The reason code that says what a CONNACK return code of MQTT 3.1 and 3.1.1 says; None when it is reserved."""
+    """Return the reason code for a CONNACK return code of MQTT 3.1 and 3.1.1; None if reserved."""
     return _REASONS.get(code)

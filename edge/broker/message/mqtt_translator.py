@@ -1,4 +1,4 @@
-"""AMQP messages for MQTT consumers, some at a time: each is translated once, however many consumers it goes to.
+"""Translate AMQP messages for MQTT consumers in parts, each message once for all consumers.
 
 A message whose body is no data section has to be decoded and written anew, which takes up to `bridge.limits.VALUES_MAX`
 microseconds. So a run is translated in parts, a turn of the loop each, and what was made of a message is remembered for
@@ -16,26 +16,26 @@ from edge.broker.message.translation import Header, read_header, to_mqtt
 
 
 class Translated(NamedTuple):
-    """What was made of some messages of a run."""
+    """Translation of some messages of a run."""
 
     runs: list[Run]
-    """Consecutive messages with the same properties together, in order, none left out."""
+    """Runs of consecutive messages with equal properties, in order."""
     end: int
-    """Index of the first message that was left."""
+    """Index of the first message that was not translated."""
     decoded: int
-    """Bytes of messages that had to be decoded."""
+    """Bytes of decoded messages."""
 
 
 class MqttTranslator:
-    """One for all sessions of a broker."""
+    """Translates for all sessions of a broker."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, bytes], tuple[bytes, bytes, bytes]] = {}
-        """By identity of a body and header section: the body, which is kept with it, properties and payload."""
+        """Cache by identity of body and header section: the body (to keep it alive), properties and payload."""
         self._made_bytes = 0
 
     def part(self, run: Run, start: int, bytes_max: int) -> Translated:
-        """The messages from `start` on, at least one; no other is begun once so many bytes were decoded."""
+        """Translate messages from `start` on, at least one, until this many bytes were decoded."""
         runs: list[Run] = []
         header = read_header(run.properties)
         end, decoded = start, 0

@@ -1,4 +1,4 @@
-"""The data representations of MQTT (MQTT 5 section 1.5) and the fixed header (section 2.1): bytes to values and back.
+"""Encode and decode the data types of MQTT (MQTT 5 section 1.5) and the fixed header (section 2.1).
 
 Knows no packet's content, no property and no connection.
 """
@@ -11,14 +11,16 @@ from edge.broker.message.mqtt_errors import MalformedPacket
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 
 VARIABLE_BYTE_INTEGER_MAX = 268_435_455
-"""Four bytes of seven bits (section 1.5.5)."""
+"""Largest variable byte integer: four bytes of seven bits (section 1.5.5)."""
 LENGTH_MAX = 0xFFFF
-"""Strings and binary data carry a two byte length (sections 1.5.4 and 1.5.6)."""
+"""Longest string or binary data, with a two byte length (sections 1.5.4 and 1.5.6)."""
 
 
 class PacketType(enum.IntEnum):
-    """Bits 7-4 of the first byte (section 2.1.2). WILL stands for the Will Properties, which have a column of
-    their own in the properties table and no packet."""
+    """Bits 7-4 of the first byte (section 2.1.2).
+
+    WILL is for the Will Properties, which have a column in the properties table and no packet.
+    """
 
     WILL = 0
     CONNECT = 1
@@ -39,7 +41,7 @@ class PacketType(enum.IntEnum):
 
 
 def decode_string(raw: bytes) -> str:
-    """UTF-8 encoded string (section 1.5.4) without its length.
+    """Decode a UTF-8 string (section 1.5.4) without its length.
 
     Raises MalformedPacket for ill-formed UTF-8, surrogates [MQTT-1.5.4-1] and U+0000 [MQTT-1.5.4-2]. A byte order
     mark stays what it is, U+FEFF [MQTT-1.5.4-3].
@@ -54,7 +56,7 @@ def decode_string(raw: bytes) -> str:
 
 
 def is_text(payload: bytes) -> bool:
-    """Whether a payload is well-formed UTF-8; unlike a string, it may have U+0000 in it."""
+    """Return True if a payload is UTF-8. Unlike a string it may contain U+0000."""
     try:
         payload.decode("utf-8")
     except UnicodeDecodeError:
@@ -63,23 +65,24 @@ def is_text(payload: bytes) -> bool:
 
 
 def encode_string(text: str) -> bytes:
-    """UTF-8 encoded string with its length; ValueError when it cannot be one."""
+    """Encode a UTF-8 string with its length. Raises ValueError if it is invalid."""
     if "\0" in text:
         raise ValueError("U+0000 cannot be part of an MQTT string")
     return encode_binary(text.encode("utf-8"))
 
 
 def encode_binary(raw: bytes) -> bytes:
-    """Binary data with its length; ValueError above 65 535 bytes."""
+    """Encode binary data with its length. Raises ValueError above 65 535 bytes."""
     if len(raw) > LENGTH_MAX:
         raise ValueError(f"{len(raw)} bytes do not fit a two byte length")
     return len(raw).to_bytes(2, "big") + raw
 
 
 def encode_variable_byte_integer(value: int) -> bytes:
-    """Section 1.5.5, in the fewest bytes [MQTT-1.5.5-1]; ValueError outside 0..268 435 455."""
+    """Encode a variable byte integer (section 1.5.5) in the fewest bytes [MQTT-1.5.5-1]. Raises ValueError outside
+    0..268 435 455."""
     if not 0 <= value <= VARIABLE_BYTE_INTEGER_MAX:
-        raise ValueError(f"{value} is no variable byte integer")
+        raise ValueError(f"{value} is out of range of a variable byte integer")
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 127 | 128)
@@ -89,13 +92,13 @@ def encode_variable_byte_integer(value: int) -> bytes:
 
 
 def frame(first: int, *parts: bytes) -> bytes:
-    """A whole packet: first byte, remaining length, parts."""
+    """Encode a packet from first byte and parts, with its remaining length."""
     body = b"".join(parts)
     return bytes((first,)) + encode_variable_byte_integer(len(body)) + body
 
 
 def read_fixed_header(data: bytes, pos: int) -> tuple[int, int, bool] | None:
-    """The remaining length of the packet that starts at `pos`.
+    """Read the remaining length of the packet that starts at `pos`.
 
     Returns (where its variable header starts, remaining length, whether that length used the fewest bytes), or None
     when more bytes are needed. Raises MalformedPacket for a length of more than four bytes.
@@ -113,7 +116,7 @@ def read_fixed_header(data: bytes, pos: int) -> tuple[int, int, bool] | None:
 
 
 class PacketReader:
-    """Takes values off a packet one after the other; raises MalformedPacket when it ends too early."""
+    """Reads values from a packet in order. Raises MalformedPacket if the packet ends too early."""
 
     __slots__ = ("data", "end", "pos")
 
@@ -124,11 +127,11 @@ class PacketReader:
 
     @property
     def left(self) -> int:
-        """Bytes not taken yet."""
+        """Number of unread bytes."""
         return self.end - self.pos
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes as they are."""
+        """Read `count` bytes."""
         start = self.pos
         if start + count > self.end:
             raise MalformedPacket("the packet ends in the middle of a field")
@@ -136,47 +139,47 @@ class PacketReader:
         return self.data[start : start + count]
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """Read all remaining bytes."""
         return self.take(self.left)
 
     def integer(self, size: int) -> int:
-        """A one, two or four byte integer (sections 1.5.2 and 1.5.3)."""
+        """Read an integer of one, two or four bytes (sections 1.5.2 and 1.5.3)."""
         return int.from_bytes(self.take(size), "big")
 
     def variable_byte_integer(self) -> int:
-        """Section 1.5.5; malformed beyond four bytes or when fewer bytes would do."""
+        """Read a variable byte integer (section 1.5.5) of up to four bytes in its shortest form."""
         value = 0
         for shift in (0, 7, 14, 21):
             byte = self.integer(1)
             value |= (byte & 127) << shift
             if byte < 128:
                 if shift and not byte:
-                    raise MalformedPacket("variable byte integer longer than need be")
+                    raise MalformedPacket("variable byte integer is not in its shortest form")
                 return value
         raise MalformedPacket("variable byte integer of more than four bytes")
 
     def binary(self) -> bytes:
-        """Binary data (section 1.5.6)."""
+        """Read binary data (section 1.5.6)."""
         return self.take(self.integer(2))
 
     def string(self) -> str:
-        """UTF-8 encoded string (section 1.5.4)."""
+        """Read a UTF-8 string (section 1.5.4)."""
         return decode_string(self.binary())
 
     def part(self, size: int) -> PacketReader:
-        """A reader of the next `size` bytes, which are taken off this one."""
+        """Return a reader of the next `size` bytes, and skip them."""
         start = self.pos
         self.take(size)
         return PacketReader(self.data, start, start + size)
 
     def finish(self) -> None:
-        """Nothing may be left."""
+        """Raise MalformedPacket if bytes remain."""
         if self.pos != self.end:
             raise MalformedPacket(f"{self.left} bytes too many in the packet")
 
 
 def reason_code(value: int, allowed: frozenset[ReasonCode]) -> ReasonCode:
-    """The reason code of this value; malformed when this packet cannot carry it."""
+    """Return the reason code of a value. Raises MalformedPacket if it is not allowed for the packet."""
     try:
         reason = ReasonCode(value)
     except ValueError:

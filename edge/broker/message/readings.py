@@ -1,8 +1,8 @@
-"""Numbers out of messages: which message is a reading, what it says, and the same message saying more.
+"""Detect readings in messages, and add a member to the body of a reading.
 
-An MQTT payload is one when it is JSON; an AMQP message when its body is one data section or string of JSON, a number or
-a map. Everything of a message but its body stays byte for byte. A message that asks for an answer, belongs to a group
-or has a footer, which may be a signature, is none: it means more than its numbers.
+An MQTT message is a reading if its payload is JSON. An AMQP message is one if its body is a data section or string with
+JSON, a number or a map. Only the body is rewritten. A message that requests a response, belongs to a group or has a
+footer (perhaps a signature) is not a reading, as it means more than its numbers.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from bridge.message import AMQP, GROUPED, Run
 from edge.broker.message.amqp_annotations import pairs
 
 BODY_BYTES_MAX: Final = 4096
-"""A longer body is no reading."""
+"""Largest body of a reading."""
 
 NUMBER_MAX: Final = 1e200
-"""A number beyond is no measured value, and could not be added up."""
+"""Largest number of a reading; larger ones are not measurements and could not be summed."""
 
 _JSON, _TEXT, _VALUE = "json", "text", "value"
 
 _REPLY_TO, _CORRELATION_ID, _GROUP_ID = 4, 5, 10
 _DESCRIPTIVE: Final = (1, 2, 3, 6, 7)
-"""Fields of the properties (AMQP 1.0 section 3.2.4) that tell what a message is about: user-id, to, subject,
-content-type and content-encoding."""
+"""Fields of the properties (AMQP 1.0 section 3.2.4) that describe a message: user-id, to, subject, content-type and
+content-encoding."""
 
 
 @hides("document")
 class MessageReading(NamedTuple):
-    """A message's numbers, and how they are written in it."""
+    """Numbers of a message, with their encoding and position."""
 
     document: Any
-    """A number, or a map with text for keys."""
+    """A number, or a map with string keys."""
     form: str
     about: str
-    """What else of the message tells one kind of reading from another."""
+    """Other properties of the message that distinguish kinds of readings."""
     start: int
-    """Where the body begins that is to be written anew, and where it ends."""
+    """Start and end of the body to rewrite."""
     end: int
 
 
 def reading(run: Run, body: bytes) -> MessageReading | None:
-    """The message as a reading; None when it is none."""
+    """Return the message as a reading, or None."""
     if len(body) > BODY_BYTES_MAX or run.flags & GROUPED:
         return None
     if not run.flags & AMQP:
@@ -56,14 +56,14 @@ def reading(run: Run, body: bytes) -> MessageReading | None:
         return _of_json(plain, _JSON, "", 0, len(body))
     try:
         return _of_message(body)
-    except DecodeError:  # checked when it came in, but not what its sections hold
+    except DecodeError:  # only the sections were checked on receipt, not their values
         return None
 
 
 def rewritten(run: Run, body: bytes, found: MessageReading, document: dict[str, Any], name: str) -> bytes:
-    """The message with `document` for its body, which is its own with the member `name` more.
+    """Return the message with `document` as its body: its own with the additional member `name`.
 
-    Raises ValueError or OverflowError when that cannot be written.
+    Raises ValueError or OverflowError if it cannot be encoded.
     """
     if found.form == _VALUE:
         written = _with_pair(body, found, name, document[name])
@@ -77,7 +77,7 @@ def rewritten(run: Run, body: bytes, found: MessageReading, document: dict[str, 
 
 
 def is_number(value: object) -> bool:
-    """True for what can be added up."""
+    """Return True for a number that can be summed."""
     return isinstance(value, int | float) and not isinstance(value, bool | Timestamp) and abs(value) <= NUMBER_MAX
 
 
@@ -111,7 +111,7 @@ def _of_body(body: bytes, found: s.MessageSection, key: str) -> MessageReading |
 
 
 def _description(properties: Any) -> str | None:
-    """What the properties say of what was read; None when the message is no reading."""
+    """Return the description in the properties; None if the message is not a reading."""
     if not isinstance(properties, list):
         return None
     fields = [*properties, *[None] * 13]
@@ -133,7 +133,7 @@ def _of_json(text: bytes, form: str, about: str, start: int, end: int) -> Messag
 
 
 def _with_pair(body: bytes, found: MessageReading, name: str, value: Any) -> bytes:
-    """The section with a map for its value: the pairs it has as they are encoded, a number under the empty name."""
+    """Encode the section with an added pair. Other pairs keep their encoding; a number gets the empty name."""
     at = s.section_at(body, found.start).value
     if isinstance(found.document, dict):
         others = [pair for key, pair in pairs(body, at) if key != name]

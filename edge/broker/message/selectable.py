@@ -1,4 +1,4 @@
-"""What a selector may name of a message: application properties, JMS' header fields, and AMQP's own fields."""
+"""Values that a selector can use: application properties, JMS header fields and AMQP fields."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SELECTABLE_NAMES: Final = tuple(
     (f"properties.{name.replace('-', '_')}", *([_JMS_NAMES[name]] if name in _JMS_NAMES else []))
     for name in PROPERTY_NAMES
 )
-"""What a selector may call each field of the properties."""
+"""Names of each field of the properties in selectors."""
 _HEADER_FIELDS: Final = (
     "header.durable",
     "header.priority",
@@ -39,11 +39,11 @@ _HEADER_FIELDS: Final = (
 
 
 def selectable(message: bytes) -> dict[str, Any]:
-    """What a selector may name of a whole message. Raises `DecodeError` when it is none.
+    """Return the values of a message for selectors, by name. Raises `DecodeError` for an invalid message.
 
-    Its application properties; JMS' header fields (Jakarta Messaging 3.1 section 3.8.1.1 and the JMS mapping of AMQP);
-    and every field of the header and properties sections as ``header.ttl``, ``properties.content_type``, underscores
-    for the hyphens a name cannot have. The body is not looked at.
+    They are the application properties, the JMS header fields (Jakarta Messaging 3.1 section 3.8.1.1 and the JMS
+    mapping of AMQP), and all fields of header and properties as ``header.ttl`` and ``properties.content_type``, with
+    underscores for hyphens. The body is not read.
     """
     header: Sequence[Any] = ()
     properties: Sequence[Any] = ()

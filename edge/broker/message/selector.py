@@ -30,20 +30,20 @@ Node = Callable[[Values], Any]
 
 
 class SelectorError(ValueError):
-    """The text is no selector; the message says where."""
+    """The selector is invalid. The message says where."""
 
 
 class MessageSelector:
     """A parsed selector."""
 
     def __init__(self, text: str) -> None:
-        """Raises `SelectorError`."""
+        """Parse a selector. Raises `SelectorError`."""
         self.text = text
         parser = _SelectorParser(text)
         self._condition = parser.whole()
 
     def matches(self, values: Values) -> bool:
-        """True when the condition is true for a message whose named values these are; errors of types are unknown."""
+        """Return True if the selector is true for these values. Type errors count as unknown."""
         return self._condition(values) is True
 
 
@@ -66,7 +66,7 @@ class _SelectorParser:
             self._fail("an operator")
         return node
 
-    # --- tokens -----------------------------------------------------------------------------------------------
+    # --- tokens -------------------------------------------------------------------------------------------------
 
     def _peek(self) -> tuple[str, str]:
         return self._tokens[self._at]
@@ -92,7 +92,7 @@ class _SelectorParser:
         found = self._peek()[1] or "the end"
         raise SelectorError(f"term {self._at + 1}: {wanted} expected, found {found}")
 
-    # --- grammar ----------------------------------------------------------------------------------------------
+    # --- grammar ------------------------------------------------------------------------------------------------
 
     def _or(self) -> Node:
         self._depth += 1
@@ -161,7 +161,7 @@ class _SelectorParser:
                 raise SelectorError(str(error)) from error
             self._searches += like.searches_wildcards
             if self._searches > SELECTOR_SEARCHES_MAX:
-                raise SelectorError(f"more than {SELECTOR_SEARCHES_MAX} patterns have '_' behind '%'")
+                raise SelectorError(f"more than {SELECTOR_SEARCHES_MAX} pattern parts with '_' after '%'")
             return lambda values: like.matches(left(values))
         return None
 
@@ -216,7 +216,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     while offset < end:
         match = _TOKEN.match(text, offset)
         if match is None:
-            raise SelectorError(f"character {offset + 1}: {text[offset : offset + 10]!r} is not understood")
+            raise SelectorError(f"character {offset + 1}: {text[offset : offset + 10]!r} is invalid")
         kind = match.lastgroup or ""
         found = match[kind]
         if kind == "text":
@@ -232,11 +232,11 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _integer(text: str) -> int:
-    """As Java writes them: hexadecimal behind ``0x``, octal behind ``0``. Raises `SelectorError`."""
+    """Parse an integer as in Java: ``0x`` is hexadecimal, ``0`` octal. Raises `SelectorError`."""
     try:
         return int(text, 16 if text[:2] in ("0x", "0X") else 8 if text[0] == "0" else 10)
     except ValueError as error:
-        raise SelectorError(f"{text[:10]} is no octal number") from error
+        raise SelectorError(f"{text[:10]} is not an octal number") from error
 
 
 def _is_number(value: Any) -> bool:
@@ -260,8 +260,10 @@ def _any(values: list[bool | None]) -> bool | None:
 
 
 def _compared(sign: str, left: Any, right: Any) -> bool | None:
-    """Numbers with numbers; strings and booleans for equality only; values of unlike types compare as false, with what
-    is not there as unknown (section 3.8.1.2)."""
+    """Compare numbers; strings and booleans for equality only (section 3.8.1.2).
+
+    Different types compare as false, missing values as unknown.
+    """
     if left is None or right is None:
         return None
     if _is_number(left) and _is_number(right):
@@ -278,7 +280,7 @@ def _compared(sign: str, left: Any, right: Any) -> bool | None:
 
 
 def _quotient(a: int | float, b: int | float) -> int | float:
-    """As Java divides (section 3.8.1.2 promotes as Java does): whole numbers towards zero."""
+    """Divide as Java does (section 3.8.1.2): integers round towards zero."""
     if isinstance(a, int) and isinstance(b, int):
         whole = abs(a) // abs(b)
         return whole if (a < 0) is (b < 0) else -whole

@@ -1,9 +1,8 @@
-"""Messages between the two encodings the broker keeps: AMQP bare messages and MQTT application messages.
+"""Translate messages between AMQP bare messages and MQTT application messages, without I/O.
 
-A run is translated as a whole and only when it leaves in the other protocol. What both protocols know maps both ways
-and survives a round trip: content type, response topic and reply-to, correlation, user and application properties,
-message expiry and ttl, payload format and kind of body, quality of service and durability, the retain flag. Pure
-functions.
+A run is stored as received, and translated as a whole when it is sent in the other protocol. Properties that both
+protocols have survive a round trip: content type, response topic and reply-to, correlation, user and application
+properties, message expiry and ttl, payload format and type of body, quality of service and durability, retain flag.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ from edge.broker.message.mqtt_properties import Properties, decode_run, encode_r
 QOS_ANNOTATION: Final = Symbol("x-opt-mqtt-qos")
 RETAIN_ANNOTATION: Final = Symbol("x-opt-retain-message")
 DEAD_PREFIX: Final = "x-opt-waypost-dead-"
-"""Begins the annotations of a dead letter; at MQTT they are user properties."""
+"""Prefix of the annotations of a dead letter, which are user properties in MQTT."""
 
 AMQP_MESSAGE: Final = "application/vnd.waypost.amqp-message"
-"""Content type of an AMQP message (without its header section) that reaches an MQTT client as it is."""
+"""Content type of an untranslated AMQP message (without header section) for an MQTT client."""
 
 PROPERTY_NAMES: Final = (
     "message-id",
@@ -68,12 +67,12 @@ PROPERTY_NAMES: Final = (
 _MESSAGE_ID, _TO, _REPLY_TO, _CORRELATION_ID, _CONTENT_TYPE = 0, 2, 4, 5, 6
 _CREATION_TIME: Final = 9
 EXPIRY_FIELD: Final = 8
-"""Where absolute-expiry-time is among them."""
+"""Index of absolute-expiry-time in the properties."""
 GROUP_FIELD: Final = 10
 AS_USER_PROPERTIES: Final = ("message-id", "subject", "content-encoding", "group-id")
-"""Fields that are user properties of the same names at MQTT, because it has no place of its own for them."""
+"""Fields that are user properties of the same names in MQTT, which has no properties for them."""
 PRIORITY: Final = "priority"
-"""The same for the priority of the header, where it is not the usual one."""
+"""User property for the priority of the header, unless it is the default."""
 _PRIORITY_USUAL: Final = 4
 _PRIORITY_MAX: Final = 9
 _FIELDS: Final = {name: PROPERTY_NAMES.index(name) for name in AS_USER_PROPERTIES}
@@ -86,7 +85,7 @@ _SINGLE: Final = (
     "response_topic",
     "correlation_data",
 )
-"""What a translated message has of MQTT properties beside its user properties."""
+"""MQTT properties of a translated message, in addition to user properties."""
 
 _MS: Final = 1000
 _NS_IN_MS: Final = 1_000_000
@@ -96,7 +95,7 @@ _VARIABLE: Final = frozenset((0xB0, 0xB1, 0xB3))
 
 
 class Header(NamedTuple):
-    """What the broker reads of a header section (section 3.2.1)."""
+    """Fields of a header section (section 3.2.1) that the broker reads."""
 
     durable: bool = False
     ttl_ms: int | None = None
@@ -108,21 +107,21 @@ _NO_HEADER: Final = Header()
 
 @hides("annotations", "properties", "application", "body")
 class ParsedMessage(NamedTuple):
-    """A bare message taken apart."""
+    """Sections of a bare message."""
 
     annotations: dict[Any, Any]
     properties: Sequence[Any]
     application: dict[Any, Any]
     body: bytes
     is_text: bool
-    """The body was a string."""
+    """True if the body is a string."""
 
 
 # --- reading an AMQP message ------------------------------------------------------------------------------------
 
 
 def read_header(header: bytes) -> Header:
-    """The encoded header section; fields that are missing or of the wrong type have their default."""
+    """Decode a header section. Fields that are missing or of the wrong type have their default."""
     if not header:
         return _NO_HEADER
     return _read_usual_header(header) if len(header) <= HEADER_USUAL_BYTES_MAX else _read_header(header)
@@ -144,8 +143,8 @@ _read_usual_header = lru_cache(maxsize=HEADERS_USUAL_MAX)(_read_header)
 
 
 def outline(message: bytes) -> ParsedMessage:
-    """Take a bare message apart. Raises `DecodeError` when it is none; `TooLarge` when it has more values, or a longer
-    list, map or array for its body, than are translated."""
+    """Decode a bare message. Raises `DecodeError` if it is invalid; `TooLarge` if it has too many values, or too long a
+    list, map or array as its body."""
     allowance = Allowance()
     annotations: dict[Any, Any] = {}
     application: dict[Any, Any] = {}
@@ -160,7 +159,7 @@ def outline(message: bytes) -> ParsedMessage:
             _check_is_text(message, section)
         value, end = decode(message, section.value, allowance)
         if end != section.end:
-            raise DecodeError(f"section at byte {section.start} does not end where its value does")
+            raise DecodeError(f"section at byte {section.start} does not end with its value")
         if section.code == s.DATA and isinstance(value, bytes):
             data.append(value)
         elif section.code in (s.VALUE, s.SEQUENCE):
@@ -181,16 +180,16 @@ def outline(message: bytes) -> ParsedMessage:
 
 
 def _check_is_text(message: bytes, section: s.MessageSection) -> None:
-    """Raises `TooLarge` unless a long body is a string or binary, which go out as their bytes."""
+    """Raise `TooLarge` unless a long body is a string or binary, which is sent as bytes."""
     if message[section.value] not in _VARIABLE or section.code == s.SEQUENCE:
         raise TooLarge(f"a list, map or array of more than {JSON_BYTES_MAX} bytes")
 
 
 def payload_of(bare_message: bytes) -> tuple[str | None, dict[str, Any], bytes]:
-    """(content type, properties, payload) of a bare message. Raises `DecodeError` when it is none.
+    """Return content type, properties and payload of a bare message. Raises `DecodeError` if it is invalid.
 
-    Payload: data sections as they are, a string or binary value as its bytes, any other value as JSON text. Properties
-    have their names of section 3.2.4; application properties and message annotations are maps under those two names.
+    Payload: data sections, a string or binary value as bytes, any other value as JSON. Properties have their names of
+    section 3.2.4; `application-properties` and `message-annotations` are maps.
     """
     plain = s.plain_data(bare_message)
     if plain is not None:
@@ -212,7 +211,7 @@ def payload_of(bare_message: bytes) -> tuple[str | None, dict[str, Any], bytes]:
 
 
 def is_empty(bare_message: bytes) -> bool:
-    """True when its payload has no bytes: what clears a retained message in either protocol."""
+    """Return True if the payload is empty, which clears a retained message in either protocol."""
     plain = s.plain_data(bare_message)
     if plain is not None:
         return not plain
@@ -223,12 +222,12 @@ def is_empty(bare_message: bytes) -> bool:
 
 
 def properties_of(bare_message: bytes) -> Sequence[Any]:
-    """The fields of its properties section (section 3.2.4), None for what it leaves out. Raises `DecodeError`."""
+    """Return the fields of the properties section (section 3.2.4), None if absent. Raises `DecodeError`."""
     for section in s.sections(bare_message):
         if section.code == s.PROPERTIES:
             properties, _ = decode(bare_message, section.value, Allowance(HEADER_VALUES_MAX))
             if not isinstance(properties, list):
-                raise DecodeError("properties that are no list")
+                raise DecodeError("the properties are not a list")
             return [*properties, *[None] * (len(PROPERTY_NAMES) - len(properties))]
         if section.code > s.PROPERTIES:
             break
@@ -236,19 +235,19 @@ def properties_of(bare_message: bytes) -> Sequence[Any]:
 
 
 def expiry_ms_of(properties: Sequence[Any]) -> int | None:
-    """Their absolute-expiry-time, in milliseconds since 1970."""
+    """Return the absolute-expiry-time in milliseconds since 1970."""
     expiry = properties[EXPIRY_FIELD]
     return int(expiry) if isinstance(expiry, int) and expiry > 0 else None
 
 
 def address_of(properties: Sequence[Any]) -> str | None:
-    """Their `to`, where messages on an anonymous relay say their address."""
+    """Return `to`, the address of messages on an anonymous relay."""
     to = properties[_TO]
     return str(to) if isinstance(to, str) else None
 
 
 def group_of(bare_message: bytes) -> str | None:
-    """The group-id of its properties. A message that cannot be read is in no group."""
+    """Return the group-id of a message; None if it is absent or the message is invalid."""
     try:
         group = properties_of(bare_message)[GROUP_FIELD]
     except DecodeError:
@@ -257,7 +256,7 @@ def group_of(bare_message: bytes) -> str | None:
 
 
 def flags_of(bare_message: bytes, *, settled: bool) -> int:
-    """QoS and RETAIN of a run: from settlement, and from the two annotations where a sender set them."""
+    """Return QoS and RETAIN of a run, from the settlement and two annotations."""
     flags = 0 if settled else 1
     if bare_message[:3] == b"\x00\x53\x72" and b"x-opt-" in bare_message:
         annotations, _ = decode(bare_message, 3, Allowance(HEADER_VALUES_MAX))
@@ -274,8 +273,8 @@ def flags_of(bare_message: bytes, *, settled: bool) -> int:
 
 
 def amqp_messages(run: Run, *, now_ns: int = 0, attempts: int = 0) -> list[bytes]:
-    """Every message of a run as it goes out on an AMQP link; `now_ns` (UTC) lets time to live run down, `attempts` is
-    the delivery-count of the header."""
+    """Encode the messages of a run for an AMQP link. `now_ns` (UTC) reduces the time to live, `attempts` is the
+    delivery-count of the header."""
     elapsed_ms = max(0, (now_ns - run.received_at) // _NS_IN_MS) if now_ns and run.received_at else 0
     if run.flags & AMQP:
         header = _outgoing_header(run, elapsed_ms, attempts)
@@ -288,12 +287,12 @@ def amqp_messages(run: Run, *, now_ns: int = 0, attempts: int = 0) -> list[bytes
 
 
 def amqp_from_run(run: Run, i: int, *, now_ns: int = 0) -> bytes:
-    """Message `i` of a run alone, as `amqp_messages` would give it."""
+    """Encode message `i` of a run; see `amqp_messages`."""
     return amqp_messages(run.part(i, i + 1), now_ns=now_ns)[0]
 
 
 def without_ttl(header: bytes) -> bytes:
-    """An encoded header section that lives for ever, with nothing of what is not the sender's to say."""
+    """Return a header section without ttl, first-acquirer and delivery-count."""
     found = _header_fields(header)
     if found is None or len(found) < 3:
         return header
@@ -301,7 +300,7 @@ def without_ttl(header: bytes) -> bytes:
 
 
 def with_ttl(header: bytes, ttl_ms: int) -> bytes:
-    """An encoded header section (or none) with a time to live of at most `ttl_ms`."""
+    """Return a header section (or an empty one) with a time to live of at most `ttl_ms`."""
     fields = [*(_header_fields(header) or ()), None, None, None][:3]
     own = fields[2] if type(fields[2]) is int else ttl_ms
     priority = Ubyte(fields[1]) if type(fields[1]) is int else None
@@ -319,7 +318,7 @@ def _header_fields(header: bytes) -> list[Any] | None:
 
 
 def _outgoing_header(run: Run, elapsed_ms: int, attempts: int) -> bytes:
-    """The stored header with what is left of the ttl; first-acquirer and delivery-count are not the sender's to say."""
+    """Return the stored header with the remaining ttl; the broker sets first-acquirer and delivery-count."""
     if attempts:
         durable, priority, ttl = [*(_header_fields(run.properties) or ()), None, None, None][:3]
         left = Uint(max(0, ttl - elapsed_ms)) if type(ttl) is int else None
@@ -337,7 +336,7 @@ def _outgoing_header(run: Run, elapsed_ms: int, attempts: int) -> bytes:
 
 
 def lasting_header(header: bytes) -> bytes | None:
-    """A header section as it goes out whenever it does; None: it has a time to live, which runs down."""
+    """Return a header section as it is always sent; None if it has a time to live, which decreases."""
     return _usual_lasting_header(header) if len(header) <= HEADER_USUAL_BYTES_MAX else _lasting_header(header)
 
 
@@ -352,7 +351,7 @@ _usual_lasting_header = lru_cache(maxsize=HEADERS_USUAL_MAX)(_lasting_header)
 
 
 def _amqp_prefix(run: Run, mqtt: Properties, elapsed_ms: int, attempts: int) -> bytes:
-    """The sections before the body, the same for every message of an MQTT run."""
+    """Encode the sections before the body, which are equal for all messages of an MQTT run."""
     users = dict(mqtt.user_property)
     header: list[Any] = [bool(run.flags & DURABLE) or run.qos > 0, _priority_of(users.get(PRIORITY))]
     if mqtt.message_expiry_interval_s is not None:
@@ -373,7 +372,7 @@ def _amqp_prefix(run: Run, mqtt: Properties, elapsed_ms: int, attempts: int) -> 
     properties[_CORRELATION_ID] = identifier(mqtt.correlation_data)
     if mqtt.content_type is not None and mqtt.content_type.isascii():
         properties[_CONTENT_TYPE] = Symbol(mqtt.content_type)
-    if run.received_at:  # MQTT does not say when a message was made: that is when it came in
+    if run.received_at:  # MQTT has no creation time: use the time of receipt
         properties[_CREATION_TIME] = Timestamp(run.received_at // _NS_IN_MS)
     for name in users.keys() & _FIELDS.keys():
         properties[_FIELDS[name]] = _field_of(name, users[name])
@@ -391,7 +390,7 @@ def _priority_of(text: str | None) -> Ubyte | None:
 
 
 def _field_of(name: str, text: str) -> Any:
-    """A user property as the field of its name."""
+    """Convert a user property to the field of its name."""
     if name == "message-id":
         return identifier(text.encode())
     if name == "content-encoding":
@@ -402,7 +401,7 @@ def _field_of(name: str, text: str) -> Any:
 def _mqtt_properties(run: Run) -> Properties:
     try:
         return decode_run(run.properties)
-    except MqttError:  # they were checked when they came in; what cannot be read now is not worth the message
+    except MqttError:  # checked on receipt; an error now must not lose the message
         return NO_PROPERTIES
 
 
@@ -420,7 +419,7 @@ def _data_section(payload: bytes) -> bytes:
 def _text_section(payload: bytes) -> bytes:
     try:
         return _section(s.VALUE, payload.decode("utf-8"))
-    except UnicodeDecodeError:  # the indicator was wrong; the bytes are what counts
+    except UnicodeDecodeError:  # the indicator is wrong: send bytes
         return _data_section(payload)
 
 
@@ -428,7 +427,7 @@ def _text_section(payload: bytes) -> bytes:
 
 
 def mqtt_runs(run: Run) -> list[Run]:
-    """An AMQP run as MQTT runs: consecutive messages with the same properties together, in order, none left out."""
+    """Translate an AMQP run to MQTT runs of consecutive messages with equal properties, in order."""
     runs: list[Run] = []
     header = read_header(run.properties)
     for body in run.bodies:
@@ -441,7 +440,7 @@ def mqtt_runs(run: Run) -> list[Run]:
 
 
 def mqtt_from_run(run: Run) -> Run:
-    """An AMQP run as one MQTT run. Messages of different properties keep what they have in common (see `mqtt_runs`)."""
+    """Translate an AMQP run to one MQTT run, with the properties that all messages share (see `mqtt_runs`)."""
     runs = mqtt_runs(run)
     if len(runs) == 1:
         return runs[0]
@@ -458,8 +457,10 @@ def _common(every: Sequence[Properties]) -> Properties:
 
 
 def to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
-    """(encoded MQTT properties, payload); a message that cannot be read goes out as its bytes. So does one that is too
-    large to be translated, and says so."""
+    """Return encoded MQTT properties and payload of a message.
+
+    An invalid message is sent as its bytes. So is one that is too large to be translated, with a content type for it.
+    """
     expiry_s = None if header.ttl_ms is None else min(-(-header.ttl_ms // _MS), _UINT32_MAX)
     plain = s.plain_data(body)
     if plain is not None and expiry_s is None and header.priority == _PRIORITY_USUAL:

@@ -88,7 +88,7 @@ class Qos2Journal:
         """True if the record is empty, also on disk."""
         return not (self._unwritten or self._done or self._recovered)
 
-    # --- deliveries -------------------------------------------------------------------------------------------
+    # --- deliveries ---------------------------------------------------------------------------------------------
 
     def deliver(
         self, connection: MqttConnection, delivery: MqttDelivery, log: int, position: int
@@ -139,7 +139,7 @@ class Qos2Journal:
         state.outgoing[entry.packet_id] = (delivery, index)
         connection.send_again(entry.packet_id)
 
-    # --- answers ----------------------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------
 
     def received(self, packet_ids: Sequence[int]) -> None:
         """Process PUBREC for these: PUBREL follows when that is on disk."""
@@ -162,7 +162,7 @@ class Qos2Journal:
         if entry is not None:
             self._recovered[token] = entry._replace(stage=Qos2Stage.DONE)
 
-    # --- the record -------------------------------------------------------------------------------------------
+    # --- the record ---------------------------------------------------------------------------------------------
 
     def take_unwritten(self) -> list[int]:
         """Return the packet identifiers that wait for the record that `encode` has just made."""

@@ -335,7 +335,7 @@ class SessionRegistry:
             self.wills.publish(session.client_id, will, session.user)
         self.wills.end(session.client_id)
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------
 
     def _new(self, client_id: str) -> MqttSession:
         return MqttSession(client_id, self._common)

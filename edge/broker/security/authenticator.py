@@ -163,7 +163,7 @@ class Authenticator:
                     log.info("user %s changed: closing the connection of %s", name, grant.client or "-")
                     _revoke(grant, Ended.CHANGED)
 
-    # --- passwords --------------------------------------------------------------------------------------------
+    # --- passwords ----------------------------------------------------------------------------------------------
 
     def check(self, username: str | None, password: bytes | None, decided: Decided, source: str = "") -> None:
         """Call `decided` once: at once if nothing has to be hashed, else later. With tokens the password is a token.
@@ -263,7 +263,7 @@ class Authenticator:
         del self._known[user.name]
         return False
 
-    # --- failures ---------------------------------------------------------------------------------------------
+    # --- failures -----------------------------------------------------------------------------------------------
 
     def too_many_failures(self, source: str, username: str) -> bool:
         """Return True while clients at this address may not log in as this user."""
@@ -283,7 +283,7 @@ class Authenticator:
             words = "token refused" if self.tokens else LoginVerdict.REFUSED.value
             log.warning("user %r: %s (%d since start)", (username or "-")[:100], words, self.refused)
 
-    # --- tokens -----------------------------------------------------------------------------------------------
+    # --- tokens -------------------------------------------------------------------------------------------------
 
     def check_bearer(self, message: bytes, decided: Decided, source: str = "") -> None:
         """Check the message of OAUTHBEARER; see `check`."""
@@ -319,7 +319,7 @@ class Authenticator:
         else:
             self.bearer.check(token, known)
 
-    # --- SCRAM ------------------------------------------------------------------------------------------------
+    # --- SCRAM --------------------------------------------------------------------------------------------------
 
     def scram(self, username: str) -> ScramVerifier:
         """Return the SCRAM verifier of a user. That of an unknown user is always the same, and no proof fits it."""
@@ -330,7 +330,7 @@ class Authenticator:
         at_s = self._utc_s()
         return ScramVerifier(user.salt, user.iterations, [s.keys for s in user.secrets if s.valid(at_s)])
 
-    # --- grants -----------------------------------------------------------------------------------------------
+    # --- grants -------------------------------------------------------------------------------------------------
 
     def grant(self, proven: VerifiedIdentity, client: str, revoke: Callable[[Ended], None]) -> Grant | None:
         """Return the grant of a verified client for one connection; None when the user does not exist (any more).

@@ -285,7 +285,7 @@ class CredentialFile:
         except sqlite3.Error as why:
             raise CredentialsError(f"cannot write {self.path}: {why}") from why
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------
 
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])

@@ -98,7 +98,7 @@ class Issuer:
         fetched_at_s = self._fetched_at_s
         return fetched_at_s is not None and self._utc_s() - fetched_at_s <= self.configuration.grace_s
 
-    # --- tokens -----------------------------------------------------------------------------------------------
+    # --- tokens -------------------------------------------------------------------------------------------------
 
     def check(self, token: bytes, decided: Decided) -> None:
         """Call `decided` once: at once, or after the issuer was asked for an unknown key."""
@@ -141,7 +141,7 @@ class Issuer:
             else:
                 decided(LoginVerdict.ACCEPTED, proven)
 
-    # --- keys -------------------------------------------------------------------------------------------------
+    # --- keys ---------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         while True:

@@ -319,40 +319,40 @@ def test_the_allocator_is_asked_seldom_while_it_has_nothing() -> None:
     resident = ResidentMemory(100 * MIB, read=lambda: 60 * MIB, trim=lambda: asked.append(now))
     for step in range(4 * 600):
         now = step / 4
-        resident.look(now, freed=False)
+        resident.update(now, freed=False)
     assert 5 < len(asked) < 12
-    resident.look(now + 3, freed=True)
+    resident.update(now + 3, freed=True)
     assert asked[-1] == now, "much was given up: it is asked at once"
-    resident.look(now + 1, freed=True)
-    assert not resident.look(now + 1.5, freed=False), "not again that soon"
-    assert resident.look(now + 6, freed=False), "and what was given up meanwhile is not forgotten"
+    resident.update(now + 1, freed=True)
+    assert not resident.update(now + 1.5, freed=False), "not again that soon"
+    assert resident.update(now + 6, freed=False), "and what was given up meanwhile is not forgotten"
 
 
 def test_what_peers_had_is_given_back_when_they_leave_by_themselves() -> None:
     taken, asked = [40 * MIB], list[float]()
     resident = ResidentMemory(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
-    assert not resident.look(0.0, freed=False, left=True), "others may leave too"
-    assert resident.look(TRIM_CALM_S, freed=False)
+    assert not resident.update(0.0, freed=False, left=True), "others may leave too"
+    assert resident.update(TRIM_CALM_S, freed=False)
     taken[0] += TRIM_GROWTH_BYTES + MIB
-    assert not resident.look(10.0, freed=False), "those who have it may be there"
-    assert not resident.look(11.0, freed=False, left=True)
-    assert resident.look(11.0 + TRIM_CALM_S, freed=False)
-    assert not resident.look(20.0, freed=False, left=True), "it has not grown since"
-    assert not resident.look(20.0 + TRIM_CALM_S, freed=False)
+    assert not resident.update(10.0, freed=False), "those who have it may be there"
+    assert not resident.update(11.0, freed=False, left=True)
+    assert resident.update(11.0 + TRIM_CALM_S, freed=False)
+    assert not resident.update(20.0, freed=False, left=True), "it has not grown since"
+    assert not resident.update(20.0 + TRIM_CALM_S, freed=False)
 
 
 def test_what_a_burst_took_in_passing_is_given_back_when_it_is_over() -> None:
     """Nobody has left."""
     taken, asked = [40 * MIB], list[float]()
     resident = ResidentMemory(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
-    resident.look(0.0, freed=False)
-    assert resident.look(TRIM_SETTLED_S, freed=False), "what the start took"
+    resident.update(0.0, freed=False)
+    assert resident.update(TRIM_SETTLED_S, freed=False), "what the start took"
     for step in range(8):
         taken[0] += TRIM_SETTLED_BYTES
-        assert not resident.look(10.0 + step, freed=False)
-    assert resident.look(18.0 + TRIM_SETTLED_S, freed=False)
+        assert not resident.update(10.0 + step, freed=False)
+    assert resident.update(18.0 + TRIM_SETTLED_S, freed=False)
     taken[0] += TRIM_SETTLED_BYTES // 2
-    assert not any(resident.look(100.0 + step, freed=False) for step in range(100))
+    assert not any(resident.update(100.0 + step, freed=False) for step in range(100))
 
 
 @pytest.mark.parametrize("share", [4, 2])
@@ -363,7 +363,7 @@ def test_while_peers_leave_the_allocator_is_asked_seldom(share: int) -> None:
 
     def look(**what: bool) -> None:
         taken[0] += MIB
-        resident.look(now, freed=True, **what)
+        resident.update(now, freed=True, **what)
 
     resident = ResidentMemory(bytes_max, read=lambda: taken[0], trim=lambda: asked.append(now))
     for step in range(4 * 30):
@@ -379,7 +379,7 @@ def test_what_is_left_of_an_attack_is_given_back_soon() -> None:
     resident = ResidentMemory(1_024 * MIB, read=lambda: 100 * MIB, trim=lambda: asked.append(now))
     for step in range(4 * 20):
         now = step / 4
-        resident.look(now, freed=step < 4 * 5, left=step < 4 * 5)
+        resident.update(now, freed=step < 4 * 5, left=step < 4 * 5)
     assert asked
     assert asked[0] - 5 <= TRIM_CALM_S + 0.25
 
@@ -395,7 +395,7 @@ def test_connections_that_end_by_themselves_are_told_to_who_looks_at_memory() ->
         assert not asked
         rig.counted.ended(connection)  # type: ignore[arg-type]
         rig.admission.tick(lambda: ())
-        rig.admission.resident.look(asyncio.get_running_loop().time() + TRIM_CALM_S, freed=False)
+        rig.admission.resident.update(asyncio.get_running_loop().time() + TRIM_CALM_S, freed=False)
         assert asked
 
     run(case)

@@ -273,7 +273,7 @@ class TestListener:
                 each_max = TLS_HANDSHAKES_MAX // ACCOUNT_SHARE_MAX
                 silent = [socket.create_connection(("127.0.0.1", rig.port)) for _ in range(each_max + 20)]
                 await until(lambda: handshakes.parked.count == 20)
-                assert len(handshakes.under_way) == each_max
+                assert len(handshakes.in_progress) == each_max
                 other = asyncio.open_connection(
                     "127.0.0.1", rig.port, ssl=authority.context(), server_hostname="localhost",
                     local_addr=("127.0.0.2", 0),
@@ -283,12 +283,12 @@ class TestListener:
                 reader, writer = await rig.open(authority.context())  # served when the silent ones have been dropped
                 writer.write(b"x")
                 assert await reader.readexactly(1) == b"x"
-                assert len(handshakes.under_way) <= TLS_HANDSHAKES_MAX
+                assert len(handshakes.in_progress) <= TLS_HANDSHAKES_MAX
                 for one in (elsewhere, writer):
                     await closed(one)
                 for connection in silent:
                     connection.close()
-            assert not handshakes.under_way
+            assert not handshakes.in_progress
             assert not handshakes.parked.count
 
         asyncio.run(main())
@@ -312,7 +312,7 @@ class TestListener:
                     assert await loop.sock_recv(last, 1) == b""
                     handshakes = rig.listener._handshakes
                     assert handshakes is not None
-                    begun = min(since for _, since in handshakes.under_way.values())
+                    begun = min(since for _, since in handshakes.in_progress.values())
                     await until(lambda: loop.time() > begun + 0.2)
                     _, writer = await asyncio.open_connection(
                         "127.0.0.1", rig.port, ssl=authority.context(), server_hostname="localhost",

@@ -1,1 +1,1 @@
-"""HTTP: uvicorn behind bounds of ours, over TCP and TLS."""
+"""HTTP server: uvicorn with limits of our own, over TCP and TLS."""

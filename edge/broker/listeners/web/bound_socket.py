@@ -1,4 +1,4 @@
-"""A socket the console listens on, bound before anything that serves it is imported."""
+"""A bound socket for the console, created before its server is imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edge.broker.listeners.tls import Certificates
 
 
 class BoundSocket(NamedTuple):
-    """A bound socket, and what it presents where it is for TLS."""
+    """A bound socket, with certificates for TLS."""
 
     sock: socket.socket
     certificates: Certificates | None = None

@@ -1,6 +1,6 @@
-"""One HTTP connection: uvicorn's, with bounds on how slow a client may be, and how many keep us waiting.
+"""One HTTP connection of uvicorn, with timeouts for slow clients and limits on connections.
 
-Without them a handful of bytes a minute would hold a socket for ever, which is all an attacker has to pay.
+Without them a client could hold a socket for ever with a few bytes a minute.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nConten
 _BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TCP_CLOSE: Final = 7
-"""State of a connection that was reset, as TCP_INFO has it (linux/tcp_states.h)."""
+"""State of a reset connection in TCP_INFO (linux/tcp_states.h)."""
 _BODY_S: Final = HTTP_BODY_S_MAX + HTTP_HEAD_S_MAX + LOGIN_WAIT_S_MAX
-"""Later than whoever reads the body says so: for bodies nobody reads."""
+"""Timeout for a body that no endpoint reads; longer than the timeout of an endpoint."""
 
 
 Upgrade: TypeAlias = Callable[[HttpPeer], asyncio.Protocol | None]
-"""Makes who gets a connection of this peer that asks for WebSocket (RFC 6455), from its request on; None when there is
-no room."""
+"""Creates the protocol for a connection of this peer that upgrades to WebSocket (RFC 6455); None at the limit."""
 
 
 ReportSpoken: TypeAlias = Callable[[str, str], None]
-"""Called with the address of a client and the protocol that it speaks in place of HTTP."""
+"""Called with the address of a client and the protocol that it speaks instead of HTTP."""
 
 
 class RequestPart(enum.Enum):
-    """What a client may keep us waiting for."""
+    """Part of a request that the connection waits for."""
 
     HEAD = "the head of a request"
     BODY = "its body"
@@ -55,7 +54,7 @@ class RequestPart(enum.Enum):
 
 
 class HttpConnection(H11Protocol):
-    """The server's end of one connection."""
+    """One connection of the HTTP server."""
 
     def __init__(
         self,
@@ -63,29 +62,29 @@ class HttpConnection(H11Protocol):
         users: ConnectionSlots,
         report_spoken: ReportSpoken,
         identity: str | None = None,
-        **uvicorns: Any,
+        **uvicorn_arguments: Any,
     ) -> None:
-        """`strangers`: by address; `users`: by name. `report_spoken` is called for a client that does not speak HTTP.
-        `identity`: the name in the client's verified certificate."""
-        super().__init__(**uvicorns)
-        self.peer = HttpPeer(identity, self._take_place)
+        """`strangers`: slots of unauthenticated connections by address; `users`: slots by user. `report_spoken` is
+        called for a client that does not speak HTTP. `identity`: name in the client's verified certificate."""
+        super().__init__(**uvicorn_arguments)
+        self.peer = HttpPeer(identity, self._update_slot)
         self.app_state = {**self.app_state, KEY: self.peer}
         self.conn: Any = Framing(HTTP_HEAD_BYTES_MAX)
         self._strangers = strangers
         self._users = users
         self._report_spoken = report_spoken
         self._first_seen = False
-        """Bytes have come."""
+        """True after the first bytes."""
         self._origin = ""
         self._ended = False
         self._had_all = False
-        """The client's TCP had acknowledged all when the client closed its end."""
+        """The client's TCP had acknowledged everything when the client closed its end."""
         self._half_closed = False
-        """The client has closed its end, and gets an answer yet."""
+        """The client has closed its end and waits for an answer."""
         self._part: RequestPart | None = None
-        """What is being waited for."""
+        """Part that the connection waits for."""
         self._late: asyncio.TimerHandle | None = None
-        """Comes when that has taken too long."""
+        """Timeout of that part."""
         self._writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -95,11 +94,11 @@ class HttpConnection(H11Protocol):
         if self.client is not None:
             self._origin = remote_of(self.client[0])
         self._wait_for(RequestPart.HEAD)
-        self._take_place()
+        self._update_slot()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
-            return  # it was shed, or was too slow
+            return  # it was shed or too slow
         if not self._first_seen:
             self._first_seen = True
             if spoken := foreign_protocol(data, "HTTP"):
@@ -107,17 +106,19 @@ class HttpConnection(H11Protocol):
                 self._close_with(_BAD_REQUEST)
                 return
         super().data_received(data)
-        self._look()
+        self._update_part()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._half_closed:
             self.transport.close()
-        self._look()
+        self._update_part()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio keeps the transport open for True
-        """Process the end of the client's stream. Keep our end open while a request is answered, except a request that
-        waits for a message: a client that waits and closes has gone."""
+        """Process the end of the client's stream.
+
+        Keep our end open while a request is answered, except for a long poll: a client that waits and closes has gone.
+        """
         self._had_all = not self.peer.unacknowledged()
         super().eof_received()
         answering = self.cycle is not None and not self.cycle.response_complete
@@ -129,12 +130,12 @@ class HttpConnection(H11Protocol):
         ours = self.conn.our_state in (h11.MUST_CLOSE, h11.CLOSED)
         self.peer.end(received=exc is None and (ours or self._had_all))
         self._wait_for(None)
-        self._take_place()
+        self._update_slot()
         self.resume_writing()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client does not read what it asked for."""
+        """Start the timeout of a client that does not read its answer."""
         super().pause_writing()
         if self._writing is None:
             self._writing = self.loop.call_later(HTTP_WRITE_S_MAX, self.transport.abort)
@@ -146,30 +147,30 @@ class HttpConnection(H11Protocol):
         super().resume_writing()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """The connection is somebody else's from here on."""
+        """Hand the connection over to WebSocket."""
         super().handle_websocket_upgrade(event)
         self._ended = True
         self._wait_for(None)
-        self._take_place()
+        self._update_slot()
 
     def send_400_response(self, msg: str) -> None:
-        """The request is none. What was answered already cannot be taken back."""
+        """Answer an invalid request; abort if another answer has started."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
             self.transport.abort()
 
     def shed(self) -> None:
-        """Others need the place."""
+        """Close the connection, as another one needs the slot."""
         if self.conn.their_state is h11.IDLE:
             self._close_with(_TOO_SLOW if self.conn.trailing_data[0] else b"")
         else:
             self.transport.abort()
 
-    # --- what is waited for -----------------------------------------------------------------------------------
+    # --- timeouts -----------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """See what is waited for now."""
+    def _update_part(self) -> None:
+        """Determine the part that the connection waits for."""
         state = self.conn.their_state
         if state is h11.SEND_BODY:
             part: RequestPart | None = RequestPart.BODY
@@ -181,10 +182,10 @@ class HttpConnection(H11Protocol):
             part = None
         if part is not self._part:
             self._wait_for(part)
-            self._take_place()
+            self._update_slot()
 
     def _wait_for(self, part: RequestPart | None) -> None:
-        """It has to be whole in time; None: nothing is waited for."""
+        """Start the timeout of a part; None: no timeout."""
         self._part = part
         if self._late is not None:
             self._late.cancel()
@@ -201,8 +202,8 @@ class HttpConnection(H11Protocol):
         self.transport.write(answer)
         self.transport.close()
 
-    def _take_place(self) -> None:
-        """Something has happened: to the end of those of this origin, among strangers or users, or out of both."""
+    def _update_slot(self) -> None:
+        """Take a slot as an unauthenticated connection or a user's, or leave both. Marks it as active."""
         user = self.peer.user
         out = self._ended or self.peer.parked
         if user or out:
@@ -218,9 +219,9 @@ class HttpConnection(H11Protocol):
 
 
 def _unacknowledged(transport: asyncio.Transport) -> int:
-    """Return the bytes written that the peer's TCP has not acknowledged (tcp(7), SIOCOUTQ).
+    """Return the written bytes that the peer's TCP has not acknowledged (tcp(7), SIOCOUTQ).
 
-    Of a connection that was reset, or is closing, nothing is known: it counts as one byte until `connection_lost`.
+    For a connection that was reset or is closing it is unknown: return 1 until `connection_lost`.
     """
     descriptor = transport.get_extra_info("descriptor", -1)
     if transport.is_closing() or descriptor < 0:
@@ -232,16 +233,16 @@ def _unacknowledged(transport: asyncio.Transport) -> int:
 
 
 def upgraded_by(upgrade: Upgrade) -> Callable[..., asyncio.Protocol]:
-    """What uvicorn calls for a connection that asks for WebSocket; it hands the request over again, as bytes."""
+    """Return the function that uvicorn calls for a WebSocket upgrade; it passes the request again as bytes."""
 
-    def made(*, app_state: dict[str, Any], **_uvicorns: Any) -> asyncio.Protocol:
+    def create(*, app_state: dict[str, Any], **_uvicorn_arguments: Any) -> asyncio.Protocol:
         return upgrade(app_state[KEY]) or _RefusedConnection()
 
-    return made
+    return create
 
 
 class _RefusedConnection(asyncio.Protocol):
-    """Closes a connection there is no room for."""
+    """Answers 503 to a connection that exceeds the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).write(_UNAVAILABLE)

@@ -1,7 +1,7 @@
-"""The console's server: listens from the start, and loads what serves the pages when somebody comes.
+"""Server of the console that listens from the start and is loaded at the first connection.
 
-What HTTP takes (an ASGI server, a framework, metrics) is 5 MiB of code: a tenth of an idle gateway, which many never
-use. So the first to come waits while it is imported, beside the event loop, and devices are served meanwhile.
+HTTP (an ASGI server, a framework, metrics) takes 5 MiB of code, a tenth of an idle gateway, and many gateways never use
+it. So the first client waits while the modules are imported on another thread; devices are served meanwhile.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
-"""Connections the kernel holds until the pages can be served: browsers and a monitor, for a second or two."""
+"""Accept queue of the kernel until the server is loaded: browsers and a monitor, for a second or two."""
 
 SERVER: Final = "edge.broker.listeners.web.server"
 
 
 class LazyWebServer:
-    """Listening sockets that become a `WebServer` with the first connection."""
+    """Listening sockets that become a `WebServer` at the first connection."""
 
     def __init__(
         self,
@@ -40,9 +40,11 @@ class LazyWebServer:
         wrong_port: WrongPortReporter | None = None,
         tracer: Tracer = UNTRACED,
     ) -> None:
-        """Take ownership of the sockets, which are bound, and listen. `make_app` is called in the loop when the first
-        client comes, after `modules`, which it needs, have been imported. `wrong_port`: see `TcpListener`. Made inside
-        a running loop."""
+        """Take ownership of the bound sockets and listen. Create it inside a running loop.
+
+        At the first connection `modules` are imported, then `make_app` is called in the loop. `wrong_port`: see
+        `TcpListener`.
+        """
         self._sockets = sockets
         self._make_app = make_app
         self._modules = modules
@@ -54,19 +56,19 @@ class LazyWebServer:
         for sock, _ in sockets:
             sock.setblocking(False)
             sock.listen(BACKLOG)
-            self._loop.add_reader(sock, self._knocked)
+            self._loop.add_reader(sock, self._connected)
 
     async def stop(self) -> None:
-        """Let open requests end, then close the socket. Idempotent."""
+        """Let open requests end, then close the sockets. Idempotent."""
         if self._loading is None:
-            self._deaf()
+            self._stop_watching()
         else:
             await asyncio.gather(self._loading, return_exceptions=True)
         if self._web is not None:
             await self._web.stop()
         self._close()
 
-    def _deaf(self) -> None:
+    def _stop_watching(self) -> None:
         for sock, _ in self._sockets:
             self._loop.remove_reader(sock)
 
@@ -74,8 +76,8 @@ class LazyWebServer:
         for sock, _ in self._sockets:
             sock.close()
 
-    def _knocked(self) -> None:
-        self._deaf()
+    def _connected(self) -> None:
+        self._stop_watching()
         self._loading = self._loop.create_task(self._open(), name="console opens")
 
     async def _open(self) -> None:
@@ -86,6 +88,6 @@ class LazyWebServer:
 
             self._web = WebServer(self._make_app(), self._sockets, wrong_port=self._wrong_port, tracer=self._tracer)
             await self._web.start()
-        except Exception:  # the task ends here: the gateway goes on without its console
-            log.exception("the console cannot be served")
+        except Exception:  # the gateway continues without its console
+            log.exception("cannot start the console")
             self._close()

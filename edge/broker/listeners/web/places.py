@@ -1,8 +1,8 @@
-"""Places for connections over HTTP, so that a crowd costs a bounded amount and keeps nobody out.
+"""Slots for HTTP connections, which bound their cost without refusing new clients.
 
-Connections are counted by origin: the user, where a request has shown one, else the remote address. When one origin has
-too many, or all together, the one of whoever has most goes in which nothing has happened for longest. So a newcomer is
-never turned away, and is safe for as long as it takes a crowd to come after it: a request that comes at once is served.
+Connections count by origin: the user once authenticated, else the remote address. When one origin, or all together,
+exceed the limit, the longest idle connection of the origin with most is closed. So a new connection is never refused,
+and its request is served if it arrives at once.
 """
 
 from __future__ import annotations
@@ -11,29 +11,31 @@ from typing import Protocol
 
 
 class SlotHolder(Protocol):
-    """A connection that has a place."""
+    """A connection that has a slot."""
 
     def shed(self) -> None:
-        """Another one needs the place: end."""
+        """Close, as another connection needs the slot."""
         ...
 
 
 class ConnectionSlots:
-    """So many places, and so many of them for one origin."""
+    """Limited slots, in total and for each origin."""
 
     def __init__(self, total: int, of_one: int) -> None:
         self._total = total
         self._of_one = of_one
         self._by_origin: dict[str, dict[SlotHolder, None]] = {}
-        """Each origin's, the one in which nothing has happened for longest at the front."""
+        """Connections of each origin, longest idle first."""
         self._origins: dict[SlotHolder, str] = {}
 
     def __len__(self) -> int:
         return len(self._origins)
 
     def take(self, connection: SlotHolder, origin: str) -> None:
-        """Something happens in the connection: it takes a place, or goes to the end of those who have one, whoever has
-        to give one up for it."""
+        """Take a slot for an active connection, or mark it as the most recently active one.
+
+        Close another connection at a limit.
+        """
         self.leave(connection)
         same_origin = self._by_origin.setdefault(origin, {})
         same_origin[connection] = None
@@ -44,7 +46,7 @@ class ConnectionSlots:
             self._shed_first(max(self._by_origin.values(), key=len))
 
     def leave(self, connection: SlotHolder) -> None:
-        """Give the place back; idempotent."""
+        """Release the slot. Idempotent."""
         origin = self._origins.pop(connection, None)
         if origin is not None:
             same_origin = self._by_origin[origin]

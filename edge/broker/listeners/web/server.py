@@ -1,4 +1,4 @@
-"""Serves an ASGI application inside the running event loop, on a socket that is bound already."""
+"""Serve an ASGI application inside the running event loop, on bound sockets."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ log = logging.getLogger(__name__)
 
 STARTUP_S_MAX = 10.0
 SHUTDOWN_S_MAX = 2
-"""Open requests get this long to end (uvicorn counts whole seconds)."""
+"""Seconds that open requests have to end (uvicorn requires an integer)."""
 
 
 class ServeError(Exception):
     """The application did not start."""
 
 
-def _is_no_count(record: logging.LogRecord) -> bool:
-    """Return False for uvicorn's line about requests that it cancels: `WebServer.stop` counts them."""
+def _keep_record(record: logging.LogRecord) -> bool:
+    """Return False for uvicorn's line about cancelled requests, which `WebServer.stop` logs."""
     return not str(record.msg).startswith("Cancel ")
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the main function owns the signals."""
+    """uvicorn without its signal handlers, as the main function handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,7 +56,7 @@ class _Server(uvicorn.Server):
 
 
 class WebServer:
-    """One application on some sockets: ``await start()``, later ``await stop()``."""
+    """Serves one application on some sockets. Call `start`, later `stop`."""
 
     def __init__(
         self,
@@ -67,9 +67,8 @@ class WebServer:
         wrong_port: WrongPortReporter | None = None,
         tracer: Tracer = UNTRACED,
     ) -> None:
-        """Take ownership of the bound sockets; listening is started here. `identify`: returns the user of a client
-        certificate. `upgrade` gets connections that request WebSocket; None: WebSocket is off.
-        `wrong_port`: see `TcpListener`."""
+        """Take ownership of the bound sockets. `identify` returns the user of a client certificate. `upgrade` creates
+        the protocol of WebSocket connections; None: WebSocket is off. `wrong_port`: see `TcpListener`."""
         users = ConnectionSlots(HTTP_USERS_MAX, HTTP_USERS_OF_ONE_MAX)
         strangers = ConnectionSlots(HTTP_STRANGERS_MAX, HTTP_STRANGERS_OF_ONE_MAX)
         secure_strangers = ConnectionSlots(HTTPS_STRANGERS_MAX, HTTPS_STRANGERS_OF_ONE_MAX)
@@ -82,7 +81,7 @@ class WebServer:
         self._config = uvicorn.Config(
             self._turns,
             http=HttpConnection,
-            proxy_headers=False,  # who an address is does not follow from what a client says
+            proxy_headers=False,  # any client can send these headers
             loop="none",
             lifespan="on",
             ws=cast(Any, upgraded_by(upgrade)) if upgrade is not None else "none",  # WebSocket is our own
@@ -92,10 +91,10 @@ class WebServer:
             timeout_graceful_shutdown=SHUTDOWN_S_MAX,
         )
         self._server = _Server(self._config)
-        # It warns of each request that is none, and of each upgrade: whoever sends them would fill the log.
+        # uvicorn warns of each invalid request and each upgrade, with which clients could fill the log.
         errors = logging.getLogger("uvicorn.error")
         errors.setLevel(logging.ERROR)
-        errors.addFilter(_is_no_count)
+        errors.addFilter(_keep_record)
         self._sockets = sockets
         self._identify = identify
         self._listening: list[Listening] = []
@@ -103,7 +102,7 @@ class WebServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Return once it serves. Raises ServeError when it does not come up."""
+        """Start serving. Raises ServeError."""
         self._serving = asyncio.create_task(self._serve())
         try:
             async with asyncio.timeout(STARTUP_S_MAX):
@@ -135,25 +134,27 @@ class WebServer:
             self._listening.append(Listening(name, [sock], make))
 
     def _admit(self) -> asyncio.Protocol:
-        return self._plain_connection(**self._uvicorns())
+        return self._plain_connection(**self._uvicorn_arguments())
 
     def admit_secure(self, identity: str | None) -> asyncio.Protocol:
-        """A connection whose TLS handshake is done, on a socket of ours or of another listener; the name in its
-        certificate is for the application."""
-        return self._secure_connection(identity, **self._uvicorns())
+        """Return the protocol of a connection after its TLS handshake, on a socket of this or another listener.
 
-    def _uvicorns(self) -> dict[str, Any]:
+        `identity`: name in its certificate, for the application.
+        """
+        return self._secure_connection(identity, **self._uvicorn_arguments())
+
+    def _uvicorn_arguments(self) -> dict[str, Any]:
         server = self._server
         return {"config": self._config, "server_state": server.server_state, "app_state": server.lifespan.state}
 
     async def _serve(self) -> None:
         try:
-            await self._server.serve(sockets=[])  # uvicorn's own listening accepts one connection a turn of the loop
-        except SystemExit as failed:  # uvicorn's way of saying that the application's start failed; not ours to die of
+            await self._server.serve(sockets=[])  # uvicorn itself accepts only one connection in a turn of the loop
+        except SystemExit as failed:  # uvicorn raises it if the application does not start
             raise ServeError("the application did not start") from failed
 
     async def stop(self) -> None:
-        """Let open requests end, then close the socket. Idempotent."""
+        """Let open requests end, then close the sockets. Idempotent."""
         listening, self._listening = self._listening, []
         for each in listening:
             each.close()
@@ -164,7 +165,7 @@ class WebServer:
         if serving is not None:
             self._server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
-            if broken_off := self._turns.broken_off:
-                log.warning("http: requests broken off because the server stops, answered 503: %d", broken_off)
+            if cancelled := self._turns.cancelled:
+                log.warning("http: cancelled %d requests at the stop of the server, answered with 503", cancelled)
         for bound in self._sockets:
             bound.sock.close()

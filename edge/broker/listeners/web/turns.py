@@ -1,8 +1,8 @@
-"""Requests begin one a turn of the loop, so that clients of other protocols are served between any two of them.
+"""Start one HTTP request in each turn of the loop, so that other protocols are served in between.
 
-A request takes about a millisecond until it is answered or waits for something. As many as there are places for would
-take a quarter of a second in one piece, on a Raspberry Pi a second. Questions of how the process is go first: a monitor
-that waits behind a thousand slow requests on a busy machine takes the process for dead.
+A request takes about a millisecond until it is answered or waits. All connections together would block the loop for a
+quarter of a second, on a Raspberry Pi for a second. Health checks go first: a monitor that waits behind a thousand slow
+requests would take the process for dead.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 FIRST: Final = frozenset(("/healthz", "/livez", "/readyz"))
-"""Paths of requests that begin before all others that wait."""
+"""Paths of requests that start before all waiting ones."""
 
 
 class FairRequests:
-    """An ASGI application around another one."""
+    """ASGI middleware that starts requests one by one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self.broken_off = 0
-        """Requests that ended without their own answer because the server stopped."""
+        self.cancelled = 0
+        """Requests that were cancelled by the stop of the server."""
         self._waiting: deque[asyncio.Future[None]] = deque()
-        """Requests that have not begun; while there are any, `_next` comes in the next turn."""
+        """Requests that have not started; while there are any, `_next` is scheduled."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -41,8 +41,8 @@ class FairRequests:
         try:
             await self._turn(first=scope.get("path") in FIRST)
             await self._app(scope, receive, note_answer)
-        except asyncio.CancelledError:  # the server stops, and has given the request its time
-            self.broken_off += 1
+        except asyncio.CancelledError:  # the server stops, after a grace period
+            self.cancelled += 1
             if not answered:
                 await send({"type": "http.response.start", "status": 503, "headers": [(b"connection", b"close")]})
                 await send({"type": "http.response.body", "body": b""})
@@ -60,7 +60,7 @@ class FairRequests:
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         turn = self._waiting.popleft()
-        if not turn.done():  # else the server stops
+        if not turn.done():  # else the server is stopping
             turn.set_result(None)
         if self._waiting:
             loop.call_soon(self._next, loop)

@@ -101,7 +101,7 @@ def test_what_cannot_be_served_is_logged_and_ends_nothing(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
-    assert "the console cannot be served" in caplog.text
+    assert "cannot start the console" in caplog.text
 
 
 def test_a_gateway_has_nothing_of_http_loaded_until_then() -> None:
