@@ -1,65 +1,65 @@
 /*
- * What all MQTT connections bring in a turn of the loop: PUBLISH packets that say nothing new, read without a call of
- * Python, put together by log, and answered together.
+ * Fast path for PUBLISH packets to known topics, for all MQTT connections in a turn of the loop: read without a call of
+ * Python, collected by log, and answered together.
  *
- * A *lane* is the reading side of one connection. It takes PUBLISH packets of QoS 0 and 1 whose first byte, topic name
- * and properties it has been taught, and gives everything else to the machine (`inbound.py`), bytes untouched and in
- * order. What it took stands in *stretches*: messages that are stored, delivered and answered as one, or one run that the
- * router takes by itself. `arrivals.py` is the other side: it decides about everything that is not plain.
+ * A *lane* is the reading side of one connection. It reads PUBLISH packets of QoS 0 and 1 with a first byte, topic name and
+ * properties that it has learned, and passes all other bytes to the state machine (`inbound.py`), unchanged and in order.
+ * The messages are collected in *batches*, which are stored, delivered and answered together. A message whose route is
+ * unknown is a run of its own for the router. `arrivals.py` is the Python side and decides about everything else.
  *
- * A lane reads the bytes that the transport of its connection received, and its answers leave with what else the
- * connection writes at the end of the turn. It knows no socket.
+ * A lane reads the bytes that the transport of its connection has received. Its answers are written with other output of
+ * the connection at the end of the turn. It knows no socket.
  */
 #include "../../../bridge/native.h"
 
-/* --- MQTT, and what is known of it here -------------------------------------------------------------------------- */
+/* --- constants and structures ------------------------------------------------------------------------------------ */
 
 enum {
     PUBLISH_0 = 0x30,
     PUBLISH_1 = 0x32,
-    PUBLISH_BYTES_MIN = 5, /* a topic name of one character at QoS 0 before MQTT 5 */
+    PUBLISH_BYTES_MIN = 5, /* topic name of one character, QoS 0, before MQTT 5 */
     SHORT_LENGTH_MAX = 127,
     PUBACK_BYTES = 4,
-    PROPERTIES_MAX = 127, /* whose length is one byte */
+    PROPERTIES_MAX = 127, /* bytes of properties with a length of one byte */
     FLAG_DURABLE = 0x10,  /* bridge.message.DURABLE */
     TOPICS_LEAST = 16,
-    NAME_BYTES_MAX = 254,    /* of a topic that is taken without being taught: with its length HEAD_BYTES_MAX */
-    LEVELS_MAX = 128,        /* of its name: edge.broker.limits.TOPIC_LEVELS_MAX */
-    PREFIXES_MAX = 4,        /* of one lane: more than a device has */
-    TOPIC_COST = 160,        /* bytes a topic takes beside its name and properties: its capsule, and its place */
-    ANSWERS_KEPT_MAX = 1024, /* bytes for answers that a lane keeps for the next ones */
+    NAME_BYTES_MAX = 254,    /* topic name that is read by its prefix: with its length HEAD_BYTES_MAX */
+    LEVELS_MAX = 128,        /* of such a name: edge.broker.limits.TOPIC_LEVELS_MAX */
+    PREFIXES_MAX = 4,        /* of one lane: more than a device uses */
+    TOPIC_COST = 160,        /* memory of a topic in addition to name and properties: its capsule and slot */
+    ANSWERS_KEPT_MAX = 1024, /* largest buffer for answers that a lane keeps */
 };
 
 static const char LANE[] = "waypost.lane", TURN[] = "waypost.turn", COLUMN[] = "waypost.column", LOG[] = "waypost.log",
-                  STRETCH[] = "waypost.stretch", TOPIC[] = "waypost.topic", PREFIX[] = "waypost.prefix";
+                  BATCH[] = "waypost.batch", TOPIC[] = "waypost.topic", PREFIX[] = "waypost.prefix";
 
-/* Messages of a turn that go to one log. */
+/* Messages of a turn for one log. */
 struct log {
-    PyObject *sink; /* the object of Python that stands for it */
-    PyObject *runs; /* a list while the open stretch has some */
+    PyObject *sink; /* the log in Python */
+    PyObject *runs; /* a list while the open batch has messages for it */
     size_t bytes, messages;
 };
 
-/* Where messages go. */
+/* Targets of messages. */
 struct column {
-    PyObject *log;  /* a capsule; NULL: they are not kept */
-    PyObject *live; /* the object of Python that stands for who gets them before; NULL: nobody */
+    PyObject *log;  /* a capsule; NULL: not stored */
+    PyObject *live; /* live subscribers in Python, which get them first; NULL: none */
 };
 
-/* Where messages go to all topics whose names begin alike. */
+/* Targets of messages to all topics with a prefix. */
 struct prefix {
-    PyObject *columns[2]; /* of QoS 0 and 1: capsules; NULL: it is the machine's */
-    uint64_t generation;  /* of routes, when the columns were told: by others they count no more */
+    PyObject *columns[2]; /* of QoS 0 and 1: capsules; NULL: read by the state machine */
+    uint64_t generation;  /* of the routes of the columns, which are invalid for other generations */
     uint32_t size;
-    uint8_t bytes[]; /* of the names, with the slash they end with */
+    uint8_t bytes[]; /* the prefix with its final slash */
 };
 
-/* A topic name and properties that were checked: `head` is the topic name with its length and the properties with
- * theirs, as they stand in the packet but for the packet identifier between them. */
+/* A learned topic name with properties. `head` is the encoded topic name and the encoded properties, without the packet
+ * identifier between them. */
 struct topic {
-    PyObject *address, *properties, *column; /* the capsule of a column; NULL: it is the machine's */
-    PyObject *prefix;                        /* the capsule of the one its name has; NULL: none */
-    uint64_t generation;                     /* of routes, when `column` was told: by others the router is asked */
+    PyObject *address, *properties, *column; /* capsule of a column; NULL: read by the state machine */
+    PyObject *prefix;                        /* capsule of its prefix; NULL: none */
+    uint64_t generation;                     /* of the route of `column`; for others the router decides */
     uint32_t hash, head_bytes;
     uint8_t first;
     uint8_t head[];
@@ -72,50 +72,50 @@ struct lane {
     struct lane *next_answered;
     uint8_t *answers;
     size_t answer_bytes, answer_room;
-    PyObject *prefixes[PREFIXES_MAX]; /* capsules: topics whose names begin so need not be taught */
-    PyObject **topics; /* capsules, by hash; as many as a power of two, at most half of them used */
+    PyObject *prefixes[PREFIXES_MAX]; /* capsules: topics with these prefixes are known */
+    PyObject **topics; /* hash table of capsules; its size is a power of two, at most half of it used */
     uint32_t topics_room, topics_used, topics_max;
     size_t topic_bytes;
     long length_max, receive_maximum;
-    Py_ssize_t missing; /* bytes of the packet that the machine has the beginning of, as far as it knows */
-    uint64_t waits_in; /* number of the last turn in which it took something */
-    double heard_s;
-    PyObject *capsule; /* its own: not a reference */
+    Py_ssize_t missing; /* known rest of a packet that the state machine has started to read */
+    uint64_t waits_in; /* number of the last turn in which it read a message */
+    double received_at_s;
+    PyObject *capsule; /* its own capsule, without a reference */
     uint8_t version;
     bool open, answered, behind;
 };
 
-/* Messages of one lane that came one behind the other. */
+/* Consecutive messages of one lane. */
 struct entry {
     PyObject *lane, *run;
     uint32_t ids;
-    enum { NOW, BEHIND, KEPT } answer; /* at once, behind what the client sent before, or when it is kept */
+    enum { NOW, BEHIND, KEPT } answer; /* at once, after earlier answers of the client, or after the commit */
 };
 
-/* Messages one behind the other, of those that somebody gets, that go to the same. */
+/* Consecutive messages for the same live subscribers. */
 struct offer {
     PyObject *live, *runs, *origins; /* an origin for each run */
     size_t qos1_messages;
 };
 
-/* What is stored and answered as one. */
-struct stretch {
+/* Messages that are stored and answered together. */
+struct batch {
     struct entry *entries;
     struct offer *offers;
     uint16_t *ids;
     size_t entries_used, entries_room, offers_used, offers_room, ids_used, ids_room, messages;
-    PyObject *logs; /* capsules of those it has messages for */
+    PyObject *logs; /* capsules of the logs of its messages */
 };
 
 struct turn {
-    PyObject *begin, *publish, *run; /* the first two are NULL once it is closed */
-    PyObject *stretches;             /* a list: of capsules, and of tuples for what the router takes by itself */
-    PyObject *open;                  /* the capsule of the last of them, where it is one: not a reference */
+    PyObject *begin, *publish, *run; /* the first two are NULL after close */
+    PyObject *batches;             /* a list of capsules, and of tuples for single runs */
+    PyObject *open;                  /* the capsule of the open batch, without a reference; NULL: none */
     PyObject *received_at, *flags[3];
     uint64_t number, generation;
-    size_t messages; /* taken in this turn */
+    size_t messages; /* read in this turn */
     double now_s;
-    bool begun;
+    bool started;
 };
 
 static PyObject *OUTSTANDING;
@@ -125,7 +125,7 @@ static void *at(PyObject *capsule, const char *kind)
     return PyCapsule_GetPointer(capsule, kind);
 }
 
-/* Put a new reference, or NULL, in a place. What was there is released last: that may run Python code. */
+/* Replace a reference by a new one, or NULL. The old one is released last, as that may run Python code. */
 static void replace(PyObject **place, PyObject *object)
 {
     PyObject *before = *place;
@@ -133,7 +133,7 @@ static void replace(PyObject **place, PyObject *object)
     Py_XDECREF(before);
 }
 
-/* Makes room for one more of `size` bytes; false with an error where there is none. */
+/* Make room for one more item of `size` bytes; false with an error without memory. */
 static bool room(void **items, size_t used, size_t *room_for, size_t size)
 {
     if (used < *room_for)
@@ -183,9 +183,9 @@ static void forget_prefixes(struct lane *lane)
         replace(&lane->prefixes[i], NULL);
 }
 
-/* A packet as far as it has to be read. */
+/* The parsed part of a packet. */
 struct packet {
-    const uint8_t *head, *block; /* topic name with its length; properties with theirs */
+    const uint8_t *head, *block; /* encoded topic name; encoded properties */
     size_t head_bytes, block_bytes;
     uint32_t hash;
     uint8_t first;
@@ -198,7 +198,7 @@ static bool is_of(const struct topic *topic, const struct packet *packet)
            !__builtin_memcmp(topic->head + packet->head_bytes, packet->block, packet->block_bytes);
 }
 
-/* The slot of a topic, or the empty one where it would be; there always is one. */
+/* The slot of a topic, or the empty slot for it; there always is one. */
 static PyObject **slot_of(const struct lane *lane, const struct packet *packet)
 {
     uint32_t mask = lane->topics_room - 1;
@@ -237,7 +237,7 @@ static bool more_topics(struct lane *lane)
     return true;
 }
 
-/* A topic that is not known yet: a new reference to its capsule; NULL with an error. */
+/* Add a topic. Return a new reference to its capsule; NULL with an error. */
 static PyObject *add_topic(struct lane *lane, const struct packet *packet, PyObject *address, PyObject *properties)
 {
     if (!more_topics(lane))
@@ -259,7 +259,7 @@ static PyObject *add_topic(struct lane *lane, const struct packet *packet, PyObj
     return keep(*slot);
 }
 
-static bool tell(const struct turn *turn, struct topic *topic, PyObject *column)
+static bool set_column(const struct turn *turn, struct topic *topic, PyObject *column)
 {
     bool plain = column != Py_None;
     if (!topic || (plain && !at(column, COLUMN)))
@@ -274,7 +274,7 @@ static uint32_t hash_of_packet(const struct packet *packet)
     return hash_of(hash_of(packet->first, packet->head, packet->head_bytes), packet->block, packet->block_bytes);
 }
 
-/* learn(lane, first byte, topic name with its length, properties with theirs, address, properties forwarded, column) */
+/* learn(lane, first byte, encoded topic name, encoded properties, address, forwarded properties, column) */
 static PyObject *learn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -292,13 +292,13 @@ static PyObject *learn(PyObject *self, PyObject *const *arguments, Py_ssize_t co
     PyObject *topic = lane->topics_room ? keep(*slot_of(lane, &packet)) : NULL;
     if (!topic && !(topic = add_topic(lane, &packet, arguments[4], arguments[5])))
         return NULL;
-    bool told = tell(lane->turn, at(topic, TOPIC), arguments[6]);
+    bool done = set_column(lane->turn, at(topic, TOPIC), arguments[6]);
     Py_XDECREF(topic);
-    return told ? none() : NULL;
+    return done ? none() : NULL;
 }
 
-/* direct(turn, topic, column or None) -> (prefix, what its names begin with) of the topic, or None: what comes to it goes
- * where the column says, as long as routes are as now; or is for the machine. */
+/* direct(turn, topic, column or None) -> (prefix, its text) of the topic, or None. Set the targets of a topic for the
+ * current routes; None: the state machine reads it. */
 static PyObject *direct(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -306,7 +306,7 @@ static PyObject *direct(PyObject *self, PyObject *const *arguments, Py_ssize_t c
         return NULL;
     struct turn *turn = at(arguments[0], TURN);
     struct topic *topic = turn ? at(arguments[1], TOPIC) : NULL;
-    if (!topic || !tell(turn, topic, arguments[2]))
+    if (!topic || !set_column(turn, topic, arguments[2]))
         return NULL;
     const struct prefix *prefix = topic->prefix ? at(topic->prefix, PREFIX) : NULL;
     if (!prefix)
@@ -315,7 +315,7 @@ static PyObject *direct(PyObject *self, PyObject *const *arguments, Py_ssize_t c
     return Py_BuildValue("ON", topic->prefix, PyUnicode_FromStringAndSize(name, (Py_ssize_t)prefix->size));
 }
 
-/* --- prefixes: topics that need not be taught -------------------------------------------------------------------- */
+/* --- prefixes of known topics ------------------------------------------------------------------------------------ */
 
 static void free_prefix(PyObject *capsule)
 {
@@ -325,7 +325,7 @@ static void free_prefix(PyObject *capsule)
     PyMem_Free(prefix);
 }
 
-/* prefix(what names begin with) */
+/* prefix(text) -> prefix */
 static PyObject *make_prefix(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -346,7 +346,7 @@ static PyObject *make_prefix(PyObject *self, PyObject *const *arguments, Py_ssiz
     return capsule;
 }
 
-/* direct_all(turn, prefix, column of QoS 0 or None, of QoS 1): as `direct`, for all topics whose names begin so. */
+/* direct_all(turn, prefix, column of QoS 0 or None, of QoS 1): see `direct`, for all topics with the prefix. */
 static PyObject *direct_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -366,7 +366,7 @@ static PyObject *direct_all(PyObject *self, PyObject *const *arguments, Py_ssize
     return none();
 }
 
-/* permit(lane, prefix): the client may send to all topics whose names begin so. */
+/* permit(lane, prefix): the client has the right to send to all topics with the prefix. */
 static PyObject *permit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -386,7 +386,7 @@ static PyObject *permit(PyObject *self, PyObject *const *arguments, Py_ssize_t c
     return none();
 }
 
-/* A topic name as devices have them: others have more to be checked. */
+/* Return true for an ordinary topic name; the state machine checks others. */
 static bool is_plain(const uint8_t *name, size_t size)
 {
     size_t levels = 1;
@@ -400,7 +400,7 @@ static bool is_plain(const uint8_t *name, size_t size)
     return levels <= LEVELS_MAX;
 }
 
-/* What the prefix of its name says of a topic, where that counts. */
+/* Set the targets of a topic from its prefix, if those are current. */
 static void follow_prefix(struct topic *topic, const struct turn *turn)
 {
     const struct prefix *prefix = topic->prefix ? at(topic->prefix, PREFIX) : NULL;
@@ -410,8 +410,7 @@ static void follow_prefix(struct topic *topic, const struct turn *turn)
     replace(&topic->column, keep(prefix->columns[topic->first == PUBLISH_1]));
 }
 
-/* Add the topic of a packet whose name begins as the client may send to, and which has no properties. Return a new
- * reference to it; else NULL. */
+/* Add the topic of a packet without properties, if it has a permitted prefix. Return a new reference to it; else NULL. */
 static PyObject *take_topic(struct lane *lane, const struct packet *packet)
 {
     const uint8_t *name = packet->head + 2;
@@ -431,14 +430,14 @@ static PyObject *take_topic(struct lane *lane, const struct packet *packet)
     if (topic)
         replace(&((struct topic *)at(topic, TOPIC))->prefix, keep(found));
     else
-        PyErr_Clear(); /* the machine takes it */
+        PyErr_Clear(); /* the state machine reads it */
     Py_XDECREF(found);
     Py_XDECREF(address);
     Py_XDECREF(properties);
     return topic;
 }
 
-/* --- columns and stretches --------------------------------------------------------------------------------------- */
+/* --- columns and batches ----------------------------------------------------------------------------------------- */
 
 static void free_log(PyObject *capsule)
 {
@@ -473,7 +472,7 @@ static void free_column(PyObject *capsule)
     PyMem_Free(column);
 }
 
-/* column(log or None, who gets the messages before or None) */
+/* column(log or None, live subscribers or None) */
 static PyObject *make_column(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -493,44 +492,44 @@ static PyObject *make_column(PyObject *self, PyObject *const *arguments, Py_ssiz
     return capsule;
 }
 
-static void free_stretch(PyObject *capsule)
+static void free_batch(PyObject *capsule)
 {
-    struct stretch *stretch = at(capsule, STRETCH);
-    for (size_t i = 0; i < stretch->entries_used; i++)
-        Py_XDECREF(stretch->entries[i].lane), Py_XDECREF(stretch->entries[i].run);
-    for (size_t i = 0; i < stretch->offers_used; i++) {
-        struct offer *offer = &stretch->offers[i];
+    struct batch *batch = at(capsule, BATCH);
+    for (size_t i = 0; i < batch->entries_used; i++)
+        Py_XDECREF(batch->entries[i].lane), Py_XDECREF(batch->entries[i].run);
+    for (size_t i = 0; i < batch->offers_used; i++) {
+        struct offer *offer = &batch->offers[i];
         Py_XDECREF(offer->live), Py_XDECREF(offer->runs), Py_XDECREF(offer->origins);
     }
-    PyMem_Free(stretch->entries);
-    PyMem_Free(stretch->offers);
-    PyMem_Free(stretch->ids);
-    Py_XDECREF(stretch->logs);
-    PyMem_Free(stretch);
+    PyMem_Free(batch->entries);
+    PyMem_Free(batch->offers);
+    PyMem_Free(batch->ids);
+    Py_XDECREF(batch->logs);
+    PyMem_Free(batch);
 }
 
-/* Return a new reference to the capsule of the open stretch; NULL with an error. */
-static PyObject *open_stretch(struct turn *turn)
+/* Return a new reference to the capsule of the open batch; NULL with an error. */
+static PyObject *open_batch(struct turn *turn)
 {
     if (turn->open)
         return keep(turn->open);
-    struct stretch *stretch = PyMem_Calloc(1, sizeof *stretch);
-    if (!stretch) {
+    struct batch *batch = PyMem_Calloc(1, sizeof *batch);
+    if (!batch) {
         PyErr_NoMemory();
         return NULL;
     }
-    PyObject *capsule = PyCapsule_New(stretch, STRETCH, free_stretch);
+    PyObject *capsule = PyCapsule_New(batch, BATCH, free_batch);
     if (!capsule) {
-        PyMem_Free(stretch);
+        PyMem_Free(batch);
         return NULL;
     }
-    if ((stretch->logs = PyList_New(0)) && !PyList_Append(turn->stretches, capsule))
+    if ((batch->logs = PyList_New(0)) && !PyList_Append(turn->batches, capsule))
         return turn->open = capsule, capsule;
     Py_XDECREF(capsule);
     return NULL;
 }
 
-/* Take what a log has of the stretch that ends: (sink, runs, bytes, messages). */
+/* Remove the messages of a log: (sink, runs, bytes, messages). */
 static PyObject *take_from_log(PyObject *capsule)
 {
     struct log *log = capsule ? at(capsule, LOG) : NULL;
@@ -542,70 +541,70 @@ static PyObject *take_from_log(PyObject *capsule)
     return Py_BuildValue("ONnn", log->sink, runs, (Py_ssize_t)bytes, (Py_ssize_t)messages);
 }
 
-/* Nothing more joins the open stretch: its logs become (sink, runs, bytes, messages), and begin anew. */
-static bool end_stretch(struct turn *turn)
+/* Close the open batch: its logs become (sink, runs, bytes, messages), and are reset. */
+static bool end_batch(struct turn *turn)
 {
     if (!turn->open)
         return true;
     PyObject *capsule = keep(turn->open), *rows = PyList_New(0);
-    struct stretch *stretch = at(capsule, STRETCH);
+    struct batch *batch = at(capsule, BATCH);
     turn->open = NULL;
-    for (Py_ssize_t i = 0; rows && i < PyList_Size(stretch->logs); i++) {
-        PyObject *log = listed(stretch->logs, i);
+    for (Py_ssize_t i = 0; rows && i < PyList_Size(batch->logs); i++) {
+        PyObject *log = listed(batch->logs, i);
         append_or_drop(&rows, take_from_log(log));
         Py_XDECREF(log);
     }
     bool done = rows != NULL;
     if (done)
-        replace(&stretch->logs, rows);
+        replace(&batch->logs, rows);
     Py_XDECREF(capsule);
     return done;
 }
 
-static bool add_to_log(struct stretch *stretch, PyObject *capsule, PyObject *run, size_t messages, size_t bytes)
+static bool add_to_log(struct batch *batch, PyObject *capsule, PyObject *run, size_t messages, size_t bytes)
 {
     struct log *log = at(capsule, LOG);
-    if (!log->runs && (!(log->runs = PyList_New(0)) || PyList_Append(stretch->logs, capsule)))
+    if (!log->runs && (!(log->runs = PyList_New(0)) || PyList_Append(batch->logs, capsule)))
         return false;
     log->bytes += bytes, log->messages += messages;
     return !PyList_Append(log->runs, run);
 }
 
-static bool add_to_offer(struct stretch *stretch, PyObject *live, PyObject *run, PyObject *origin, size_t qos1_messages)
+static bool add_to_offer(struct batch *batch, PyObject *live, PyObject *run, PyObject *origin, size_t qos1_messages)
 {
-    struct offer *last = stretch->offers_used ? &stretch->offers[stretch->offers_used - 1] : NULL;
+    struct offer *last = batch->offers_used ? &batch->offers[batch->offers_used - 1] : NULL;
     if (!last || last->live != live) {
         PyObject *runs = PyList_New(0), *origins = PyList_New(0);
         if (!runs || !origins ||
-            !room((void **)&stretch->offers, stretch->offers_used, &stretch->offers_room, sizeof *last)) {
+            !room((void **)&batch->offers, batch->offers_used, &batch->offers_room, sizeof *last)) {
             Py_XDECREF(runs);
             Py_XDECREF(origins);
             return false;
         }
-        last = &stretch->offers[stretch->offers_used++];
+        last = &batch->offers[batch->offers_used++];
         *last = (struct offer){keep(live), runs, origins, 0};
     }
     last->qos1_messages += qos1_messages;
     return !PyList_Append(last->runs, run) && !PyList_Append(last->origins, origin);
 }
 
-static bool add_to_stretch(struct stretch *stretch, PyObject *lane, const struct column *column, PyObject *run,
+static bool add_to_batch(struct batch *batch, PyObject *lane, const struct column *column, PyObject *run,
                            const uint16_t *ids, size_t ids_used, size_t messages, size_t bytes)
 {
     PyObject *origin = ((struct lane *)at(lane, LANE))->origin;
-    if (column->log && !add_to_log(stretch, column->log, run, messages, bytes))
+    if (column->log && !add_to_log(batch, column->log, run, messages, bytes))
         return false;
-    if (column->live && !add_to_offer(stretch, column->live, run, origin, ids_used))
+    if (column->live && !add_to_offer(batch, column->live, run, origin, ids_used))
         return false;
-    while (stretch->ids_room < stretch->ids_used + ids_used)
-        if (!room((void **)&stretch->ids, stretch->ids_room, &stretch->ids_room, sizeof *stretch->ids))
+    while (batch->ids_room < batch->ids_used + ids_used)
+        if (!room((void **)&batch->ids, batch->ids_room, &batch->ids_room, sizeof *batch->ids))
             return false;
-    if (!room((void **)&stretch->entries, stretch->entries_used, &stretch->entries_room, sizeof *stretch->entries))
+    if (!room((void **)&batch->entries, batch->entries_used, &batch->entries_room, sizeof *batch->entries))
         return false;
     if (ids_used)
-        __builtin_memcpy(stretch->ids + stretch->ids_used, ids, ids_used * sizeof *ids);
-    stretch->ids_used += ids_used, stretch->messages += messages;
-    stretch->entries[stretch->entries_used++] =
+        __builtin_memcpy(batch->ids + batch->ids_used, ids, ids_used * sizeof *ids);
+    batch->ids_used += ids_used, batch->messages += messages;
+    batch->entries[batch->entries_used++] =
         (struct entry){keep(lane), keep(run), (uint32_t)ids_used, column->log ? KEPT : NOW};
     return true;
 }
@@ -613,8 +612,8 @@ static bool add_to_stretch(struct stretch *stretch, PyObject *lane, const struct
 static bool join(struct turn *turn, PyObject *lane, PyObject *column, PyObject *run, const uint16_t *ids, size_t ids_used,
                  size_t messages, size_t bytes)
 {
-    PyObject *capsule = open_stretch(turn);
-    bool joined = capsule && add_to_stretch(at(capsule, STRETCH), lane, at(column, COLUMN), run, ids, ids_used, messages,
+    PyObject *capsule = open_batch(turn);
+    bool joined = capsule && add_to_batch(at(capsule, BATCH), lane, at(column, COLUMN), run, ids, ids_used, messages,
                                             bytes);
     Py_XDECREF(capsule);
     return joined;
@@ -628,13 +627,13 @@ static PyObject *list_ids(const uint16_t *ids, size_t count)
     return list;
 }
 
-/* What the router takes by itself: (origin, run, packet identifiers, topic). */
-static bool stand_alone(struct turn *turn, const struct lane *lane, PyObject *topic, PyObject *run, const uint16_t *ids,
+/* Add a single run for the router: (origin, run, packet identifiers, topic). */
+static bool add_single(struct turn *turn, const struct lane *lane, PyObject *topic, PyObject *run, const uint16_t *ids,
                         size_t ids_used)
 {
     PyObject *tokens = list_ids(ids, ids_used);
-    PyObject *row = tokens && end_stretch(turn) ? Py_BuildValue("OOOO", lane->origin, run, tokens, topic) : NULL;
-    bool added = append(turn->stretches, row);
+    PyObject *row = tokens && end_batch(turn) ? Py_BuildValue("OOOO", lane->origin, run, tokens, topic) : NULL;
+    bool added = append(turn->batches, row);
     Py_XDECREF(tokens);
     return added;
 }
@@ -647,15 +646,15 @@ static void free_turn(PyObject *capsule)
     Py_XDECREF(turn->begin);
     Py_XDECREF(turn->publish);
     Py_XDECREF(turn->run);
-    Py_XDECREF(turn->stretches);
+    Py_XDECREF(turn->batches);
     Py_XDECREF(turn->received_at);
     for (int i = 0; i < 3; i++)
         Py_XDECREF(turn->flags[i]);
     PyMem_Free(turn);
 }
 
-/* open(begin, publish, Run): `begin` is called by the first message of a turn, and calls `stamp`; `publish` has to take
- * what is there. */
+/* turn(begin, publish, Run): the first message of a turn calls `begin`, which calls `stamp`. `publish` publishes all
+ * collected messages. */
 static PyObject *make_turn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -669,12 +668,12 @@ static PyObject *make_turn(PyObject *self, PyObject *const *arguments, Py_ssize_
     }
     turn->begin = keep(arguments[0]), turn->publish = keep(arguments[1]), turn->run = keep(arguments[2]);
     turn->number = turn->generation = 1;
-    if (!(turn->stretches = PyList_New(0)))
+    if (!(turn->batches = PyList_New(0)))
         replace(&capsule, NULL);
     return capsule;
 }
 
-/* close(turn): nobody is called any more. */
+/* close_turn(turn): no more calls of Python. */
 static PyObject *close_turn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -688,7 +687,7 @@ static PyObject *close_turn(PyObject *self, PyObject *const *arguments, Py_ssize
     return none();
 }
 
-/* stamp(turn, seconds, when it was received, flags of QoS 0, flags of QoS 1): of what comes in this turn */
+/* stamp(turn, seconds, time of receipt, flags of QoS 0, flags of QoS 1): set these for messages of this turn */
 static PyObject *stamp(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -705,7 +704,7 @@ static PyObject *stamp(PyObject *self, PyObject *const *arguments, Py_ssize_t co
     return none();
 }
 
-/* forget(turn): the routes that topics were told are none any more. */
+/* forget_routes(turn): invalidate the targets of all topics. */
 static PyObject *forget_routes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -718,7 +717,7 @@ static PyObject *forget_routes(PyObject *self, PyObject *const *arguments, Py_ss
     return none();
 }
 
-/* take(turn) -> [stretch or (origin, run, packet identifiers, topic)] in the order they came; the turn is over. */
+/* take(turn) -> [batch or (origin, run, packet identifiers, topic)] in order of receipt; ends the turn. */
 static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -726,13 +725,13 @@ static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
         return NULL;
     struct turn *turn = at(arguments[0], TURN);
     PyObject *fresh = turn ? PyList_New(0) : NULL;
-    if (!fresh || !end_stretch(turn)) {
+    if (!fresh || !end_batch(turn)) {
         Py_XDECREF(fresh);
         return NULL;
     }
-    PyObject *stretches = turn->stretches;
-    turn->stretches = fresh, turn->begun = false, turn->number++, turn->messages = 0;
-    return stretches;
+    PyObject *batches = turn->batches;
+    turn->batches = fresh, turn->started = false, turn->number++, turn->messages = 0;
+    return batches;
 }
 
 /* --- a lane ------------------------------------------------------------------------------------------------------ */
@@ -759,7 +758,7 @@ static void free_lane(PyObject *capsule)
     PyMem_Free(lane);
 }
 
-/* The next packet where it is a complete PUBLISH of QoS 0 or 1; where it ends, or 0. */
+/* Parse the next packet. Return its end, or 0 unless it is a complete PUBLISH of QoS 0 or 1. */
 static size_t next_packet(const struct lane *lane, const uint8_t *data, size_t pos, size_t size, struct packet *packet,
                           size_t *at_id, size_t *at_body)
 {
@@ -794,8 +793,8 @@ static size_t next_packet(const struct lane *lane, const uint8_t *data, size_t p
     return stop;
 }
 
-/* Return a new reference to the topic of a packet where the router takes it from us; else NULL. */
-static PyObject *known(struct lane *lane, struct packet *packet)
+/* Return a new reference to the topic of a packet if it is on the fast path; else NULL. */
+static PyObject *find_topic(struct lane *lane, struct packet *packet)
 {
     if (!lane->topics_room)
         return NULL;
@@ -813,27 +812,27 @@ static PyObject *known(struct lane *lane, struct packet *packet)
 
 enum { ALIKE_MAX = 1024 }; /* messages of one run */
 
-/* Of a read: `LONG` ones let others have a turn before the next, `LATE` ones wait for one. */
+/* Kind of a read: after `LONG` other connections have a turn, `LATE` has to wait for its turn. */
 enum kind { USUAL, LONG, LATE };
 enum {
-    LARGE_BYTES = 2 * 1024,  /* as bridge.transport.slow_lane has it */
-    LONG_BYTES = 128 * 1024, /* as bridge.transport.driver has it: LARGE_READ_BYTES */
-    A_TURN_MAX = 4000,       /* messages of a turn, which take 5 ms here and about 15 in all; larger reads are late then */
+    LARGE_BYTES = 2 * 1024,  /* bridge.transport.slow_lane */
+    LONG_BYTES = 128 * 1024, /* bridge.transport.driver: LARGE_READ_BYTES */
+    A_TURN_MAX = 4000,       /* messages of a turn (5 ms here, 15 in all), after which larger reads are late */
 };
 
-/* Something of this turn is for us; false with an error. */
-static bool begin_turn(struct turn *turn)
+/* Start a turn with its first message; false with an error. */
+static bool start_turn(struct turn *turn)
 {
     PyObject *begin = keep(turn->begin), *done = PyObject_CallNoArgs(begin);
     Py_XDECREF(begin);
     if (done) {
         Py_XDECREF(done);
-        turn->begun = true;
+        turn->started = true;
     }
     return done != NULL;
 }
 
-/* Messages of one topic that stand one behind the other in what was received. */
+/* Consecutive messages of one topic. */
 struct alike {
     PyObject *bodies;
     uint16_t ids[ALIKE_MAX];
@@ -841,8 +840,8 @@ struct alike {
 };
 
 /*
- * Take the packets at `*pos` that begin like `packet`, as far as they are complete and `room_left` allows. `stop`: where
- * the first of them ends. False with an error.
+ * Read the complete packets at `*pos` that begin like `packet`, up to `room_left`. `stop`: end of the first one. False
+ * with an error.
  */
 static bool take_alike(const struct lane *lane, const struct topic *topic, const uint8_t *data, size_t size, size_t *pos,
                        size_t stop, size_t at_id, size_t at_body, struct packet *packet, long *room_left,
@@ -866,7 +865,7 @@ static bool take_alike(const struct lane *lane, const struct topic *topic, const
     return true;
 }
 
-/* Have messages join the open stretch, or be taken by the router by themselves. False with an error. */
+/* Add messages to the open batch, or as a single run. False with an error. */
 static bool put_run(struct lane *lane, PyObject *lane_capsule, PyObject *capsule, bool with_id, const struct alike *found)
 {
     struct turn *turn = lane->turn;
@@ -880,7 +879,7 @@ static bool put_run(struct lane *lane, PyObject *lane_capsule, PyObject *capsule
     if (joined && column)
         joined = join(turn, lane_capsule, column, run, found->ids, found->ids_used, found->messages, found->bytes);
     else if (joined)
-        joined = stand_alone(turn, lane, capsule, run, found->ids, found->ids_used);
+        joined = add_single(turn, lane, capsule, run, found->ids, found->ids_used);
     PyObject *own[] = {type, flags, received_at, run, column};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         Py_XDECREF(own[i]);
@@ -888,22 +887,22 @@ static bool put_run(struct lane *lane, PyObject *lane_capsule, PyObject *capsule
 }
 
 /*
- * Take a run of the packets at `*pos`: those that begin like the first of them, as far as they are complete and `room_left`
- * allows. Returns 1 where one was taken, 0 where the packet at `*pos` is not for us, -1 on an error.
+ * Read a run of complete packets at `*pos` that begin like the first one, up to `room_left`. Return 1 for a run, 0 if the
+ * packet at `*pos` is not on the fast path, -1 on an error.
  */
 static int take_run(struct lane *lane, PyObject *lane_capsule, const uint8_t *data, size_t size, size_t *pos,
                     long *room_left)
 {
     struct packet packet;
     size_t at_id, at_body, stop = next_packet(lane, data, *pos, size, &packet, &at_id, &at_body);
-    PyObject *capsule = stop ? known(lane, &packet) : NULL;
+    PyObject *capsule = stop ? find_topic(lane, &packet) : NULL;
     if (!capsule)
         return 0;
-    if (!lane->turn->begun) {
+    if (!lane->turn->started) {
         replace(&capsule, NULL);
-        if (!begin_turn(lane->turn))
+        if (!start_turn(lane->turn))
             return -1;
-        if (!(capsule = known(lane, &packet))) /* routes may have changed with it */
+        if (!(capsule = find_topic(lane, &packet))) /* it may have changed routes */
             return 0;
     }
     struct alike found;
@@ -918,7 +917,7 @@ static int take_run(struct lane *lane, PyObject *lane_capsule, const uint8_t *da
     return done ? found.messages > 0 : -1;
 }
 
-/* Takes what it can of `data`; returns where it stopped, -1 on an error. */
+/* Read packets of `data` on the fast path. Return where it stopped, -1 on an error. */
 static Py_ssize_t read_packets(struct lane *lane, PyObject *capsule, const uint8_t *data, size_t size)
 {
     struct turn *turn = lane->turn;
@@ -929,10 +928,10 @@ static Py_ssize_t read_packets(struct lane *lane, PyObject *capsule, const uint8
     long outstanding = number ? PyLong_AsLong(number) : -1, room_left = lane->receive_maximum - outstanding;
     Py_XDECREF(number);
     int taken = PyErr_Occurred() ? -1 : 1;
-    while (taken > 0 && pos < size && turn->begin) /* a call may close it */
+    while (taken > 0 && pos < size && turn->begin) /* a call may close the turn */
         taken = take_run(lane, capsule, data, size, &pos, &room_left);
     if (pos)
-        lane->waits_in = turn->number, lane->heard_s = turn->now_s;
+        lane->waits_in = turn->number, lane->received_at_s = turn->now_s;
     if (taken >= 0 && lane->receive_maximum - room_left != outstanding) {
         number = PyLong_FromLong(lane->receive_maximum - room_left);
         if (!number || PyObject_SetAttr(inbound, OUTSTANDING, number))
@@ -943,7 +942,7 @@ static Py_ssize_t read_packets(struct lane *lane, PyObject *capsule, const uint8
     return taken < 0 ? -1 : (Py_ssize_t)pos;
 }
 
-/* Has the machine take bytes, behind what the lane took before. `kind`: of the read they are from. */
+/* Pass bytes of a read of this `kind` to the state machine, after publishing earlier messages of the lane. */
 static PyObject *give_machine(struct lane *lane, PyObject *data, enum kind kind)
 {
     PyObject *slow = keep(lane->slow), *done = NULL, *number;
@@ -979,12 +978,12 @@ static PyObject *give_part(struct lane *lane, const char *data, Py_ssize_t size)
     return done;
 }
 
-/* Take a read; `whole` is the same in an object of Python. Where the read before ended amid a packet
- * the machine gets the end of that, and no more: of a client that sends without a pause every read ends so. A machine that
- * was behind is asked where it is by now, with no bytes. */
+/* Process a read; `whole` is the same data as a Python object. If the last read ended within a packet, the state machine
+ * gets only the rest of that packet, as every read of a busy client ends so. A state machine that was behind is asked for
+ * its state with an empty read. */
 static PyObject *take_read(struct lane *lane, const char *data, Py_ssize_t size, PyObject *whole)
 {
-    PyObject *rest = NULL, *capsule = keep(lane->capsule); /* it may end with what the machine takes */
+    PyObject *rest = NULL, *capsule = keep(lane->capsule); /* the state machine may end the connection */
     Py_ssize_t pos = 0;
     bool late = size > LARGE_BYTES && lane->turn->messages >= A_TURN_MAX;
     enum kind kind = late ? LATE : size >= LONG_BYTES ? LONG : USUAL;
@@ -1012,7 +1011,7 @@ static PyObject *take_read(struct lane *lane, const char *data, Py_ssize_t size,
     return done;
 }
 
-/* receive(bytes): of the peer. */
+/* receive(bytes of the peer) */
 static PyObject *receive(PyObject *capsule, PyObject *const *arguments, Py_ssize_t count)
 {
     struct lane *lane = at(capsule, LANE);
@@ -1029,9 +1028,9 @@ static PyMethodDef RECEIVE = FUNCTION("receive", receive);
  * lane(turn, origin, device, inbound, slow, writes, version, receive maximum, length maximum, topics maximum)
  * -> (lane, receive)
  *
- * `slow` has the machine take bytes of a read of this `kind`, and says how many it then needs to end a packet, as far as it
- * knows: 0 when it is ready for another, less when lanes have to wait. `writes` is who writes its answers, a pair;
- * see `accept`.
+ * `slow` passes bytes of a read of this `kind` to the state machine. It returns how many bytes that needs to complete a
+ * packet: 0 if it is ready for another one, less if the lane has to wait. `writes` is the pair that writes the answers; see
+ * `accept`.
  */
 static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -1058,7 +1057,7 @@ static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_
     return Py_BuildValue("NN", capsule, PyCFunction_NewEx(&RECEIVE, capsule, NULL));
 }
 
-/* close_lane(lane): nothing more is taken or answered. */
+/* close_lane(lane): stop reading and answering. */
 static PyObject *close_lane(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -1071,7 +1070,7 @@ static PyObject *close_lane(PyObject *self, PyObject *const *arguments, Py_ssize
     return none();
 }
 
-/* unlearn(lane): what it was taught counts no more. */
+/* unlearn(lane): forget all topics and prefixes. */
 static PyObject *unlearn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -1085,17 +1084,17 @@ static PyObject *unlearn(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     return none();
 }
 
-/* heard(lane) -> when it last took something */
-static PyObject *heard(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* last_received(lane) -> time of its last message */
+static PyObject *last_received(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
     if (!takes("mqtt_heard", arguments, count, "O"))
         return NULL;
     const struct lane *lane = at(arguments[0], LANE);
-    return lane ? PyFloat_FromDouble(lane->heard_s) : NULL;
+    return lane ? PyFloat_FromDouble(lane->received_at_s) : NULL;
 }
 
-/* held(lane) -> bytes of the topics it was taught */
+/* held(lane) -> memory of its topics */
 static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -1105,7 +1104,7 @@ static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
     return lane ? PyLong_FromLong((long)lane->topic_bytes) : NULL;
 }
 
-/* waits(lane): what it took was not published yet */
+/* waits(lane) -> true if it has unpublished messages */
 static PyObject *waits(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -1117,72 +1116,72 @@ static PyObject *waits(PyObject *self, PyObject *const *arguments, Py_ssize_t co
 
 /* --- answers ----------------------------------------------------------------------------------------------------- */
 
-/* rows(stretch) -> [(sink, runs, bytes, messages)], a log each */
+/* rows(batch) -> [(sink, runs, bytes, messages)], one for each log */
 static PyObject *rows(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
     if (!takes("mqtt_rows", arguments, count, "O"))
         return NULL;
-    const struct stretch *stretch = at(arguments[0], STRETCH);
-    return stretch ? keep(stretch->logs) : NULL;
+    const struct batch *batch = at(arguments[0], BATCH);
+    return batch ? keep(batch->logs) : NULL;
 }
 
-/* members(stretch) -> [(origin, run, packet identifiers)] in the order they came */
+/* members(batch) -> [(origin, run, packet identifiers)] in order of receipt */
 static PyObject *members(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
     if (!takes("mqtt_members", arguments, count, "O"))
         return NULL;
-    const struct stretch *stretch = at(arguments[0], STRETCH);
-    PyObject *found = stretch ? PyList_New(0) : NULL;
-    const uint16_t *ids = stretch ? stretch->ids : NULL;
-    for (size_t i = 0; found && i < stretch->entries_used; i++) {
-        const struct lane *lane = at(stretch->entries[i].lane, LANE);
-        PyObject *tokens = list_ids(ids, stretch->entries[i].ids);
-        append_or_drop(&found, tokens ? Py_BuildValue("OOO", lane->origin, stretch->entries[i].run, tokens) : NULL);
-        ids += stretch->entries[i].ids;
+    const struct batch *batch = at(arguments[0], BATCH);
+    PyObject *found = batch ? PyList_New(0) : NULL;
+    const uint16_t *ids = batch ? batch->ids : NULL;
+    for (size_t i = 0; found && i < batch->entries_used; i++) {
+        const struct lane *lane = at(batch->entries[i].lane, LANE);
+        PyObject *tokens = list_ids(ids, batch->entries[i].ids);
+        append_or_drop(&found, tokens ? Py_BuildValue("OOO", lane->origin, batch->entries[i].run, tokens) : NULL);
+        ids += batch->entries[i].ids;
         Py_XDECREF(tokens);
     }
     return found;
 }
 
-/* offers(stretch) -> [(who gets them, runs, origins, messages of QoS 1)] in the order they came */
+/* offers(batch) -> [(live subscribers, runs, origins, messages of QoS 1)] in order of receipt */
 static PyObject *list_offers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
     if (!takes("mqtt_offers", arguments, count, "O"))
         return NULL;
-    const struct stretch *stretch = at(arguments[0], STRETCH);
-    PyObject *found = stretch ? PyList_New(0) : NULL;
-    for (size_t i = 0; found && i < stretch->offers_used; i++) {
-        const struct offer *offer = &stretch->offers[i];
+    const struct batch *batch = at(arguments[0], BATCH);
+    PyObject *found = batch ? PyList_New(0) : NULL;
+    for (size_t i = 0; found && i < batch->offers_used; i++) {
+        const struct offer *offer = &batch->offers[i];
         Py_ssize_t messages = (Py_ssize_t)offer->qos1_messages;
         append_or_drop(&found, Py_BuildValue("OOOn", offer->live, offer->runs, offer->origins, messages));
     }
     return found;
 }
 
-/* count(stretch) -> messages */
+/* count(batch) -> messages */
 static PyObject *count_messages(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
     if (!takes("mqtt_count", arguments, count, "O"))
         return NULL;
-    const struct stretch *stretch = at(arguments[0], STRETCH);
-    return stretch ? PyLong_FromLong((long)stretch->messages) : NULL;
+    const struct batch *batch = at(arguments[0], BATCH);
+    return batch ? PyLong_FromLong((long)batch->messages) : NULL;
 }
 
-/* part(stretch, awaiting) -> (answers to be given now, answers that wait). What is not kept is answered behind what its
- * origin sent before: in this stretch, or where it is in `awaiting`. */
+/* part(batch, awaiting) -> (answers to give now, answers that wait). A message that is not stored is answered after earlier
+ * messages of its origin: in this batch, or counted in `awaiting`. */
 static PyObject *part_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
     if (!takes("mqtt_part", arguments, count, "Od"))
         return NULL;
-    struct stretch *stretch = at(arguments[0], STRETCH);
+    struct batch *batch = at(arguments[0], BATCH);
     Py_ssize_t now = 0, later = 0;
-    for (size_t i = 0; stretch && i < stretch->entries_used; i++) {
-        struct entry *entry = &stretch->entries[i];
+    for (size_t i = 0; batch && i < batch->entries_used; i++) {
+        struct entry *entry = &batch->entries[i];
         struct lane *lane = at(entry->lane, LANE);
         if (!entry->ids)
             continue;
@@ -1191,22 +1190,22 @@ static PyObject *part_answers(PyObject *self, PyObject *const *arguments, Py_ssi
         lane->behind = entry->answer != NOW;
         *(lane->behind ? &later : &now) += entry->ids;
     }
-    for (size_t i = 0; stretch && i < stretch->entries_used; i++)
-        ((struct lane *)at(stretch->entries[i].lane, LANE))->behind = false;
-    return stretch && !PyErr_Occurred() ? Py_BuildValue("nn", now, later) : NULL;
+    for (size_t i = 0; batch && i < batch->entries_used; i++)
+        ((struct lane *)at(batch->entries[i].lane, LANE))->behind = false;
+    return batch && !PyErr_Occurred() ? Py_BuildValue("nn", now, later) : NULL;
 }
 
-/* waiting(stretch) -> [(origin, packet identifiers, whether its messages are kept)] whose answers wait */
+/* waiting(batch) -> [(origin, packet identifiers, messages are stored)] of answers that wait */
 static PyObject *list_waiting(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
     if (!takes("mqtt_waiting", arguments, count, "O"))
         return NULL;
-    const struct stretch *stretch = at(arguments[0], STRETCH);
-    PyObject *found = stretch ? PyList_New(0) : NULL;
-    const uint16_t *ids = stretch ? stretch->ids : NULL;
-    for (size_t i = 0; found && i < stretch->entries_used; i++) {
-        const struct entry *entry = &stretch->entries[i];
+    const struct batch *batch = at(arguments[0], BATCH);
+    PyObject *found = batch ? PyList_New(0) : NULL;
+    const uint16_t *ids = batch ? batch->ids : NULL;
+    for (size_t i = 0; found && i < batch->entries_used; i++) {
+        const struct entry *entry = &batch->entries[i];
         const struct lane *lane = at(entry->lane, LANE);
         if (entry->ids && entry->answer != NOW) {
             PyObject *tokens = list_ids(ids, entry->ids);
@@ -1218,14 +1217,14 @@ static PyObject *list_waiting(PyObject *self, PyObject *const *arguments, Py_ssi
     return found;
 }
 
-/* For the origin of each run with answers that wait, `by` answers more are to come; who waits for none is not in `awaiting`. */
+/* Change the pending answers of the origin of each waiting run by `by`. An origin without any is not in `awaiting`. */
 static PyObject *change_awaiting(PyObject *capsule, PyObject *awaiting, long by)
 {
-    const struct stretch *stretch = at(capsule, STRETCH);
-    for (size_t i = 0; stretch && i < stretch->entries_used; i++) {
-        if (!stretch->entries[i].ids || stretch->entries[i].answer == NOW)
+    const struct batch *batch = at(capsule, BATCH);
+    for (size_t i = 0; batch && i < batch->entries_used; i++) {
+        if (!batch->entries[i].ids || batch->entries[i].answer == NOW)
             continue;
-        PyObject *origin = ((struct lane *)at(stretch->entries[i].lane, LANE))->origin;
+        PyObject *origin = ((struct lane *)at(batch->entries[i].lane, LANE))->origin;
         PyObject *before = PyDict_GetItemWithError(awaiting, origin);
         long left = (before ? PyLong_AsLong(before) : 0) + by;
         PyObject *after = left > 0 ? PyLong_FromLong(left) : NULL;
@@ -1236,10 +1235,10 @@ static PyObject *change_awaiting(PyObject *capsule, PyObject *awaiting, long by)
         if (failed)
             return NULL;
     }
-    return stretch ? none() : NULL;
+    return batch ? none() : NULL;
 }
 
-/* await(stretch, awaiting): each origin has as many answers to come more as it has runs with answers that wait */
+/* await(batch, awaiting): count the waiting runs of each origin as pending answers */
 static PyObject *await_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -1248,7 +1247,7 @@ static PyObject *await_answers(PyObject *self, PyObject *const *arguments, Py_ss
     return change_awaiting(arguments[0], arguments[1], 1);
 }
 
-/* awaited(stretch, awaiting): the opposite */
+/* awaited(batch, awaiting): the reverse of `await` */
 static PyObject *awaited(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -1270,7 +1269,7 @@ static bool add_answers(struct lane *lane, const uint16_t *ids, uint32_t count)
     return true;
 }
 
-/* The client may send as many messages more. */
+/* Allow the client as many further messages. */
 static bool answered(const struct lane *lane)
 {
     PyObject *inbound = keep(lane->inbound), *number = field(inbound, OUTSTANDING);
@@ -1283,14 +1282,14 @@ static bool answered(const struct lane *lane)
     return set;
 }
 
-/* Add a lane's answers to those that are to be written; false with an error. */
+/* Add the answers of a lane to the list to write; false with an error. */
 static bool list_answers(const struct lane *lane, PyObject *answers)
 {
     if (!lane->slow)
-        return true; /* it was closed meanwhile */
+        return true; /* it has been closed */
     PyObject *writes = keep(lane->writes), *row = NULL;
     bool counted = answered(lane);
-    if (counted && !lane->slow) { /* by what was asked */
+    if (counted && !lane->slow) { /* the call has closed it */
         Py_XDECREF(writes);
         return true;
     }
@@ -1302,26 +1301,25 @@ static bool list_answers(const struct lane *lane, PyObject *answers)
     return added;
 }
 
-/* accept(stretch, whether those that wait, or those that do not) -> ([(the pair that writes a lane's answers, and its PUBACKs
- * of all messages)], origins of which an answer could not be given) */
+/* accept(batch, waiting or not) -> ([(pair that writes, PUBACKs of a lane)], origins with an answer that failed) */
 static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
     if (!takes("mqtt_accept", arguments, count, "OO"))
         return NULL;
-    const struct stretch *stretch = at(arguments[0], STRETCH);
-    PyObject *answers = stretch ? PyList_New(0) : NULL, *failed = answers ? PyList_New(0) : NULL;
+    const struct batch *batch = at(arguments[0], BATCH);
+    PyObject *answers = batch ? PyList_New(0) : NULL, *failed = answers ? PyList_New(0) : NULL;
     if (!failed) {
         Py_XDECREF(answers);
         return NULL;
     }
     struct lane *first = NULL, **last = &first;
-    const uint16_t *ids = stretch->ids;
+    const uint16_t *ids = batch->ids;
     bool waiting = arguments[1] != Py_False;
-    for (size_t i = 0; i < stretch->entries_used; i++) {
-        struct lane *lane = at(stretch->entries[i].lane, LANE);
-        uint32_t its_ids = stretch->entries[i].ids;
-        if ((stretch->entries[i].answer != NOW) != waiting) {
+    for (size_t i = 0; i < batch->entries_used; i++) {
+        struct lane *lane = at(batch->entries[i].lane, LANE);
+        uint32_t its_ids = batch->entries[i].ids;
+        if ((batch->entries[i].answer != NOW) != waiting) {
             ids += its_ids;
             continue;
         }
@@ -1337,7 +1335,7 @@ static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize
     }
     for (struct lane *lane = first; lane; lane = lane->next_answered) {
         bool listed = list_answers(lane, answers);
-        PyErr_Clear(); /* what it says may quote a message */
+        PyErr_Clear(); /* its text may quote a message */
         if (!listed && PyList_Append(failed, lane->origin))
             PyErr_Clear();
         lane->answered = false, lane->answer_bytes = 0;
@@ -1365,7 +1363,7 @@ static PyMethodDef functions[] = {
     FUNCTION("mqtt_permit", permit),
     FUNCTION("mqtt_unlearn", unlearn),
     FUNCTION("mqtt_close_lane", close_lane),
-    FUNCTION("mqtt_heard", heard),
+    FUNCTION("mqtt_heard", last_received),
     FUNCTION("mqtt_held", held),
     FUNCTION("mqtt_waits", waits),
     FUNCTION("mqtt_rows", rows),

@@ -43,25 +43,25 @@ class LanePublisher(Origin, Protocol):
 class LaneBatch(CollectedBatch):
     """Consecutive messages of lanes."""
 
-    __slots__ = ("_stretch", "logs", "messages", "offers")
+    __slots__ = ("_batch", "logs", "messages", "offers")
 
-    def __init__(self, stretch: Any) -> None:
-        self._stretch = stretch
-        self.logs = [LogRuns(*row) for row in native.mqtt_rows(stretch)]
-        self.offers = [(row[0], LiveOffer(*row[1:])) for row in native.mqtt_offers(stretch)]
-        self.messages = native.mqtt_count(stretch)
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self.logs = [LogRuns(*row) for row in native.mqtt_rows(batch)]
+        self.offers = [(row[0], LiveOffer(*row[1:])) for row in native.mqtt_offers(batch)]
+        self.messages = native.mqtt_count(batch)
 
     def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:
-        return native.mqtt_members(self._stretch)
+        return native.mqtt_members(self._batch)
 
     def part(self, awaiting: Mapping[Origin, int]) -> tuple[int, int]:
-        return native.mqtt_part(self._stretch, awaiting)
+        return native.mqtt_part(self._batch, awaiting)
 
     def count_waits(self, awaiting: MutableMapping[Origin, int]) -> None:
-        native.mqtt_await(self._stretch, awaiting)
+        native.mqtt_await(self._batch, awaiting)
 
     def count_answered(self, awaiting: MutableMapping[Origin, int]) -> None:
-        native.mqtt_awaited(self._stretch, awaiting)
+        native.mqtt_awaited(self._batch, awaiting)
 
     def accept_now(self) -> None:
         self._accept(waiting=False)
@@ -70,11 +70,11 @@ class LaneBatch(CollectedBatch):
         self._accept(waiting=True)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        for origin, its_tokens, kept in native.mqtt_waiting(self._stretch):
+        for origin, its_tokens, kept in native.mqtt_waiting(self._batch):
             answered(origin, its_tokens, why if kept else Acceptance.ACCEPTED)
 
     def _accept(self, *, waiting: bool) -> None:
-        answers, failed = native.mqtt_accept(self._stretch, waiting)
+        answers, failed = native.mqtt_accept(self._batch, waiting)
         answer_all(answers)
         for origin in failed:
             log.error("%s: writing its answers failed, closing the connection", origin.name)

@@ -1,9 +1,9 @@
 /*
- * Write many messages for one subscriber: PUBLISH packets of QoS 0 and 1, and what is in flight by their packet
- * identifiers. `outbound.py` calls it, and does the same message by message where there is more to look at.
+ * Encode many messages for one subscriber: PUBLISH packets of QoS 0 and 1, and their entries in the in-flight table.
+ * `outbound.py` calls it, and encodes message by message what is not plain.
  *
- * The interpreter lock is held throughout. Making an object may run Python code, which may change every list: so the runs
- * are read once, the lists of bodies are copied, and what is written is what was measured.
+ * The interpreter lock is held throughout. Creating an object may run Python code, which may change any list. So the runs
+ * are read once and the lists of bodies are copied, so that the measured sizes stay valid.
  */
 #include "../../../bridge/native.h"
 
@@ -13,20 +13,20 @@ static PyObject *ADDRESS, *FLAGS, *PROPERTIES, *BODIES, *ONE;
 
 enum {
     PUBLISH = 0x30,
-    SHORT_LENGTH_MAX = 127, /* a remaining length that takes one byte */
+    SHORT_LENGTH_MAX = 127, /* remaining length of one byte */
     LENGTH_MAX = 16383,     /* two bytes */
     QOS_MASK = 3,       /* of the flags of a run (bridge.message) */
     PLAIN_FLAGS = 0x31, /* QoS 0 or 1, durable, stamped by a good clock */
 };
 
-/* What is the same for all messages. */
+/* Common parts of all messages. */
 struct subscriber {
     long qos_max;
-    char *block; /* properties with their length */
+    char *block; /* encoded properties */
     Py_ssize_t block_bytes, length_max, topic_max;
 };
 
-/* A run, and what of its packets is the same. It owns what it points to. */
+/* A run, and the common parts of its packets. It owns its references. */
 struct part {
     PyObject *run, *address, *bodies; /* the last: a tuple */
     const char *topic;
@@ -34,7 +34,7 @@ struct part {
     bool with_id;
 };
 
-/* Read what decides whether the run is plain. 1; 0 where there is more to look at, -1 with an error. */
+/* Read the properties of a run. Return 1 if it is plain, 0 if not, -1 with an error. */
 static int read_plain(PyObject *run, long *value)
 {
     PyObject *properties = field(run, PROPERTIES), *flags = properties ? field(run, FLAGS) : NULL;
@@ -50,7 +50,7 @@ static int read_plain(PyObject *run, long *value)
     return plain;
 }
 
-/* 1; 0 where it has more to be looked at, -1 with an error. */
+/* Return 1 if it is plain, 0 if not, -1 with an error. */
 static int read_run(PyObject *run, const struct subscriber *to, struct part *part)
 {
     long value = 0;
@@ -69,7 +69,7 @@ static int read_run(PyObject *run, const struct subscriber *to, struct part *par
     return part->topic_bytes <= to->topic_max;
 }
 
-/* Bytes of the packets of a run; 0 where one of them has more to be looked at, -1 with an error. */
+/* Return the bytes of the packets of a run; 0 if one is not plain, -1 with an error. */
 static Py_ssize_t measure(const struct part *part, const struct subscriber *to)
 {
     Py_ssize_t total = 0, size;
@@ -85,7 +85,7 @@ static Py_ssize_t measure(const struct part *part, const struct subscriber *to)
     return total;
 }
 
-/* A packet up to its packet identifier; returns where it goes on. */
+/* Write a packet up to its packet identifier; return the end. */
 static uint8_t *put_head(uint8_t *to, const struct part *part, size_t length)
 {
     *to++ = (uint8_t)(PUBLISH | part->with_id << 1);
@@ -98,13 +98,13 @@ static uint8_t *put_head(uint8_t *to, const struct part *part, size_t length)
     return to + part->topic_bytes;
 }
 
-/* What takes the packet identifiers, one behind the other. */
+/* Iterates over the packet identifiers. */
 struct flight {
     PyObject *ids, *outgoing;
     Py_ssize_t next;
 };
 
-/* The next packet identifier, from now on that of a message of `delivery`; 0 with an error. */
+/* Take the next packet identifier for a message of `delivery`; 0 with an error. */
 static uint16_t take_off(struct flight *flight, PyObject *delivery, Py_ssize_t place)
 {
     PyObject *id = listed(flight->ids, flight->next++);
@@ -118,7 +118,7 @@ static uint16_t take_off(struct flight *flight, PyObject *delivery, Py_ssize_t p
     return done ? (uint16_t)number : 0;
 }
 
-/* The packets of a run; returns where they end, NULL with an error. */
+/* Write the packets of a run; return the end, NULL with an error. */
 static uint8_t *put_run(uint8_t *to, const struct part *part, const struct subscriber *subscriber, PyObject *delivery,
                         struct flight *flight)
 {
@@ -140,7 +140,7 @@ static uint8_t *put_run(uint8_t *to, const struct part *part, const struct subsc
     return to;
 }
 
-/* All packets; NULL with an error. */
+/* Write all packets; NULL with an error. */
 static PyObject *write_all(const struct part *parts, Py_ssize_t runs, const struct subscriber *to, Py_ssize_t total,
                            struct flight *flight, PyObject *const *arguments)
 {
@@ -160,8 +160,8 @@ static PyObject *write_all(const struct part *parts, Py_ssize_t runs, const stru
 }
 
 /*
- * mqtt_publishes(runs, highest QoS, properties with their length, packet identifiers, what is in flight, Delivery, token,
- *                subscription identifiers, longest remaining length, longest topic name) -> bytes, or None and nothing done
+ * mqtt_publishes(runs, highest QoS, encoded properties, packet identifiers, in-flight table, Delivery, token,
+ *                subscription identifiers, longest remaining length, longest topic name) -> bytes; None if not plain
  */
 static PyObject *publishes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
