@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bridge.version import VERSION
 from docs.generate.drawings import embed
-from docs.generate.pages import fill
+from docs.generate.pages import fill, list_others
 
 project = "Waypost"
 author = "The Waypost authors"
@@ -41,8 +41,8 @@ html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 templates_path: list[str] = []
 
 
-def _fill(_app: Sphinx, _name: str, content: list[str]) -> None:
-    content[0] = embed(fill(content[0]))
+def _fill(app: Sphinx, name: str, content: list[str]) -> None:
+    content[0] = list_others(embed(fill(content[0])), (app.srcdir / name).parent)
 
 
 def setup(app: Sphinx) -> None:

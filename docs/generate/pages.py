@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from docs.generate import commands, http_api, limits, metrics, problems, reasons, resources, tables
@@ -23,6 +24,20 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "hub-http": http_api.hub_page,
 }
 """Text by name."""
+
+
+OTHERS: Final = "<!-- other pages -->"
+"""In an index: the place of pages of its folder that no list of it names."""
+
+
+def list_others(text: str, folder: Path) -> str:
+    """Return an index with a list of the pages that it does not name, so that none is out of reach."""
+    if OTHERS not in text:
+        return text
+    named = set(re.findall(r"^([\w-]+)$", text, re.MULTILINE))
+    others = sorted(path.stem for path in folder.glob("*.md") if path.stem not in {*named, "index"})
+    listed = "\n".join(["```{toctree}", ":maxdepth: 1", "", *others, "```"])
+    return text.replace(OTHERS, f"## More\n\n{listed}" if others else "")
 
 
 def fill(text: str) -> str:
