@@ -82,7 +82,7 @@ class Checkpointer:
         self._keeps_log = False
         self._room_asked_at = float("-inf")
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        """For syncs of the database file."""
+        """Descriptor for syncs of the database file."""
 
     @property
     def keeps_log(self) -> bool:

@@ -64,7 +64,8 @@ class CounterSweep:
         self._forget_names()
 
     def part(self, waiting: Mapping[str, int], fresh: Mapping[str, int], *, lag: float, full: bool) -> SweepPart | None:
-        """Return the part for a commit with `fresh` counters; None: nothing to write yet. `full`: no more may wait."""
+        """Return the part for a commit with `fresh` counters; None: nothing to write yet. `full`: the limit of waiting
+        counters is reached."""
         count = self._count(len(fresh), lag, full=full)
         if not count or self._following is None:
             return None

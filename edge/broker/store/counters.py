@@ -66,7 +66,7 @@ class SequenceCounters:
 
     @property
     def keeps_many_logs(self) -> bool:
-        """True when so many logs are not counted that a commit is worth it in a calm moment."""
+        """True when enough logs are uncounted to justify a commit in a calm moment."""
         return len(self.uncounted_logs) > self._limits.counted_logs_calm_max
 
     def age(self, now: float, reserved: Collection[str]) -> None:

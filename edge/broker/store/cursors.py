@@ -392,7 +392,7 @@ class CursorTable:
         """See `contract.Cursors`."""
         state = self._logs[log]
         if position > state.next:
-            raise ValueError(f"log {state.name!r}: {position} is passed, {state.next} is not committed yet")
+            raise ValueError(f"log {state.name!r}: {position} to be passed, {state.next} is not committed yet")
         rows = []
         for cursor in cursors:
             if cursor in self._states:
@@ -419,21 +419,11 @@ class CursorTable:
         return True
 
     def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
-        """See `contract.Cursors`."""
-        state = self.get(cursor)
-        if state is None:
-            nothing_waits = Ticket()
-            nothing_waits.decide(None)
-            return nothing_waits
-        if last >= state.log.next:
-            raise ValueError(f"position {last} given up, {state.log.next} is not committed yet")
-        group = self._gatherer.open
-        group.given_up.append(SkippedRange(cursor, first, last, losses, if_kept))
-        if not if_kept:
-            self.advance(state, first, last)
-            group.losses += losses
-        group.urgent = True
-        return group.ticket
+        """See `contract.Cursors`.""" state = self.get(cursor) if state is None: nothing_waits = Ticket()
+        nothing_waits.decide(None) return nothing_waits if last >= state.log.next: raise ValueError(f"log
+        {state.log.name!r}: position {last} to be skipped, {state.log.next} is not committed yet") group =
+        self._gatherer.open group.given_up.append(SkippedRange(cursor, first, last, losses, if_kept)) if not if_kept:
+        self.advance(state, first, last) group.losses += losses group.urgent = True return group.ticket
 
     def skip(self, damage: Damage) -> None:
         """Skip damaged messages: every cursor passes them, and its losses go to the ledger."""
@@ -512,7 +502,7 @@ def cursor_states(rows: Iterable[CursorRow], logs: LogTable) -> Iterator[CursorS
             raise StoreDamaged(f"cursor {name!r}: {error}: run `waypost store repair`") from error
         state = logs.get(log)
         if state is None:
-            raise StoreDamaged(f"cursor {name!r}: there is no log {log}: run `waypost store repair`")
+            raise StoreDamaged(f"cursor {name!r}: log {log} is missing: run `waypost store repair`")
         progress.add(-1, state.first - 1)
         yield CursorState(number, name, state, progress)
 

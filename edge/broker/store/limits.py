@@ -128,7 +128,7 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """An address without messages for this time, or up to twice as long, releases its reservation."""
     memory_addresses_max: int = 16_384
     """Addresses that may have a reservation, about 400 bytes each. For a new one, an address without messages in memory
-    releases its reservation. If there is none, the message is refused."""
+    releases its reservation. Otherwise the message is refused."""
     retry_delay_s: float = 1.0
     """Pause before changes of a failed commit are retried. A new append retries at once."""
     counted_commits_max: int = 64

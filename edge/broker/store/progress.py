@@ -31,7 +31,7 @@ class CursorProgress:
 
     @property
     def in_order(self) -> bool:
-        """True when there are no ranges above `position`."""
+        """True when nothing above `position` is acknowledged."""
         return self._above is None
 
     def add(self, first: int, last: int) -> None:

@@ -26,7 +26,7 @@ class Removals:
         return bool(self._unfinished)
 
     def choose(self, group: CommitGroup) -> None:
-        """Select the removals of a group. A group with evictions writes all counters (see `decisions/0006`)."""
+        """Select the removals of a group. A group with evictions writes all counters (see `decisions/0007`)."""
         if group.evicting or group.thinning:
             now_ns = time.time_ns()
             self._choose_evictions(group, now_ns)

@@ -21,7 +21,7 @@ SPILLS: Final = "spills"
 the time when such logs spilled over to the medium."""
 SPILLS_KEY: Final = "count"
 SPILLS_LOG: Final = 0
-"""Log number that stands for this count among the ends of logs. No log has it. Numbers beyond those reserved in a copy
+"""Log number for this count among the ends of logs. No log has it. Numbers beyond those reserved in a copy
 of the store are used only after another such commit. So the count detects a copy although ends are reserved ahead."""
 
 _SPAN: Final = struct.Struct("<QQ")

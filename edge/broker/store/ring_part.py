@@ -35,7 +35,7 @@ class RingPart:
     refused: set[int] = field(default_factory=set)
     """Logs with waiting runs that get no numbers, because too many addresses have some."""
     left: list[int] = field(default_factory=list)
-    """Logs that are no longer kept in memory."""
+    """Logs that leave memory."""
 
     def __bool__(self) -> bool:
         return bool(self.ends or self.grants or self.released or self.cut or self.left)

@@ -59,7 +59,7 @@ class BlockDevice(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, root: Path = Path("/")) -> Self | None:
-        """Return the device of `path`; None when there is none (an overlay, a network, another system)."""
+        """Return the device of `path`; None if it is unknown (an overlay, a network, another system)."""
         try:
             number = os.stat(path).st_dev
             folder = (root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve(strict=True)
