@@ -419,11 +419,21 @@ class CursorTable:
         return True
 
     def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
-        """See `contract.Cursors`.""" state = self.get(cursor) if state is None: nothing_waits = Ticket()
-        nothing_waits.decide(None) return nothing_waits if last >= state.log.next: raise ValueError(f"log
-        {state.log.name!r}: position {last} to be skipped, {state.log.next} is not committed yet") group =
-        self._gatherer.open group.given_up.append(SkippedRange(cursor, first, last, losses, if_kept)) if not if_kept:
-        self.advance(state, first, last) group.losses += losses group.urgent = True return group.ticket
+        """See `contract.Cursors`."""
+        state = self.get(cursor)
+        if state is None:
+            nothing_waits = Ticket()
+            nothing_waits.decide(None)
+            return nothing_waits
+        if last >= state.log.next:
+            raise ValueError(f"position {last} is to be skipped, {state.log.next} is not committed yet")
+        group = self._gatherer.open
+        group.given_up.append(SkippedRange(cursor, first, last, losses, if_kept))
+        if not if_kept:
+            self.advance(state, first, last)
+            group.losses += losses
+        group.urgent = True
+        return group.ticket
 
     def skip(self, damage: Damage) -> None:
         """Skip damaged messages: every cursor passes them, and its losses go to the ledger."""
