@@ -125,8 +125,8 @@ ADDRESSES_MATCHED_MAX: Final = 100_000
 """Addresses in the cache of matching subscriptions of one log; then the cache is cleared."""
 
 SLEEPERS_MAX: Final = 8
-"""Subscriptions of a log that are asked at each commit whether one of them needs to see its messages. If none does, no
-message is looked at. With more subscriptions the question would cost what it saves."""
+"""Largest number of subscriptions of a log that are asked at each commit whether one of them needs to see its messages.
+If none does, no message is looked at. With more subscriptions the question would cost what it saves."""
 
 FEEDS_LOOKED_AT_MAX: Final = 1_000
 """Logs checked in one tick for messages that no subscription was notified of; with more logs, a round takes several
@@ -188,9 +188,9 @@ LIVE_PUMP_BYTES_MAX: Final = 256 * KIB
 """Message bytes given to a live subscriber's connection at once, before checking whether the socket takes them."""
 
 LANE_HOLES_MAX: Final = 1_024
-"""Ranges settled above a cursor's position with which the lanes of a forwarder no longer split when its link comes up.
-They take 8 KiB in the cursor's row, written 20 times a second at most. One range is added each time the link fails
-while a backlog is being sent. The hub keeps four times as many for an address."""
+"""Number of settled ranges above a cursor's position from which the lanes of a forwarder do not split any more. They
+take 8 KiB in the cursor's row, written 20 times a second at most. One range is added each time the link fails while a
+backlog is being sent. The hub keeps four times as many for an address."""
 
 BACKLOG_CHUNK_POSITIONS: Final = 4_096
 """Positions of a backlog sent newest first that are delivered in order before the chunk below them."""

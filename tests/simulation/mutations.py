@@ -43,7 +43,7 @@ from edge.broker.retention.manifests import Manifests, StatedAddress
 from edge.broker.router.answers import Answers
 from edge.broker.router.commands.receipts import CommandReceipts
 from edge.broker.router.inbound import IncomingForwarder
-from edge.broker.router.known_names import NamesByForwarder
+from edge.broker.router.recent_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.store.counters import SequenceCounters
 from edge.broker.store.ledger import Entries, OpenLedger

@@ -141,7 +141,7 @@ class AnycastGroup:
         self._given_back_bytes = 0
         self._without_credit: set[Consumer] = set()
         """Consumers without credit when these messages were offered last."""
-        self._offer_anew = False
+        self._offer_again = False
         """True when a message was returned since, or consumers have joined or left."""
         self._explained: dict[int, Explanation] = {}
         """Explanations of consumers for messages that are not answered yet; nearly always empty."""
@@ -256,8 +256,8 @@ class AnycastGroup:
 
     def _offer_given_back(self) -> None:
         """Offer returned messages to other consumers, oldest first. Answer those that all consumers returned."""
-        while self._given_back and (self._offer_anew or self._credit_has_come()):
-            self._offer_anew = False
+        while self._given_back and (self._offer_again or self._credit_has_come()):
+            self._offer_again = False
             for position in sorted(self._given_back):
                 if position not in self._given_back:
                     continue  # its last consumer raised and was removed, or its sender left
@@ -355,7 +355,7 @@ class AnycastGroup:
 
     def join(self, consumer: Consumer) -> None:
         self.group.join(consumer)
-        self._offer_anew = True
+        self._offer_again = True
         self._count_held()
 
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
@@ -363,7 +363,7 @@ class AnycastGroup:
         refusal."""
         self.group.leave(consumer)
         self._paces.pop(consumer, None)
-        self._offer_anew = True
+        self._offer_again = True
         for excluded in self._excluded.values():
             excluded.pop(consumer, None)
         for position, held in sorted(self._outstanding.pop(consumer, {}).items(), reverse=True):
@@ -449,7 +449,7 @@ class AnycastGroup:
             return
         self._given_back[position] = stored
         self._given_back_bytes += size
-        self._offer_anew = True
+        self._offer_again = True
 
     def _refuse_given_back(self, position: int) -> None:
         """Refuse a message to its origin, with the reasons of its consumers."""

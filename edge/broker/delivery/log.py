@@ -521,7 +521,7 @@ class LogSubscription:
             self.behind = False
         self.pump()
         if not self.behind:
-            self._tell_idle()
+            self._notify_idle()
 
     def handle_returned(self, runs: Sequence[Stored], start: int) -> None:
         """See `log_reader.ReadingSubscription`."""
@@ -536,7 +536,7 @@ class LogSubscription:
         # below its start, are read next
         returned.remove(start, end - 1 if runs else self.window.end)
         self.pump()
-        self._tell_idle()
+        self._notify_idle()
 
     def _leaves_to_order(self, runs: Sequence[Stored]) -> bool:
         claimed = self.order is not None and self.order.claims(runs)
@@ -544,7 +544,7 @@ class LogSubscription:
             self.pump()
         return claimed
 
-    def _tell_idle(self) -> None:
+    def _notify_idle(self) -> None:
         """Notify consumers that wait for the end of the log."""
         if self.idle_now:
             for consumer in list(self.group.consumers):

@@ -54,20 +54,20 @@ class _DisconnectedClient(WillOrigin):
         self._wills = wills
         self._number = number
 
-    def leaves(self) -> None:
+    def delete_stored(self) -> None:
         if self._number is None:
             self._wills.drop(self.name)
         else:
             self._wills.remove_pending(self._number)
 
-    def stays(self) -> bool:
+    def keep_stored(self) -> bool:
         """Store the will under a number, as its client may have another will by then."""
         if not self._wills.is_pending(self):
             return False
         self._number = self._wills.keep_pending(PendingWill(self.name, self.user, self.run), self._number)
         return True
 
-    def is_over(self) -> None:
+    def end(self) -> None:
         self._wills.forget(self)
 
 
@@ -88,7 +88,7 @@ class Wills:
             self._next_number = int(key) + 1
             origin = _DisconnectedClient(self, pending, int(key))
             self._gone.setdefault(pending.client_id, []).append(origin)
-            router.wills.put_off(origin)
+            router.wills.postpone(origin)
 
     def keep(self, client_id: str, will: Will | None, expiry_s: int, user: str = "") -> Ticket | None:
         """Store the will of a connecting client, or none. `expiry_s`: session expiry interval.
@@ -122,7 +122,7 @@ class Wills:
     def mark_connected(self, client_id: str) -> None:
         """Publish due wills of a reconnected client before its new messages, or drop them: its new state is newer."""
         for origin in self._gone.pop(client_id, ()):
-            self._router.wills.go_ahead(origin)
+            self._router.wills.publish_postponed(origin)
 
     def end(self, client_id: str) -> None:
         """Publish a will from before the start, as its session has ended."""

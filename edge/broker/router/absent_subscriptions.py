@@ -66,7 +66,7 @@ class AbsentCursor(NamedTuple):
     """Time when a message in it may expire (UTC nanoseconds); None: never, as far as is known."""
 
 
-class Left(NamedTuple):
+class UnusedSince(NamedTuple):
     """Time since which no client holds a subscription, and time of the next check (seconds of `running_time`)."""
 
     at: int | None = None
@@ -121,12 +121,12 @@ class AbsentSubscriptions:
     def __len__(self) -> int:
         return self._count
 
-    def is_looked_at(self, name: str) -> bool:
+    def is_scheduled(self, name: str) -> bool:
         """Return True when a subscription is to be checked some time."""
         row = self._execute("SELECT look_at FROM unused WHERE name = ?", (name,)).fetchone()
         return row is not None and row[0] is not None
 
-    def to_look_at(self, running_s: int) -> list[str]:
+    def names_to_check(self, running_s: int) -> list[str]:
         """Return names of subscriptions that are due for a check, some of them; the caller opens them."""
         due = self._execute("SELECT name FROM unused WHERE look_at <= ? LIMIT ?", (running_s, SUBSCRIPTIONS_OPENED_MAX))
         return [name for (name,) in due]
@@ -156,7 +156,7 @@ class AbsentSubscriptions:
 
     # --- entries ---------------------------------------------------------------------------------------------
 
-    def put(self, declaration: Declaration, places: Sequence[AbsentCursor], left: Left) -> None:
+    def put(self, declaration: Declaration, places: Sequence[AbsentCursor], left: UnusedSince) -> None:
         """Enter a subscription that its last client has left."""
         options = (
             (_ALL_QOS if declaration.all_qos else 0)
@@ -173,7 +173,7 @@ class AbsentSubscriptions:
             follower.count += 1
             follower.level += not behind
             follower.changed(declaration.pattern)
-        if left != Left():
+        if left != UnusedSince():
             self._execute("INSERT INTO unused VALUES (?, ?, ?)", (declaration.name, *left))
         self._count += 1
 
@@ -216,10 +216,10 @@ class AbsentSubscriptions:
         """Note that a level place has a message it wants. Return False when it does not want this one."""
         if not self._accepts(place, run):
             return False
-        self._leave_behind(place)
+        self._mark_behind(place)
         return True
 
-    def _leave_behind(self, place: _Matched) -> None:
+    def _mark_behind(self, place: _Matched) -> None:
         """Mark a level place as behind, unless it was marked or removed since it was found."""
         text = "UPDATE place SET behind = 1 WHERE pattern = ? AND cursor = ? AND NOT behind"
         self._followers[place.log].level -= self._execute(text, place[:2]).rowcount
@@ -238,13 +238,13 @@ class AbsentSubscriptions:
             found = self._declarations[cursor] = self._declaration(self._cursors.name(cursor))
         return found
 
-    def leave(self, log: int, run: Run) -> None:
+    def note_expiry(self, log: int, run: Run) -> None:
         """Note the expiry of a run that stays in the store for the places that want it."""
         for place in self._match(run.address):
             if place.log != log or not self._accepts(place, run):
                 continue
             if not place.behind:
-                self._leave_behind(place)
+                self._mark_behind(place)
             named = place.options & _NAMED
             ttl = ttl_ns(run, self._policy(self._cursors.name(place.cursor) if named else "", log))
             if ttl is not None:
@@ -252,7 +252,7 @@ class AbsentSubscriptions:
                 if place.due_s is None or due_s < place.due_s:
                     self._execute("UPDATE place SET due_s = ? WHERE pattern = ? AND cursor = ?", (due_s, *place[:2]))
 
-    def leave_all(self, log: int) -> None:
+    def mark_all_behind(self, log: int) -> None:
         """Mark all places in a log as behind, because its new messages are unknown."""
         self._execute("UPDATE place SET behind = 1, due_s = ? WHERE log = ?", (_seconds(LOOK), log))
         follower = self._followers.get(log)
@@ -346,7 +346,7 @@ class AbsentFollower:
     def arrived(self, stored: Stored) -> None:
         run, subscriptions = stored.run, self._subscriptions
         if subscriptions.may_expire(run):
-            subscriptions.leave(self.log, run)
+            subscriptions.note_expiry(self.log, run)
             self._level.pop(run.address, None)
             return
         level = self._level.get(run.address)
@@ -361,7 +361,7 @@ class AbsentFollower:
 
     def fall_behind(self) -> None:
         self._level.clear()
-        self._subscriptions.leave_all(self.log)
+        self._subscriptions.mark_all_behind(self.log)
 
     def pump(self) -> None:
         """Do nothing, without a client to deliver to."""

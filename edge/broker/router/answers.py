@@ -46,7 +46,7 @@ class Answers:
         """Accept when the commit of this ticket succeeds, refuse when it fails."""
         if tokens:
             if self._replies:
-                origin, tokens = self.ordered.behind(origin, tokens)
+                origin, tokens = self.ordered.queue_behind(origin, tokens)
             self._waiting.append((ticket, origin, tokens, None, None))
             awaiting = self.awaiting_commit
             awaiting[origin] = awaiting.get(origin, 0) + 1
@@ -69,7 +69,7 @@ class Answers:
         if not tokens:
             return
         if self._replies:
-            origin, tokens = self.ordered.behind(origin, tokens)
+            origin, tokens = self.ordered.queue_behind(origin, tokens)
         if origin in self.awaiting_commit:
             self._wait(self._waiting[-1][0], origin, tokens, how)
             return
@@ -84,7 +84,7 @@ class Answers:
         if not tokens:
             return
         if self._replies:
-            origin, tokens = self.ordered.behind(origin, tokens)
+            origin, tokens = self.ordered.queue_behind(origin, tokens)
         if origin in self.awaiting_commit:
             origin.not_stored(tokens)
             self._wait(self._waiting[-1][0], origin, tokens, why)
@@ -92,7 +92,7 @@ class Answers:
         self._figures.refused += len(tokens)
         origin.refused(tokens, why)
 
-    def by_consumer(self, origin: Origin, tokens: Sequence[int], withdraw: Withdraw) -> tuple[Origin, Sequence[int]]:
+    def await_consumer(self, origin: Origin, tokens: Sequence[int], withdraw: Withdraw) -> tuple[Origin, Sequence[int]]:
         """Return the origin and tokens that a consumer answers, so that `origin` gets all its answers in order.
         `withdraw` is called when they come too late."""
         return self.ordered.add(origin, tokens, withdraw)

@@ -131,7 +131,7 @@ class CompetingConsumers:
         if opened is not None:
             opened.join(consumer)
 
-    def left(self, consumer: Consumer, subscription: PatternSubscription) -> None:
+    def consumer_left(self, consumer: Consumer, subscription: PatternSubscription) -> None:
         """Note that a consumer has left all that a filter matches, and does not join new addresses."""
         self._pattern_consumers.remove(subscription.pattern, consumer)
         self.queues.consumers.remove(subscription.pattern, consumer)

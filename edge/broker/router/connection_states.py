@@ -47,7 +47,7 @@ class ConnectionStates:
         """Yield topics with their states."""
         return iter(self._states.items())
 
-    def tell(self, topic: str, state: bytes) -> None:
+    def put(self, topic: str, state: bytes) -> None:
         """Store a state; an empty one deletes it, as with a retained message."""
         self._states.pop(topic, None)
         if state:
@@ -75,7 +75,7 @@ class ConnectionStateRoute:
             sink.answers.refuse(origin, tokens, Refusal.TOO_LARGE)
             return
         if run.flags & RETAIN:
-            self._states.tell(run.address, state)
+            self._states.put(run.address, state)
         # QoS 0, like all figures of the broker, which are not stored
         offer = offer_of(Run(run.address, run.device, run.flags & RETAIN, b"", [state]), origin)
         for subscription in self._live:

@@ -155,7 +155,7 @@ class ConnectorUplink:
             clock=router.now_s,
             limits=UPLINK_LIMITS,
             pacer=_pacer(connector, hop.gateway, router, state),
-            begin=self._part_lanes,
+            begin=self._split_lanes,
         )
         self._instance = secrets.token_hex(8)
         self._spent_kept = 0
@@ -199,16 +199,16 @@ class ConnectorUplink:
             forwarding.follow()
             self._remove([each for each in before if each not in forwarding.subscriptions])
         if self.uplink.connected:
-            self._part_lanes()
+            self._split_lanes()
         for forwarding in self._forwardings.values():
             for subscription in forwarding.subscriptions:
                 self.uplink.live.add(subscription)
 
-    def _part_lanes(self) -> None:
+    def _split_lanes(self) -> None:
         """Split lanes when the link is up: stored messages are backlog, new ones are live."""
         for forwarding in self._forwardings.values():
             before = forwarding.lanes
-            forwarding.part_lanes(self._store.logs, self._store.cursors, self.uplink.backlog)
+            forwarding.split_lanes(self._store.logs, self._store.cursors, self.uplink.backlog)
             for lane in before:
                 if lane not in forwarding.lanes:
                     self.uplink.backlog.remove(lane)
@@ -236,7 +236,7 @@ class ConnectorUplink:
         self._losses.feed()
 
     def restate(self) -> None:
-        """Report again what has not been sent: messages have other names than before."""
+        """Report again what was not sent yet, because messages have other names now."""
         self.reports.clear()
         self._losses.restart()
         self.manifests.restate()

@@ -42,13 +42,13 @@ class CreditWatchers:
     def changed(self, pattern: str) -> None:
         """Notify the senders to an address, or to every address that a filter matches."""
         if not is_filter(pattern):
-            self._tell(pattern)
+            self._notify(pattern)
             return
         for address in list(self._origins):
             if matches(pattern, address):
-                self._tell(address)
+                self._notify(address)
 
-    def _tell(self, address: str) -> None:
+    def _notify(self, address: str) -> None:
         origins = self._origins.pop(address, ())
         for origin in origins:
             addresses = self._addresses[origin]

@@ -35,18 +35,18 @@ class WillOrigin(Origin):
         self.user = user
         self.run = run
 
-    def leaves(self) -> None:
+    def delete_stored(self) -> None:
         """Delete the stored will: it is published next, in one commit if its message is stored."""
 
-    def stays(self) -> bool:
+    def keep_stored(self) -> bool:
         """Keep the stored will, as its message could not be stored. Return False when it is obsolete."""
         return True
 
-    def is_over(self) -> None:
+    def end(self) -> None:
         """Finish: its message is stored, or never will be."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        self.is_over()
+        self.end()
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         self.wills.refused(self, why)
@@ -66,8 +66,8 @@ class DueWills:
         self._waiting: dict[WillOrigin, None] = {}
         self._this_turn = 0
         """Number of wills published in this turn."""
-        self._put_off: dict[WillOrigin, None] = {}
-        self._put_off_bytes = 0
+        self._postponed: dict[WillOrigin, None] = {}
+        self._postponed_bytes = 0
         self._again_at_s = 0.0
 
     def add(self, origin: WillOrigin) -> None:
@@ -89,27 +89,27 @@ class DueWills:
             self._this_turn += 1
             guarded(f"the will of {origin.name!r}", self._publish_one, origin)
 
-    def put_off(self, origin: WillOrigin) -> None:
+    def postpone(self, origin: WillOrigin) -> None:
         """Publish the will when the store takes messages again."""
         origin.wills = self
-        self._put_off[origin] = None
-        self._put_off_bytes += _size(origin)
-        while self._put_off_bytes > WILLS_PUT_OFF_BYTES_MAX:
-            oldest = next(iter(self._put_off))
+        self._postponed[origin] = None
+        self._postponed_bytes += _size(origin)
+        while self._postponed_bytes > WILLS_PUT_OFF_BYTES_MAX:
+            oldest = next(iter(self._postponed))
             log.error("dropped the will of %r: too many wait for room in the store", oldest.name)
             self.withdraw(oldest)
-            oldest.leaves()
-            oldest.is_over()
+            oldest.delete_stored()
+            oldest.end()
 
     def withdraw(self, origin: WillOrigin) -> bool:
         """Do not publish a postponed will any more. Return False if it was not postponed."""
-        if origin not in self._put_off:
+        if origin not in self._postponed:
             return False
-        del self._put_off[origin]
-        self._put_off_bytes -= _size(origin)
+        del self._postponed[origin]
+        self._postponed_bytes -= _size(origin)
         return True
 
-    def go_ahead(self, origin: WillOrigin) -> None:
+    def publish_postponed(self, origin: WillOrigin) -> None:
         """Publish a postponed will now: its client is back, and must not overtake it."""
         if self.withdraw(origin):
             self._waiting[origin] = None
@@ -123,17 +123,17 @@ class DueWills:
             self.publish(origin)
         elif why not in _FOR_NOW:
             log.warning("the will of %r to %s was refused: %s", origin.name, origin.run.address, why.value)
-            origin.is_over()
-        elif origin.stays():
-            self.put_off(origin)
+            origin.end()
+        elif origin.keep_stored():
+            self.postpone(origin)
 
     def tick(self, now_s: float, *, failing: bool) -> None:
         """Publish postponed wills, unless commits fail (`failing`). Called every `limits.TICK_S`. It happens seldom, as
         live subscribers get a message again if its commit fails."""
-        if not self._put_off or failing or now_s < self._again_at_s:
+        if not self._postponed or failing or now_s < self._again_at_s:
             return
         self._again_at_s = now_s + WILLS_AGAIN_S
-        for origin in list(self._put_off):
+        for origin in list(self._postponed):
             self.withdraw(origin)
             self.add(origin)
 
@@ -144,7 +144,7 @@ class DueWills:
             self.publish(origin)
 
     def _publish_one(self, origin: WillOrigin) -> None:
-        origin.leaves()
+        origin.delete_stored()
         self._publish(Publication(origin, origin.run, _TOKEN))
 
     def _next_turn(self) -> None:

@@ -24,7 +24,7 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
 from edge.broker.model.topics import FilterTree, matches
 from edge.broker.retention.names import NameKind, NameQuotas
-from edge.broker.router.absent_subscriptions import LOOK, AbsentCursor, AbsentSubscriptions, Left
+from edge.broker.router.absent_subscriptions import LOOK, AbsentCursor, AbsentSubscriptions, UnusedSince
 from edge.broker.router.configured import PLAIN, ConfiguredAddresses
 from edge.broker.router.logs import Logs
 from edge.broker.router.running_time import RunningTime
@@ -132,7 +132,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         for found in list(self.opened.values()):
             yield _figures(found)
         for declaration in self._absent_declarations():
-            left = self._left_in(declaration)
+            left = self._absent_backlog(declaration)
             yield SubscriptionFigures(declaration.name, declaration.pattern, left, 0, 0)
 
     def _absent_declarations(self) -> Iterator[Declaration]:
@@ -181,7 +181,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         subscription = self.declare(declaration)
         if not options.shared:
             _steal(subscription, consumer)
-        self._unused.held(subscription)
+        self._unused.keep(subscription)
         subscription.serve(exclusive=not options.shared)
         subscription.join(consumer)
         return subscription
@@ -195,7 +195,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         if found is not None:
             if pattern is not None:
                 found = self.declare(msgspec.structs.replace(found.declaration, pattern=pattern))
-            self._unused.held(found)
+            self._unused.keep(found)
             found.serve(exclusive=not shared)
             found.join(consumer)
         return found
@@ -237,10 +237,10 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
                     f"subscription {declaration.name!r} exists with filter {before.pattern!r}",
                 )
             self._note_bases(declaration)
-            former = self._formers(subscription)
-        self._is_known_no_more(subscription)
+            former = self._pending_filters(subscription)
+        self._unregister(subscription)
         subscription.declare(msgspec.structs.replace(declaration, former=former))
-        self._is_known(subscription)
+        self._register(subscription)
         for part in subscription.parts:
             self._feeds.detach(part)  # feeds know it by its filter
             part.match(declaration.pattern)
@@ -262,7 +262,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._absent.take(declaration, [each.cursor for each in cursors])
         for each in cursors:
             self._logs.forget_part(name, each.log, each.cursor)
-        self._is_gone(declaration)
+        self._count_removed(declaration)
         return self._store.state.delete(KIND, name)
 
     def follow_configuration(self) -> None:
@@ -278,10 +278,10 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _is_changed(self, declaration: Declaration) -> bool:
         """Return True when an absent subscription reaches other logs, or starts or stops to end by itself."""
-        reached, name = set(self._reached(declaration.pattern)), declaration.name
+        reached, name = set(self._reached_logs(declaration.pattern)), declaration.name
         if not reached <= {each.log for each in self._store.cursors.named(name)}:
             return True
-        return self._absent.is_looked_at(name) == (self._unused.kept_s(declaration) is None)
+        return self._absent.is_scheduled(name) == (self._unused.kept_s(declaration) is None)
 
     # --- opening and closing ---------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         """Open subscriptions in which messages may have expired, or that may have been unused for too long; close those
         without a client. Called every `limits.TICK_S`."""
         self._running.tick(now_s, counts=self._unused.counts)
-        for due in (*self._absent.tick(now_s, now_ns), *self._absent.to_look_at(self._running.now)):
+        for due in (*self._absent.tick(now_s, now_ns), *self._absent.names_to_check(self._running.now)):
             if due not in self.opened:
                 self._reopen(due)
         began, left = False, SUBSCRIPTIONS_CLOSED_MAX
@@ -303,17 +303,17 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
                 continue
             found = self.opened.get(name)
             if found is not None and not found.consumers:
-                self._unused.look(found)
+                self._unused.check(found)
                 found = self.opened.get(name)  # it may have ended
             if found is None or found.consumers or not (_is_clients(found.declaration) and found.can_close):
                 self._idle.pop(name, None)
             elif now_s - self._idle.setdefault(name, now_s) >= linger_s:
-                self._lay_down(found, now_ns)
+                self._close(found, now_ns)
                 left -= 1
                 if not left:
                     return
 
-    def left(self, subscription: DurableSubscription, now_ns: int) -> None:
+    def consumer_left(self, subscription: DurableSubscription, now_ns: int) -> None:
         """Note that a consumer has left. With very many open the subscription is closed now, as bursts leave within a
         tick."""
         name = subscription.declaration.name
@@ -323,16 +323,16 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             or self.opened.get(name) is not subscription
         ):
             return
-        self._unused.look(subscription)
+        self._unused.check(subscription)
         if name in self.opened and _is_clients(subscription.declaration) and subscription.can_close:
-            self._lay_down(subscription, now_ns)
+            self._close(subscription, now_ns)
 
     @property
     def unused_s(self) -> int:
         """Longest time that a subscription is kept without a client."""
         return self._unused.unused_s
 
-    def _lay_down(self, subscription: DurableSubscription, now_ns: int) -> None:
+    def _close(self, subscription: DurableSubscription, now_ns: int) -> None:
         """Drop the object, unless the rows of the store are behind."""
         declaration, places = subscription.declaration, list[AbsentCursor]()
         for part in subscription.parts:
@@ -348,13 +348,13 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._tree.remove(declaration.pattern, subscription)
         # Before the parts go: a log without a follower for a moment is followed from its end on, and messages that were
         # committed but not yet delivered would be skipped.
-        self._absent.put(declaration, places, self._left(declaration, subscription.left_at))
+        self._absent.put(declaration, places, self._unused_since(declaration, subscription.left_at))
         for part in subscription.parts:
             part.release()
         subscription.parts.clear()
 
-    def _left(self, declaration: Declaration, left_at: int | None) -> Left:
-        return Left(left_at, self._unused.look_at(declaration, left_at))
+    def _unused_since(self, declaration: Declaration, left_at: int | None) -> UnusedSince:
+        return UnusedSince(left_at, self._unused.check_time(declaration, left_at))
 
     def _reopen(self, name: str) -> DurableSubscription:
         """Make an object from the rows. Raises KeyError for an unknown name, StoreError."""
@@ -369,7 +369,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             subscription.add(part)
         return subscription
 
-    def _left_in(self, declaration: Declaration) -> int:
+    def _absent_backlog(self, declaration: Declaration) -> int:
         """Return the number of messages after the cursors of an absent subscription; 0 where it wants none of them."""
         cursors = [each.cursor for each in self._store.cursors.named(declaration.name)]
         behind = (cursor for cursor in cursors if self._absent.is_behind(declaration.pattern, cursor))
@@ -383,10 +383,10 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         """Make it with its cursors; `kept` as `_open_parts` takes it, `left_at` as `DurableSubscription`."""
         subscription = DurableSubscription(declaration, left_at)
         self._open_parts(subscription, kept)
-        self._is_known(subscription)
+        self._register(subscription)
         return subscription
 
-    def _is_known(self, subscription: DurableSubscription) -> None:
+    def _register(self, subscription: DurableSubscription) -> None:
         declaration = subscription.declaration
         self.opened[declaration.name] = subscription
         if _is_clients(declaration):
@@ -415,7 +415,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             return True
         return self._names.has_room(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
 
-    def _reached(self, pattern: str) -> list[int]:
+    def _reached_logs(self, pattern: str) -> list[int]:
         """Return the topic logs that names of a filter could be in."""
         return [self._logs.of_topics(rule) for rule in self._addresses.table.topic_rules(pattern)]
 
@@ -425,7 +425,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         declaration = subscription.declaration
         known = {part.log for part in subscription.parts}
         consumers = subscription.consumers
-        for log in dict.fromkeys((*kept, *self._reached(declaration.pattern))):
+        for log in dict.fromkeys((*kept, *self._reached_logs(declaration.pattern))):
             if log in known:
                 continue
             part = self._logs.open_part(declaration.pattern, declaration.name, log)
@@ -436,7 +436,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             if consumers:
                 part.pump()
 
-    def _formers(self, subscription: DurableSubscription) -> tuple[FormerFilter, ...]:
+    def _pending_filters(self, subscription: DurableSubscription) -> tuple[FormerFilter, ...]:
         """Return all filters of a forwarder, the present one included, for which messages are still waiting."""
         ends = {part.log: self._store.logs.bounds(part.log)[1] for part in subscription.parts}
         declaration = subscription.declaration
@@ -488,19 +488,19 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
                 self._store.state.put("base", address, following.to_bytes(8, "big"))
 
     def _forget(self, subscription: DurableSubscription) -> Ticket:
-        self._is_known_no_more(subscription)
+        self._unregister(subscription)
         for part in subscription.parts:
             part.close()
         return self._store.state.delete(KIND, subscription.declaration.name)
 
-    def _is_known_no_more(self, subscription: DurableSubscription) -> None:
+    def _unregister(self, subscription: DurableSubscription) -> None:
         declaration = subscription.declaration
         del self.opened[declaration.name]
         self._idle.pop(declaration.name, None)
         self._tree.remove(declaration.pattern, subscription)
-        self._is_gone(declaration)
+        self._count_removed(declaration)
 
-    def _is_gone(self, declaration: Declaration) -> None:
+    def _count_removed(self, declaration: Declaration) -> None:
         if _is_clients(declaration):
             self._names.gone(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
         self._matches_changed()
@@ -517,8 +517,8 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def _restore_one(self, declaration: Declaration) -> None:
         """Leave a subscription to its rows, or open it if they are not enough. It may have cursors in logs that its
         filter does not reach by the present rules."""
-        left_at, cursors = self._unused.restored(declaration), self._store.cursors.named(declaration.name)
-        reached = set(self._reached(declaration.pattern))
+        left_at, cursors = self._unused.restore(declaration), self._store.cursors.named(declaration.name)
+        reached = set(self._reached_logs(declaration.pattern))
         absent = bool(cursors) and _is_clients(declaration) and reached <= {each.log for each in cursors}
         if not (absent and all(not each.acknowledged and self._store.cursors.rest(each.cursor) for each in cursors)):
             self._open(declaration, [each.log for each in cursors], left_at)
@@ -529,7 +529,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             behind = each.position < self._store.logs.bounds(each.log)[1]
             # it is unknown which of its messages expire
             places.append(AbsentCursor(each.log, each.cursor, behind, LOOK if behind else None))
-        self._absent.put(declaration, places, self._left(declaration, left_at))
+        self._absent.put(declaration, places, self._unused_since(declaration, left_at))
 
 
 def _figures(found: DurableSubscription) -> SubscriptionFigures:

@@ -66,7 +66,7 @@ class Forwarding:
         """Backlog lanes of the parts."""
         return list(self._lanes.values())
 
-    def part_lanes(self, logs: MessageLogs, cursors: Cursors, consumer: Consumer) -> None:
+    def split_lanes(self, logs: MessageLogs, cursors: Cursors, consumer: Consumer) -> None:
         """Give stored messages to this consumer. Called each time the link comes up, and after `follow`."""
         parts = list(
             chain.from_iterable(one.parts for one in self.subscriptions if isinstance(one, DurableSubscription))

@@ -32,7 +32,7 @@ from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.topics import is_filter, matches
 from edge.broker.router.batch import Publication
 from edge.broker.router.inbound_losses import InboundLosses
-from edge.broker.router.known_names import KnownNames, digest
+from edge.broker.router.recent_names import RecentNames, digest
 from edge.broker.router.retained_repeats import RetainedRepeats
 from edge.broker.router.router import Router
 
@@ -100,7 +100,7 @@ class IncomingForwarder(Origin):
         self,
         router: Router,
         forwarder: Forwarder,
-        names: KnownNames,
+        names: RecentNames,
         gateway: str,
         wanted: Callable[[Run], Sequence[bool] | None] = lambda _run: None,
         losses: InboundLosses | None = None,
@@ -150,7 +150,7 @@ class IncomingForwarder(Origin):
 
     def leave(self, left: Callable[[], None]) -> None:
         self._leaving, self._left = True, left
-        self._look_whether_left()
+        self._finish_leaving()
 
     def detached(self) -> None:
         """Keep published messages, which are recognised when they come again. Messages that only wait are sent again by
@@ -175,7 +175,7 @@ class IncomingForwarder(Origin):
     def receive(self, messages: Sequence[Incoming]) -> None:
         self.figures.received += len(messages)
         for message in messages:
-            entry = self._entry(message)
+            entry = self._make_entry(message)
             if entry is not None:
                 self._waiting.append(entry)
                 self._held_bytes += entry.size
@@ -207,7 +207,7 @@ class IncomingForwarder(Origin):
         if why in FINAL:
             self._reject(entries, why)
         else:
-            self._wait_again(entries)
+            self._requeue(entries)
             self._given_back = why in GIVEN_BACK
             if why is Refusal.FULL and self._at_once > 1:
                 self._at_once, self._fewer = max(1, min(self._at_once, len(tokens)) // 2), True
@@ -231,7 +231,7 @@ class IncomingForwarder(Origin):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _entry(self, message: Incoming) -> _HeldMessage | None:
+    def _make_entry(self, message: Incoming) -> _HeldMessage | None:
         """Return a message as it is to be published; None when it was answered already."""
         if self._gateway in message.hops:
             self.figures.looped += 1
@@ -261,9 +261,9 @@ class IncomingForwarder(Origin):
             except DecodeError as error:
                 self._reject_one(message, "unreadable", str(error))
                 return None
-        return self._wanted_entry(message)
+        return self._select_entry(message)
 
-    def _wanted_entry(self, message: Incoming) -> _HeldMessage | None:
+    def _select_entry(self, message: Incoming) -> _HeldMessage | None:
         """Return the entry of a readable message; None when the forwarder's condition excludes it."""
         run = message.run
         wanted = self._wanted(run)
@@ -296,16 +296,16 @@ class IncomingForwarder(Origin):
         try:
             while self._waiting and not self._published and (self._fewer or not self._blocked):
                 self._blocked = self._fewer = False
-                self._publish_together(self._new())
+                self._publish_together(self._take_new())
         finally:
             self._publishing = False
         if self._blocked:
             self._watch()  # otherwise it is tried at the next tick
         else:
             self._credit_changed()
-        self._look_whether_left()
+        self._finish_leaving()
 
-    def _look_whether_left(self) -> None:
+    def _finish_leaving(self) -> None:
         """Call back once no message waits for an answer that will come."""
         if self._left is _ignore or self._published or self._losing or (self._waiting and not self._blocked):
             return
@@ -316,7 +316,7 @@ class IncomingForwarder(Origin):
         left, self._left = self._left, _ignore
         left()
 
-    def _new(self) -> list[_HeldMessage]:
+    def _take_new(self) -> list[_HeldMessage]:
         """Take the first waiting messages, without those that are stored already."""
         every = list(self._waiting)
         waiting, self._waiting = every[: self._at_once], deque(every[self._at_once :])
@@ -324,7 +324,7 @@ class IncomingForwarder(Origin):
         if early < len(waiting):  # published by an earlier configuration of this forwarder: wait for that commit
             self._blocked = True
         else:
-            early = _again_at(waiting)
+            early = _first_repeat(waiting)
         self._waiting.extendleft(reversed(waiting[early:]))
         waiting = waiting[:early]
         known = [entry for entry in waiting if self._came_before(entry)]
@@ -353,14 +353,14 @@ class IncomingForwarder(Origin):
             if self._blocked:  # an earlier run found no room: keep these behind it
                 behind = self._answered(numbers)
                 self._names.withdraw(entry.name for entry in behind if entry.name)
-                self._wait_again(behind)
+                self._requeue(behind)
             else:
                 self._router.publish(Publication(self, run, numbers))
 
     def _answered(self, numbers: Iterable[int]) -> list[_HeldMessage]:
         return [entry for number in numbers if (entry := self._published.pop(number, None)) is not None]
 
-    def _wait_again(self, entries: Iterable[_HeldMessage]) -> None:
+    def _requeue(self, entries: Iterable[_HeldMessage]) -> None:
         """Put messages back in front, except for those that the far side sends again."""
         self._blocked = True
         kept = [entry for entry in entries if entry.token is not None or entry.ours]
@@ -413,7 +413,7 @@ class IncomingForwarder(Origin):
         if tokens and self._settle is not None:
             self._settle(tokens, ForwardOutcome.REJECTED, why)
         self._credit_changed()
-        self._look_whether_left()
+        self._finish_leaving()
 
 
 def _runs(entries: Sequence[_HeldMessage]) -> list[tuple[Run, list[int]]]:
@@ -421,7 +421,7 @@ def _runs(entries: Sequence[_HeldMessage]) -> list[tuple[Run, list[int]]]:
     runs: list[tuple[Run, list[int]]] = []
     for entry in entries:
         run = entry.run
-        if runs and _alike(runs[-1][0], run):
+        if runs and _can_share_run(runs[-1][0], run):
             runs[-1][0].bodies.append(run.bodies[0])
             runs[-1][1].append(entry.number)
         else:
@@ -430,7 +430,7 @@ def _runs(entries: Sequence[_HeldMessage]) -> list[tuple[Run, list[int]]]:
     return runs
 
 
-def _again_at(entries: Sequence[_HeldMessage]) -> int:
+def _first_repeat(entries: Sequence[_HeldMessage]) -> int:
     """Return the index of the first message that repeats an earlier one: it waits for the commit of that."""
     names: set[bytes] = set()
     for i, entry in enumerate(entries):
@@ -440,7 +440,7 @@ def _again_at(entries: Sequence[_HeldMessage]) -> int:
     return len(entries)
 
 
-def _alike(one: Run, other: Run) -> bool:
+def _can_share_run(one: Run, other: Run) -> bool:
     same = one.address == other.address and one.device == other.device
     return same and one.flags == other.flags and one.properties == other.properties
 

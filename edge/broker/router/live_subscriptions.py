@@ -84,7 +84,7 @@ class LiveSubscriptions:
         subscription.join(consumer)
         return subscription
 
-    def left(self, subscription: TransientSubscription) -> bool:
+    def end_if_unused(self, subscription: TransientSubscription) -> bool:
         """End a subscription that its last consumer has left. Return False when it stays, or has ended before."""
         if subscription.group or subscription.pattern in self.temporary_queues:
             return False
@@ -111,7 +111,7 @@ class LiveSubscriptions:
         """Delete a temporary queue with its messages; its consumers get nothing more."""
         queue = self.temporary_queues.pop(address)
         queue.end()
-        self.left(queue)
+        self.end_if_unused(queue)
 
     def _make(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> TransientSubscription:
         user = None if options.qos0_only else consumer.user  # the durable twin is counted

@@ -93,7 +93,7 @@ class Logs:
         log = self._store.logs.open(f"{QUEUE_LOG}{address}")
         record = self._store.cursors.record(self._store.cursors.open(QUEUE_CURSOR, log, 0))
         queue = queue_subscription(self._store, record, address, deadletters=self._deadletters, feeds=self._feeds)
-        self._recall_attempts(queue)
+        self._load_attempts(queue)
         return queue
 
     def open_part(self, pattern: str, name: str, log: int) -> LogSubscription:
@@ -115,10 +115,10 @@ class Logs:
     def _part(self, record: CursorRecord, pattern: str) -> LogSubscription:
         part = LogSubscription(self._store, record, pattern, deadletters=self._deadletters, feeds=self._feeds)
         self._store.cursors.set_filter(part.cursor, part.may_want)
-        self._recall_attempts(part)
+        self._load_attempts(part)
         return part
 
-    def _recall_attempts(self, subscription: LogSubscription) -> None:
+    def _load_attempts(self, subscription: LogSubscription) -> None:
         packed = self._attempts.pop(attempts_key(subscription.log, subscription.name), None)
         if packed is not None:
             try:

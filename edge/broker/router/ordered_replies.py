@@ -127,7 +127,7 @@ class OrderedReplies:
             return False
         return count + sum(len(each.unanswered) for each in replies if each.withdraw is not None) <= ANYCAST_HELD_MAX
 
-    def behind(self, origin: Origin, tokens: Sequence[int]) -> tuple[Origin, Sequence[int]]:
+    def queue_behind(self, origin: Origin, tokens: Sequence[int]) -> tuple[Origin, Sequence[int]]:
         """Return the origin and tokens to answer for messages without a consumer: a reply if older ones wait, otherwise
         the origin itself."""
         return self.add(origin, tokens, None) if origin in self.waiting else (origin, tokens)

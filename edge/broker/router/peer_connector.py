@@ -27,7 +27,7 @@ from edge.broker.router.forwarder_filter import wanted_by
 from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.inbound import IncomingForwarder
 from edge.broker.router.inbound_losses import InboundLosses
-from edge.broker.router.known_names import NamesByForwarder
+from edge.broker.router.recent_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_stamps
 from edge.broker.store.contract import Cursors, EpochLineage

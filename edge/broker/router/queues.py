@@ -59,7 +59,7 @@ class Queues(Mapping[str, LogSubscription]):
         self._forgotten = forgotten
         self.consumers: FilterTree[Consumer] = FilterTree()
         """Consumers of all queues that a filter matches; they join each one that is opened."""
-        self._watcher: Callable[[str, LogSubscription], QueueWatcher | None] = _nobody
+        self._watcher: Callable[[str, LogSubscription], QueueWatcher | None] = _no_watcher
         self._count = 0
         self._configured: set[str] = set()
         """Queues with names from the configuration, which do not count for a user."""
@@ -108,7 +108,7 @@ class Queues(Mapping[str, LogSubscription]):
             raise KeyError(address)
         return log
 
-    def watched_by(self, watcher: Callable[[str, LogSubscription], QueueWatcher | None]) -> None:
+    def set_watchers(self, watcher: Callable[[str, LogSubscription], QueueWatcher | None]) -> None:
         """Ask this function for the watcher of a queue, from now on."""
         self._watcher = watcher
         for address, queue in self.opened.items():
@@ -159,7 +159,7 @@ class Queues(Mapping[str, LogSubscription]):
         self._close_unused(now_ns)
         self._forget_unused()
 
-    def unattended(self, log: int, stored: Stored) -> bool:
+    def handle_unfollowed(self, log: int, stored: Stored) -> bool:
         """Handle a run that was committed to a log without an open subscription. Return True when the following runs
         with the same address and properties need no handling."""
         run, expires = stored.run, bool(stored.run.properties) or self._addresses.expires
@@ -302,5 +302,5 @@ class Queues(Mapping[str, LogSubscription]):
             self._note_unused(log)  # a message is on its way to it, or it is browsed
 
 
-def _nobody(_address: str, _queue: LogSubscription) -> None:
+def _no_watcher(_address: str, _queue: LogSubscription) -> None:
     """Return no watcher."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from bridge.limits import INBOX_NAMES_MAX
 from bridge.message import Run
-from edge.broker.router.known_names import digest
+from edge.broker.router.recent_names import digest
 
 
 class RetainedRepeats:

@@ -151,7 +151,7 @@ class Router:
             unused_s=limits.queue_unused_s,
             forgotten=self._forget_queue,
         )
-        self.feeds.call_for_unfollowed(self.queues.unattended)
+        self.feeds.call_for_unfollowed(self.queues.handle_unfollowed)
         self.durable_subscriptions = DurableSubscriptions(
             store, self.feeds, self.addresses, logs, self.names, routes.clear, limits.subscription_unused_s
         )

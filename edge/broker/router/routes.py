@@ -144,7 +144,7 @@ class AnycastRoute(Route):
             origin.refused(tokens, Refusal.NO_CONSUMER)  # its connection ends: the order does not matter
             return
         if tokens and origin.in_order:
-            origin, tokens = sink.answers.by_consumer(origin, tokens, self.group.withdraw)
+            origin, tokens = sink.answers.await_consumer(origin, tokens, self.group.withdraw)
         why = self.group.offer(origin, run, tokens, hold=hold)
         if why is not None:
             sink.answers.refuse(origin, tokens, why)

@@ -18,6 +18,7 @@ from edge.broker.router.durable_subscriptions import DurableSubscriptions
 from edge.broker.router.live_subscriptions import LiveSubscriptions
 from edge.broker.store.contract import Cursors, MessageLogs
 from edge.broker.store.ticket import Ticket
+from edge.output.amounts import counted
 
 
 class SubscriptionRegistry:
@@ -88,10 +89,10 @@ class SubscriptionRegistry:
         subscription.leave(consumer, keep=keep)
         match subscription:
             case PatternSubscription():
-                self.competing.left(consumer, subscription)
+                self.competing.consumer_left(consumer, subscription)
                 self._watchers.changed(subscription.pattern)
             case TransientSubscription():
-                if self.live.left(subscription):
+                if self.live.end_if_unused(subscription):
                     self._watchers.changed(subscription.pattern)
             case AnycastGroup():
                 self._watchers.changed(subscription.pattern)
@@ -104,7 +105,7 @@ class SubscriptionRegistry:
         but durable subscriptions, so all its other subscriptions end here."""
         if isinstance(subscription, DurableSubscription):
             subscription.leave(consumer, keep=True)
-            self.durable.left(subscription, now_ns)
+            self.durable.consumer_left(subscription, now_ns)
         else:
             self.unsubscribe(consumer, subscription, forget=False, keep=True)
 
@@ -150,4 +151,4 @@ class SubscriptionRegistry:
             live = [found for found in self.live.match(address) if found.pattern == address]
             present = consumers_of(durable) + sum(len(found.group.consumers) for found in live)
         if present >= highest:
-            raise AddressError(Refusal.FULL, f"{address!r} has {present} consumers, its limit")
+            raise AddressError(Refusal.FULL, f"{address!r} has {counted(present, 'consumer')}, its limit")

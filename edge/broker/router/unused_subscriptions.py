@@ -53,7 +53,7 @@ class UnusedSubscriptions:
             return None
         return min(declaration.timeout_s or self.unused_s, self.unused_s)
 
-    def look_at(self, declaration: Declaration, left_at: int | None) -> int | None:
+    def check_time(self, declaration: Declaration, left_at: int | None) -> int | None:
         """Return when to check a subscription that was left at this time: then the time is written, or it ends."""
         kept_s = self.kept_s(declaration)
         if kept_s is None:
@@ -62,7 +62,7 @@ class UnusedSubscriptions:
             return self._running.now
         return left_at + (kept_s if declaration.left_at is not None else min(kept_s, SUBSCRIPTION_LEFT_KEPT_S))
 
-    def restored(self, declaration: Declaration) -> int | None:
+    def restore(self, declaration: Declaration) -> int | None:
         """Return the time since which a restored subscription counts as unused. It is the start for those that were
         held until then, and for those of a store without such times."""
         kept_s, now = self.kept_s(declaration), self._running.now
@@ -72,11 +72,11 @@ class UnusedSubscriptions:
         left_at = now if declaration.left_at is None else min(declaration.left_at, now)
         return max(left_at, now + min(0, SUBSCRIPTION_ENDED_AFTER_START_S - kept_s))
 
-    def look(self, subscription: DurableSubscription) -> None:
+    def check(self, subscription: DurableSubscription) -> None:
         """Check a subscription without a client, and do what is due."""
         kept_s, now = self.kept_s(subscription.declaration), self._running.now
         if kept_s is None:
-            self.held(subscription)
+            self.keep(subscription)
             return
         if subscription.left_at is None:
             subscription.record_left(now)
@@ -88,7 +88,7 @@ class UnusedSubscriptions:
         elif subscription.declaration.left_at is None and unused_s >= SUBSCRIPTION_LEFT_KEPT_S:
             self._keep(subscription, left_at)
 
-    def held(self, subscription: DurableSubscription) -> None:
+    def keep(self, subscription: DurableSubscription) -> None:
         """Keep the messages of a subscription that a client holds, or that does not end by itself."""
         subscription.hold()
         if subscription.declaration.left_at is not None:

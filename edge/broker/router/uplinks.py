@@ -18,7 +18,7 @@ from edge.broker.model.clock import WallClock
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, command_forwarders
 from edge.broker.router.commands.receipts import CommandReceipts
 from edge.broker.router.inbound_losses import InboundLosses
-from edge.broker.router.known_names import NamesByForwarder
+from edge.broker.router.recent_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
 from edge.broker.store.errors import StoreError

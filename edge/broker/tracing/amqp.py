@@ -167,8 +167,7 @@ class AmqpDissector:
         return DissectedPacket(name=name, text=", ".join(parts), always=True)
 
     def _attach(self, direction: str, channel: int, name: str, fields: list[Any]) -> DissectedPacket:
-        receives = bool(fields[2])
-        """Role of who attaches."""
+        receives = bool(fields[2])  # role of the peer that attaches
         client_sends = receives != (direction == IN)
         terminus = fields[6] if client_sends else fields[5]
         address = _terminus_address(terminus)

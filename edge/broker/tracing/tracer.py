@@ -78,7 +78,7 @@ class PacketTracer:
         return bool(self._watches)
 
     def watch(self, about: TraceFilter, arrived: Callable[[], None]) -> TraceWatch:
-        """Begin a trace, which goes on until `leave`. `arrived` is called when events wait. Raises `TooManyTraces`."""
+        """Start a trace, which lasts until `leave`. `arrived` is called when events wait. Raises `TooManyTraces`."""
         if len(self._watches) >= TRACES_MAX:
             raise TooManyTraces(f"there are {TRACES_MAX} traces already: end one of them")
         watch = TraceWatch(about, arrived)
@@ -86,7 +86,7 @@ class PacketTracer:
         return watch
 
     def connections(self, watch: TraceWatch) -> int:
-        """Connections that a trace shows now."""
+        """Return the number of connections that a trace shows now."""
         return sum(watch in tap.watches for tap in self._taps)
 
     def leave(self, watch: TraceWatch) -> None:

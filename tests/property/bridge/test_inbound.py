@@ -23,7 +23,7 @@ from edge.broker.configuration import Direction, Forwarder
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.batch import Publication
 from edge.broker.router.inbound import IncomingForwarder
-from edge.broker.router.known_names import KnownNames
+from edge.broker.router.recent_names import RecentNames
 
 FORWARDER = Forwarder(name="f", filter="here", connector="c", remote_address="there", direction=Direction.IN)
 
@@ -41,7 +41,7 @@ class Router:
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        self.names = KnownNames(disk.slots.values())
+        self.names = RecentNames(disk.slots.values())
         self.full = False
         self._open: list[tuple[Origin, list[bytes], Sequence[int]]] = []
         self._sealed: list[tuple[Origin, list[bytes], Sequence[int]]] = []
@@ -250,7 +250,7 @@ def test_every_order_of_events(unique: bool, steps: list[tuple[Any, ...]]) -> No
 def test_what_the_connector_could_not_read_is_rejected_and_counted() -> None:
     answers: list[tuple[Sequence[int], ForwardOutcome, str]] = []
     router: Any = None
-    inbound = IncomingForwarder(router, FORWARDER, KnownNames([]), "gateway")
+    inbound = IncomingForwarder(router, FORWARDER, RecentNames([]), "gateway")
     inbound.attached(lambda *answer: answers.append(answer), lambda: None)
     inbound.receive([Incoming(7, ("there",), b"", (), Run("there", "", 0, b"", []), fault="there: 17 MB")])
     assert answers == [((7,), ForwardOutcome.REJECTED, "there: 17 MB")]
@@ -276,7 +276,7 @@ def test_what_consumers_give_back_waits_for_its_time() -> None:
             return 0
 
     router: Any = Anycast()
-    inbound = IncomingForwarder(router, FORWARDER, KnownNames([]), "gateway")
+    inbound = IncomingForwarder(router, FORWARDER, RecentNames([]), "gateway")
     inbound.attached(lambda _tokens, _outcome, _why: None, lambda: None)
     inbound.receive([Incoming(1, ("there",), b"", (), Run("", "", 1, b"", [b"m"]))])
     assert (router.published, router.asked) == (1, 0)

@@ -219,7 +219,7 @@ def test_what_is_wrong_is_said(gateway: Gateway, change: Any, words: str) -> Non
 
 
 def test_a_forwarder_that_takes_nothing_from_its_address(gateway: Gateway) -> None:
-    gateway.uplink.faults["default.jobs/up"] = "'jobs' has 1 consumers, its limit"
+    gateway.uplink.faults["default.jobs/up"] = "'jobs' has 1 consumer, its limit"
     problem = gateway.only()
     assert (problem.name, problem.severity) == ("forwarder default.jobs/up", Severity.ERROR)
     assert "its limit" in problem.what

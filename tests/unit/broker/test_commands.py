@@ -21,7 +21,7 @@ from edge.broker.router.batch import Publication
 from edge.broker.router.commands.addresses import ATTEMPTS_MAX, PLAIN, with_commands
 from edge.broker.router.commands.inbox import CommandInbox
 from edge.broker.router.commands.receipts import CommandReceipts
-from edge.broker.router.known_names import KnownNames
+from edge.broker.router.recent_names import RecentNames
 from edge.broker.store.errors import StoreFull
 from tests.unit.broker import test_promises
 from tests.unit.broker.test_promises import Site
@@ -37,7 +37,7 @@ class Gateway(Site):
         configuration = with_commands(BrokerConfiguration(connectors=(HUB,)), PLAIN)
         self.table = AddressTable(configuration.rules)
         self.policies = configuration.policies
-        self.names = KnownNames()
+        self.names = RecentNames()
         self.boot()
         self.answers: list[tuple[int, Answer, str]] = []
         self.tokens = 0

@@ -9,7 +9,7 @@ from edge.broker.configuration import Connector, EndpointHost
 from edge.broker.router.commands.addresses import PLAIN
 from edge.broker.router.commands.inbox import CommandInbox
 from edge.broker.router.connector_uplink import ConnectorUplink
-from edge.broker.router.known_names import KnownNames
+from edge.broker.router.recent_names import RecentNames
 from edge.health.problems import Severity
 from tests.unit.broker.test_manifests import Key
 from tests.unit.broker.test_promises import S, Site
@@ -19,7 +19,7 @@ def _uplink(site: Site, pace: PaceSettings) -> ConnectorUplink:
     endpoint = EndpointHost(host="127.0.0.1", port=1)
     connector = Connector(name="hub", hosts=(endpoint,), pace=pace)
     hop = Hop("gw1", site.store.lineage.epoch)
-    commands = CommandInbox("hub", site.router, PLAIN, KnownNames(), hop.gateway, lambda _device: True)
+    commands = CommandInbox("hub", site.router, PLAIN, RecentNames(), hop.gateway, lambda _device: True)
     return ConnectorUplink(
         connector, space="s", hop=hop, router=site.router, store=site.store, signer=Key(), commands=commands
     )

@@ -246,7 +246,7 @@ def test_an_address_that_takes_no_consumer_more_is_tried_again(caplog: pytest.Lo
     full, other = forwarders.all
     assert (full.subscriptions, other.fault) == ([], None)
     assert full.fault is not None
-    assert full.fault.endswith("has 1 consumers, its limit")
+    assert full.fault.endswith("has 1 consumer, its limit")
     forwarders.follow()
     assert caplog.text.count("cannot subscribe") == 1, "it is said once"
     site.router.subscriptions.unsubscribe(first, first.joined, forget=False)

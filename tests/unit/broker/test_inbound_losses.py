@@ -17,7 +17,7 @@ from edge.broker.model.interfaces import Refusal
 from edge.broker.retention.loss_reports import LossReports
 from edge.broker.router.inbound import IncomingForwarder
 from edge.broker.router.inbound_losses import InboundLosses
-from edge.broker.router.known_names import KnownNames
+from edge.broker.router.recent_names import RecentNames
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
 from tests.support.memory_store import MemoryStore
@@ -39,7 +39,7 @@ class Rig:
     def start(self) -> None:
         self.losses = InboundLosses(self.store.state, self.store.ledger, self.router)
         self.router.participate(self.losses)
-        self.inbound = IncomingForwarder(self.router, FORWARDER, KnownNames(), "gw1", losses=self.losses)
+        self.inbound = IncomingForwarder(self.router, FORWARDER, RecentNames(), "gw1", losses=self.losses)
         self.attach()
 
     def attach(self) -> None:

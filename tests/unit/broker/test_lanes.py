@@ -64,7 +64,7 @@ class Crossing:
         self.site.settle_down()
 
     def up(self, live: int = 100, backlog: int = 0) -> None:
-        self.forwarding.part_lanes(self.site.store.logs, self.site.store.cursors, self.backlog)
+        self.forwarding.split_lanes(self.site.store.logs, self.site.store.cursors, self.backlog)
         self.live.credit = live
         self.give(backlog)
         for subscription in self.forwarding.subscriptions:

@@ -1,1 +1,1 @@
-"""Commands of hubs at a gateway: a stored queue for each device, what became of each, and the devices' responses."""
+"""Commands of hubs at a gateway: a stored queue for each device, receipts, and the devices' responses."""

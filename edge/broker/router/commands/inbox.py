@@ -17,7 +17,7 @@ from bridge.plain import MessageError
 from edge.broker.model.addresses import AddressType
 from edge.broker.router.commands.addresses import CommandAddresses, incoming_forwarder
 from edge.broker.router.inbound import IncomingForwarder
-from edge.broker.router.known_names import KnownNames
+from edge.broker.router.recent_names import RecentNames
 from edge.broker.router.router import Router
 from edge.output.text import word
 
@@ -30,7 +30,7 @@ class CommandInbox:
         connector: str,
         router: Router,
         addresses: CommandAddresses,
-        names: KnownNames,
+        names: RecentNames,
         gateway: str,
         knows: Callable[[str], bool],
     ) -> None:

@@ -59,7 +59,7 @@ class CommandReceipts(Origin):
         """Numbers of receipts in the small state."""
         router.routes.reserve(f"{RECEIPTS}/", self)  # a client could send receipts of other devices
         router.deadletters.listeners.append(self._given_up)
-        router.queues.watched_by(self._watch)
+        router.queues.set_watchers(self._watch)
         router.tick_listeners.add(self._try_again)
 
     # --- outcomes of commands ----------------------------------------------------------------------------------------

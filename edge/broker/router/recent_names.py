@@ -32,7 +32,7 @@ def digest(name: bytes) -> bytes:
     return blake2b(name, digest_size=DIGEST_BYTES).digest()
 
 
-class KnownNames:
+class RecentNames:
     """Names of one forwarder, as digests."""
 
     def __init__(self, kept: Iterable[bytes] = ()) -> None:
@@ -130,14 +130,14 @@ class NamesByForwarder:
         for key, value in state.items(KIND):
             forwarder, _, slot = key.rpartition("/")
             self._slots.setdefault(forwarder, {})[int(slot)] = value
-        self._by_forwarder: dict[str, KnownNames] = {}
+        self._by_forwarder: dict[str, RecentNames] = {}
 
-    def of(self, forwarder: str) -> KnownNames:
+    def of(self, forwarder: str) -> RecentNames:
         """Return the names of one forwarder, by its connector and name. It is the same object each time, as messages of
         an earlier configuration may still be on their way to disk."""
         names = self._by_forwarder.get(forwarder)
         if names is None:
-            names = KnownNames(self._slots.pop(forwarder, {}).values())
+            names = RecentNames(self._slots.pop(forwarder, {}).values())
             self._by_forwarder[forwarder] = names
         return names
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bridge.limits import INBOX_NAMES_MAX
-from edge.broker.router.known_names import DIGEST_BYTES, SLOT_NAMES, SLOTS, KnownNames, digest
+from edge.broker.router.recent_names import DIGEST_BYTES, SLOT_NAMES, SLOTS, RecentNames, digest
 
 AGAIN = 32_768 + 500
 """RabbitMQ's `queue_index_max_journal_entries`, and what may be under way to it."""
@@ -23,12 +23,12 @@ def parts(every: list[bytes], at_once: int) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("at_once", [1, 500])
 def test_all_that_a_killed_broker_sends_again_is_known(at_once: int) -> None:
-    known, kept, every = KnownNames(), dict[int, bytes](), names(5 * INBOX_NAMES_MAX // 4)
+    known, kept, every = RecentNames(), dict[int, bytes](), names(5 * INBOX_NAMES_MAX // 4)
     for part in parts(every, at_once):
         known.add(part)
         kept.update(known.changed())
         known.confirm(part)
-    restarted = KnownNames(kept.values())
+    restarted = RecentNames(kept.values())
     for one in (known, restarted):
         assert all(one.came_before(name, unique=True) for name in every[-AGAIN:])
         assert not one.came_before(every[0], unique=True), "the oldest are forgotten"
@@ -40,9 +40,9 @@ def test_all_that_a_killed_broker_sends_again_is_known(at_once: int) -> None:
 def test_a_restart_goes_on_where_it_was() -> None:
     kept, every = dict[int, bytes](), names(10_000)
     for start in range(0, len(every), 1_000):
-        known = KnownNames(kept.values())
+        known = RecentNames(kept.values())
         for part in parts(every[start : start + 1_000], 70):
             known.add(part)
             kept.update(known.changed())
-    restarted = KnownNames(kept.values())
+    restarted = RecentNames(kept.values())
     assert all(restarted.came_before(name, unique=True) for name in every)
