@@ -11,13 +11,13 @@ from images.debian import Mirror
 from images.disk import building as disk
 from images.disk import bundle, signing
 from images.errors import USAGE, ImageError
-from images.frozen import foreign
+from images.frozen import cross
 from images.package import deb
 from images.programs import require
 from images.rootfs import building as rootfs
 from images.steps import Steps
 
-PROGRAMS = (*rootfs.PROGRAMS, *foreign.PROGRAMS, *deb.PROGRAMS, *disk.SYSTEM_PROGRAMS)
+PROGRAMS = (*rootfs.PROGRAMS, *cross.PROGRAMS, *deb.PROGRAMS, *disk.SYSTEM_PROGRAMS)
 """Of every system's parts."""
 
 
@@ -31,8 +31,8 @@ def build_image(
     fresh: bool = False,
 ) -> Path:
     """The folder with all of an image; `pair`: key and certificate to sign with, or neither. Raises ImageError."""
-    keys = _ready(cache, pair, disk.PROGRAMS)
-    archive, package = _parts(steps, mirror, fresh=fresh)
+    keys = _check_prerequisites(cache, pair, disk.PROGRAMS)
+    archive, package = _build_parts(steps, mirror, fresh=fresh)
     return disk.build(steps, board, archive=archive, package=package, keys=keys)
 
 
@@ -40,13 +40,15 @@ def build_bundle(
     steps: Steps, cache: Path, mirror: Mirror, pair: tuple[Path | None, Path | None], *, fresh: bool = False
 ) -> bundle.Bundle:
     """The file of an update, for all boards. Raises ImageError."""
-    keys = _ready(cache, pair, bundle.PROGRAMS)
-    archive, package = _parts(steps, mirror, fresh=fresh)
-    made = disk.system(steps, archive=archive, package=package, keys=keys)
+    keys = _check_prerequisites(cache, pair, bundle.PROGRAMS)
+    archive, package = _build_parts(steps, mirror, fresh=fresh)
+    made = disk.build_system(steps, archive=archive, package=package, keys=keys)
     return bundle.build(steps, made, keys)
 
 
-def _ready(cache: Path, pair: tuple[Path | None, Path | None], programs: tuple[str, ...]) -> signing.Keys:
+def _check_prerequisites(
+    cache: Path, pair: tuple[Path | None, Path | None], programs: tuple[str, ...]
+) -> signing.SigningKeys:
     """What it is signed with. All that can be lacking is said before the first of many minutes. Raises ImageError."""
     if os.geteuid() != 0:
         raise ImageError(
@@ -54,14 +56,14 @@ def _ready(cache: Path, pair: tuple[Path | None, Path | None], programs: tuple[s
         )
     source.require_checkout()
     require(*dict.fromkeys((*PROGRAMS, *programs)))
-    foreign.require_emulation()
-    return signing.keys(cache, *pair)
+    cross.require_emulation()
+    return signing.load_keys(cache, *pair)
 
 
-def _parts(steps: Steps, mirror: Mirror, *, fresh: bool) -> tuple[Path, Path]:
+def _build_parts(steps: Steps, mirror: Mirror, *, fresh: bool) -> tuple[Path, Path]:
     """Debian's part of a root, and the gateway's package."""
-    with ThreadPoolExecutor(2) as beside:  # each is emulated for minutes on one processor
-        archive = beside.submit(rootfs.base, steps, mirror, fresh=fresh)
-        frozen = beside.submit(foreign.freeze, steps, mirror, fresh=fresh)
-        package = deb.package(steps, frozen.result(), "aarch64")
+    with ThreadPoolExecutor(2) as pool:  # each is emulated for minutes on one processor
+        archive = pool.submit(rootfs.build_base, steps, mirror, fresh=fresh)
+        frozen = pool.submit(cross.freeze, steps, mirror, fresh=fresh)
+        package = deb.build_package(steps, frozen.result(), "aarch64")
         return archive.result(), package

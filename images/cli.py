@@ -58,11 +58,11 @@ def freeze(
     """
     from images.debian import Mirror
     from images.frozen.freezing import PROGRAM
-    from images.output import copy_tree, require_place
+    from images.output import check_target, copy_tree
     from images.steps import Steps, default_cache
 
-    require_place(out, holding=PROGRAM)
-    made, _ = _frozen(Steps(cache or default_cache()), machine, Mirror(mirror, security_mirror), fresh=fresh)
+    check_target(out, holding=PROGRAM)
+    made, _ = _freeze(Steps(cache or default_cache()), machine, Mirror(mirror, security_mirror), fresh=fresh)
     copy_tree(made, out, holding=PROGRAM)
     click.echo(out)
 
@@ -83,14 +83,14 @@ def package(
       sudo apt install ./waypost_*.deb
     """
     from images.debian import Mirror
-    from images.output import copy_file, require_place
+    from images.output import check_target, copy_file
     from images.package import deb
     from images.steps import Steps, default_cache
 
-    require_place(out)
+    check_target(out)
     steps = Steps(cache or default_cache())
-    made = _frozen(steps, machine, Mirror(mirror, security_mirror), fresh=fresh)
-    click.echo(copy_file(deb.package(steps, *made), out))
+    made = _freeze(steps, machine, Mirror(mirror, security_mirror), fresh=fresh)
+    click.echo(copy_file(deb.build_package(steps, *made), out))
 
 
 @image.command()
@@ -133,12 +133,12 @@ def build(
     from images.building import build_image
     from images.debian import Mirror
     from images.disk import imager
-    from images.disk.building import name
-    from images.output import copy_file, require_place, write_text
+    from images.disk.building import image_name
+    from images.output import check_target, copy_file, write_text
     from images.steps import Steps, default_cache
 
     _require_fetchable(url)
-    require_place(out)
+    check_target(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror)
     made = build_image(Steps(folder), folder, board, packages, (key, certificate), fresh=fresh)
@@ -146,8 +146,8 @@ def build(
         if file.name != imager.FILE:
             click.echo(copy_file(file, out))
     if (made / imager.FILE).is_file():
-        manifest = imager.manifest((made / imager.FILE).read_text(), url or out.resolve().as_uri())
-        click.echo(write_text(out / f"{name(board)}{imager.SUFFIX}", manifest))
+        manifest = imager.make_manifest((made / imager.FILE).read_text(), url or out.resolve().as_uri())
+        click.echo(write_text(out / f"{image_name(board)}{imager.SUFFIX}", manifest))
 
 
 @image.command()
@@ -188,19 +188,19 @@ def bundle(
     """
     from images.building import build_bundle
     from images.debian import Mirror
-    from images.disk.bundle import resource
-    from images.output import copy_file, require_place, write_text
+    from images.disk.bundle import make_resource
+    from images.output import check_target, copy_file, write_text
     from images.steps import Steps, default_cache
 
     _require_fetchable(url)
-    require_place(out)
+    check_target(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror)
     made = build_bundle(Steps(folder), folder, packages, (key, certificate), fresh=fresh)
     click.echo(copy_file(made.file, out))
     if url is not None:
         name = f"{made.file.name.removesuffix('.raucb')}.system.yaml"
-        click.echo(write_text(out / name, resource(made, url)))
+        click.echo(write_text(out / name, make_resource(made, url)))
 
 
 image.add_command(configure)
@@ -229,23 +229,23 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
     import tempfile
 
     from images.emulator import machine, screen
-    from images.output import require_place, write_text
+    from images.output import check_target, write_text
 
     if until is not None and screenshot is None:
         raise click.UsageError("--until goes with --screenshot")
     if screenshot is not None:
-        require_place(screenshot.parent)
-    forwarded = machine.forwarded(ports)
+        check_target(screenshot.parent)
+    forwarded = machine.parse_ports(ports)
     if disk is None or not disk.exists():
         machine.require_image(img)
-    machine.ready(forwarded)
+    machine.check_prerequisites(forwarded)
     with tempfile.TemporaryDirectory(prefix="waypost-image-") as folder:
-        card = machine.disk(img, Path(folder), Path(folder) / "log", kept=disk)
-        words = machine.command(card, forwarded)
+        card = machine.make_disk(img, Path(folder), Path(folder) / "log", kept=disk)
+        words = machine.build_command(card, forwarded)
         if screenshot is None:
             raise SystemExit(machine.boot(words))
-        said = machine.watched(words, until or machine.SERVES, machine.SERVES_S)
-        click.echo(write_text(screenshot, screen.picture(said, img.name)))
+        console = machine.boot_until(words, until or machine.SERVES, machine.SERVES_S)
+        click.echo(write_text(screenshot, screen.render_svg(console, img.name)))
 
 
 def _require_fetchable(url: str | None) -> None:
@@ -254,11 +254,11 @@ def _require_fetchable(url: str | None) -> None:
         raise ImageError(f"--url {url}: it is fetched from https://host/path", code=USAGE)
 
 
-def _frozen(steps: Steps, machine: str | None, mirror: Mirror, *, fresh: bool) -> tuple[Path, str]:
+def _freeze(steps: Steps, machine: str | None, mirror: Mirror, *, fresh: bool) -> tuple[Path, str]:
     """A frozen gateway, and the kind of machine it is for."""
     import platform
 
-    from images.frozen import made
+    from images.frozen import by_machine
 
     machine = machine or platform.machine()
-    return made.frozen(steps, machine, mirror, fresh=fresh), machine
+    return by_machine.freeze(steps, machine, mirror, fresh=fresh), machine

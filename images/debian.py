@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from images.errors import USAGE, ImageError
-from images.programs import output, run
+from images.programs import run, run_for_output
 
 SUITE: Final = "bookworm"
 """The release of Debian that gateways run."""
@@ -30,7 +30,7 @@ class Mirror:
         self._security = security or f"{(address or '').rstrip('/')}-security"
 
     @property
-    def named(self) -> tuple[str, ...]:
+    def cache_inputs(self) -> tuple[str, ...]:
         """What was said of it: of another mirror everything is made anew."""
         return () if self._address is None else (self._address, self._security)
 
@@ -41,7 +41,7 @@ class Mirror:
             named = (f"{address} {SUITE}{suite}" for address, suites in places for suite in suites)
             return "".join(f"deb {line} {components}\n" for line in named)
         asked = ("--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages", "Origin: Debian")
-        found = dict.fromkeys(output("apt-get", "indextargets", *asked).splitlines())
+        found = dict.fromkeys(run_for_output("apt-get", "indextargets", *asked).splitlines())
         lines = [f"deb {line} {components}" for line in found if line.split()[-1].partition("-")[0] == SUITE]
         if not lines:
             raise ImageError(
@@ -59,7 +59,7 @@ class Mirror:
         """Make a root file system, as an archive where the name of `target` ends with .tar."""
         self._run(target, packages, "main non-free-firmware", ("--variant=apt", *options), log)
 
-    def small(self, target: Path, architecture: str, packages: Sequence[str], *, log: Path) -> None:
+    def install_small(self, target: Path, architecture: str, packages: Sequence[str], *, log: Path) -> None:
         """The same for a container: what is essential, these packages, and no documentation."""
         leave = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "info", "locale", "man")]
         options = ("--variant=essential", *leave, "--dpkgopt=path-include=/usr/share/doc/*/copyright")
@@ -87,6 +87,6 @@ class Mirror:
             raise ImageError(error.message, hint=hint) from None
 
 
-def quoted(path: Path) -> str:
+def quote_path(path: Path) -> str:
     """For a hook of mmdebstrap, which is a line of shell."""
     return shlex.quote(str(path))

@@ -78,13 +78,13 @@ def run(
     """
     words = [str(word) for word in command]
     words[0] = find(words[0]) or words[0]
-    with log.open("a", encoding="utf-8") as said:
-        said.write(f"$ {shlex.join(words)}\n")
-        said.flush()
+    with log.open("a", encoding="utf-8") as output:
+        output.write(f"$ {shlex.join(words)}\n")
+        output.flush()
         try:
             done = subprocess.run(  # noqa: S603 - the fixed commands of our steps
                 words,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 input=given,
                 stdin=subprocess.DEVNULL if given is None else None,
@@ -102,7 +102,7 @@ def run(
         )
 
 
-def output(*command: str | Path) -> str:
+def run_for_output(*command: str | Path) -> str:
     """What a program prints. Raises ImageError with what it said instead."""
     words = [str(word) for word in command]
     words[0] = find(words[0]) or words[0]

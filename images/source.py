@@ -21,7 +21,7 @@ JAVA_LOCK: Final = ROOT / "requirements-jre.lock"
 """The pins of a Java out of a wheel."""
 
 
-def version() -> str:
+def read_version() -> str:
     """Of Waypost."""
     found = re.search(r'"([^"]+)"', (ROOT / "bridge" / "version.py").read_text().partition("VERSION")[2])
     if found is None:
@@ -29,17 +29,17 @@ def version() -> str:
     return found[1]
 
 
-def date() -> int:
+def build_date() -> int:
     """Seconds since 1970 that everything made has as its date, so that the same inputs make the same bytes: what
     SOURCE_DATE_EPOCH says (reproducible-builds.org), else when the checkout's commit was made, else its version file.
 
     Raises ImageError.
     """
-    said = os.environ.get("SOURCE_DATE_EPOCH")
-    if said:
-        if not said.isdecimal():
-            raise ImageError(f"SOURCE_DATE_EPOCH={said} is not a number of seconds", code=USAGE)
-        return int(said)
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given:
+        if not given.isdecimal():
+            raise ImageError(f"SOURCE_DATE_EPOCH={given} is not a number of seconds", code=USAGE)
+        return int(given)
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - a fixed command

@@ -41,7 +41,7 @@ def default_cache() -> Path:
     return Path(base) / "waypost" / "images"
 
 
-class Clocks:
+class StepDisplay:
     """On a terminal: which steps are being done, and for how long. Threads share one."""
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class Clocks:
         self._progress: Progress | None = None
 
     @contextlib.contextmanager
-    def shown(self, title: str) -> Iterator[None]:
+    def show(self, title: str) -> Iterator[None]:
         """While its body runs; nothing where nobody looks."""
         if not sys.stderr.isatty():
             yield
             return
         with self._one_at_a_time:
-            progress = self._progress = self._progress or _started()
+            progress = self._progress = self._progress or _start_progress()
             task = progress.add_task(title, total=None)
         try:
             yield
@@ -67,7 +67,7 @@ class Clocks:
                     self._progress = None
 
 
-def _started() -> Progress:
+def _start_progress() -> Progress:
     from rich.console import Console  # noqa: PLC0415 - only who looks needs it
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
@@ -86,7 +86,7 @@ class Steps:
         self._say = say or (lambda line: click.echo(line, err=True))
         self.seconds: dict[str, float] = {}
         """How long each step took; 0.0 where its result was there."""
-        self._clocks = Clocks()
+        self._clocks = StepDisplay()
 
     def result(
         self, name: str, title: str, inputs: Iterable[Input], make: Callable[[Path, Path], None], *, again: bool = False
@@ -99,18 +99,18 @@ class Steps:
             self._cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ImageError(f"{self._cache}: {error.strerror}", hint="choose another place with --cache") from None
-        place = self._cache / f"{name}-{key(inputs)}"
-        if not again and self._unchanged(place, name, title):  # without waiting for who makes another of this step
+        place = self._cache / f"{name}-{make_key(inputs)}"
+        if not again and self._reuse(place, name, title):  # without waiting for who makes another of this step
             return place
-        with self._alone(name):
-            if not again and self._unchanged(place, name, title):
+        with self._lock(name):
+            if not again and self._reuse(place, name, title):
                 return place
-            for cut_off in self._of(name, PART):
+            for cut_off in self._list_results(name, PART):
                 remove(cut_off)
             part = place.with_name(place.name + PART)
             log = self._cache / f"{name}.log"
             began = time.monotonic()
-            with self._clocks.shown(title), _explained(title):
+            with self._clocks.show(title), _translate_errors(title):
                 log.unlink(missing_ok=True)
                 part.mkdir()
                 make(part, log)
@@ -118,10 +118,10 @@ class Steps:
                 part.rename(place)
             self.seconds[name] = time.monotonic() - began
             self._say(f"  {title:<52} {self.seconds[name]:5.0f} s")
-            self._forget(name)
+            self._remove_old(name)
         return place
 
-    def _unchanged(self, place: Path, name: str, title: str) -> bool:
+    def _reuse(self, place: Path, name: str, title: str) -> bool:
         """The result is there; its date says that somebody wants it."""
         try:
             os.utime(place)
@@ -131,17 +131,17 @@ class Steps:
         self._say(f"  {title:<52} unchanged")
         return True
 
-    def _forget(self, name: str) -> None:
+    def _remove_old(self, name: str) -> None:
         """Keep the newest results of a step."""
-        for old in sorted(self._of(name), key=lambda path: path.stat().st_mtime)[:-OLD_KEPT]:
+        for old in sorted(self._list_results(name), key=lambda path: path.stat().st_mtime)[:-OLD_KEPT]:
             remove(old)
 
-    def _of(self, name: str, suffix: str = "") -> list[Path]:
+    def _list_results(self, name: str, suffix: str = "") -> list[Path]:
         """What is there of a step."""
         return list(self._cache.glob(f"{name}-{'[0-9a-f]' * KEY_DIGITS}{suffix}"))
 
     @contextlib.contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
+    def _lock(self, name: str) -> Iterator[None]:
         """One process makes a step at a time; another waits, and finds it done."""
         with (self._cache / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -149,7 +149,7 @@ class Steps:
 
 
 @contextlib.contextmanager
-def _explained(title: str) -> Iterator[None]:
+def _translate_errors(title: str) -> Iterator[None]:
     """What the disk says is no traceback."""
     try:
         yield
@@ -161,21 +161,21 @@ def _explained(title: str) -> Iterator[None]:
         raise ImageError(f"{title}: {where}{error.strerror}", hint=hint) from None
 
 
-def key(inputs: Iterable[Input]) -> str:
+def make_key(inputs: Iterable[Input]) -> str:
     """A hash of inputs, in their order."""
     digest = hashlib.sha256()
     for each in inputs:
-        digest.update(hashlib.sha256(_content(each)).digest())
+        digest.update(hashlib.sha256(_read_input(each)).digest())
     return digest.hexdigest()[:KEY_DIGITS]
 
 
-def _content(one: Input) -> bytes:
+def _read_input(one: Input) -> bytes:
     if isinstance(one, Path):
-        return one.read_bytes() if one.is_file() else tree_hash(one).encode()
+        return one.read_bytes() if one.is_file() else hash_tree(one).encode()
     return one.encode() if isinstance(one, str) else one
 
 
-def tree_hash(folder: Path) -> str:
+def hash_tree(folder: Path) -> str:
     """A hash of the sources below a folder: names, contents, links, and whether they are executable."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):

@@ -22,7 +22,7 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() == SUFFIX
 
 
-def rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(number of the line it ends in, cells) of the rows that have something in them, cells as they are written.
 
     Raises ImageError.

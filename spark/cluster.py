@@ -27,12 +27,12 @@ _PROOF: Final = {"delta": "io/delta/sql/DeltaSparkSessionExtension.class", "s3":
 """What each set of jars alone has."""
 
 
-def submitted() -> bool:
+def is_submitted() -> bool:
     """Whether `spark-submit` has started this program: then there is a JVM, with the master and jars it was given."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def python(settings: Mapping[str, str]) -> str:
+def executor_python(settings: Mapping[str, str]) -> str:
     """The Python of the executors: as it is set, else the one of this program."""
     return settings.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
@@ -49,11 +49,11 @@ def send_code(session: SparkSession) -> None:
     session.sparkContext.addPyFile(str(packed))
 
 
-def require(session: SparkSession, jars: JarSet) -> None:
+def require_jars(session: SparkSession, jars: JarSet) -> None:
     """Raise `ConnectorMissing` unless a JVM that somebody else has started has these jars."""
     java: Any = session.sparkContext._jvm
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-    for one in filter(None, (jars.beside, jars)):
+    for one in filter(None, (jars.requires, jars)):
         if loader.getResource(_PROOF[one.name]) is None:
             raise ConnectorMissing(
                 f"spark-submit was started without {one.title}: give it --jars with what "

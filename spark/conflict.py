@@ -12,7 +12,7 @@ from deltalake.exceptions import CommitFailedError
 _OF_SPARK: Final = re.compile(r"Concurrent\w*Exception|MetadataChangedException|DELTA_(CONCURRENT|METADATA_CHANGED)")
 
 
-class Overtaken(RuntimeError):
+class ConcurrentWrite(RuntimeError):
     """Another pass, or maintenance, has changed a table concurrently; the message says what to do."""
 
     def __init__(self, table: str) -> None:
@@ -23,13 +23,13 @@ class Overtaken(RuntimeError):
 
 
 @contextmanager
-def named(table: str) -> Iterator[None]:
+def translate_conflict(table: str) -> Iterator[None]:
     """Around a commit. Raises `Overtaken` where another writer's commit is why it failed."""
     try:
         yield
     except Exception as error:  # Spark's own have no class in common
         if is_conflict(error):
-            raise Overtaken(table) from error
+            raise ConcurrentWrite(table) from error
         raise
 
 

@@ -38,7 +38,7 @@ class DataFile:
     sequences: tuple[int, int] | None = None
 
 
-def data_files(table: deltalake.DeltaTable) -> list[DataFile]:
+def list_files(table: deltalake.DeltaTable) -> list[DataFile]:
     """Return the files of a table as it was opened, the oldest first."""
     actions = pa.table(table.get_add_actions(flatten=True))
     rows = actions.select([name for name in actions.column_names if name in _COLUMNS]).to_pylist()

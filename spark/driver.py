@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def _stopped() -> SparkSession:
+def _raise_stopped() -> SparkSession:
     """For jobs of a pass that was interrupted, whose threads come to ask."""
     raise RuntimeError("the pass was stopped")
 
 
-class Driver:
+class SparkDriver:
     """Spark's driver, running or not."""
 
     def __init__(self, start: Callable[[], SparkSession]) -> None:
@@ -33,14 +33,14 @@ class Driver:
         self._thread = threading.local()
 
     @classmethod
-    def running(cls, started: SparkSession) -> Driver:
+    def running(cls, started: SparkSession) -> SparkDriver:
         """One that is running."""
         driver = cls(lambda: started)
         driver._session = started
         return driver
 
     @classmethod
-    def none(cls) -> Driver:
+    def none(cls) -> SparkDriver:
         """For whoever asks what needs none."""
 
         def start() -> SparkSession:
@@ -59,31 +59,31 @@ class Driver:
 
     def session(self) -> SparkSession:
         """Return its session. Raises what starting it raised, each time."""
-        started = self._started()
+        started = self._start_once()
         pool = getattr(self._thread, "pool", None)
         if pool is not None:
             started.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
         return started
 
-    def _started(self) -> SparkSession:
+    def _start_once(self) -> SparkSession:
         with self._starting:
             if self._error is not None:
                 raise self._error
             if self._session is not None:
                 return self._session
             try:
-                return self._kept(self._start())
+                return self._keep(self._start())
             except Exception as error:
                 self._error = error
                 raise
 
-    def _kept(self, started: SparkSession) -> SparkSession:
+    def _keep(self, started: SparkSession) -> SparkSession:
         with self._keeping:
-            if self._start is not _stopped:
+            if self._start is not _raise_stopped:
                 self._session = started
                 return started
         session.stop(started)
-        return _stopped()
+        return _raise_stopped()
 
     def cancel(self) -> None:
         """Give up what it is at."""
@@ -95,6 +95,6 @@ class Driver:
         the thread that has asked for it."""
         with self._keeping:
             started, self._session = self._session, None
-            self._start = _stopped
+            self._start = _raise_stopped
         if started is not None:
             session.stop(started)

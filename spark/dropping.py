@@ -27,8 +27,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.data_file import written
 from cloud.place.place import LOG, Place
-from spark import remedy, schemas
-from spark.data_files import data_files
+from spark import schemas, table_errors
+from spark.data_files import list_files
 from spark.maintenance import FOLLOWED_KEPT_HOURS
 from spark.verification import DamagedFile
 
@@ -44,11 +44,11 @@ def drop(lake: Place, table: str, damaged: Iterable[DamagedFile]) -> list[Damage
     """Take damaged files out of a landed table; return those that were, with the reasons that table `set_aside` has.
 
     Files that are missing without having been named go, too: delta-rs takes all of them. Raises `TableUnreadable`
-    where `set_aside` cannot be read, and one of `remedy.FAILURES`; then the next run does the rest.
+    where `set_aside` cannot be read, and one of `table_errors.FAILURES`; then the next run does the rest.
     """
     place = lake.at(table)
     opened = place.delta()
-    files = {file.path: file for file in data_files(opened)}
+    files = {file.path: file for file in list_files(opened)}
     found = {each.file.path: each for each in damaged if each.file.path in files}  # the others were replaced since
     for path in opened.repair(dry_run=True)["files_removed"]:
         found.setdefault(path, DamagedFile(files[path], _MISSING))
@@ -58,7 +58,7 @@ def drop(lake: Place, table: str, damaged: Iterable[DamagedFile]) -> list[Damage
     removed = remove_missing(place)
     unnamed = [DamagedFile(files[path], _MISSING) for path in removed if path in files and path not in found]
     reasons |= record_losses(lake, table, unnamed)
-    fill_places(lake, table)
+    add_empty_files(lake, table)
     dropped = (each for each in chain(found.values(), unnamed) if each.file.path in removed)
     return [replace(each, reason=reasons[each.file.path]) for each in dropped]
 
@@ -71,9 +71,9 @@ def record_losses(lake: Place, table: str, damaged: Sequence[DamagedFile]) -> di
     if not damaged:
         return {}
     place = lake.at(_SET_ASIDE.name)
-    with remedy.named(_SET_ASIDE.name):
+    with table_errors.translate_errors(_SET_ASIDE.name):
         noted = _open_or_create(place)
-        reasons = {row["path"]: row["reason"] for row in _rows_of_verify(noted) if row["source"] == table}
+        reasons = {row["path"]: row["reason"] for row in _read_losses(noted) if row["source"] == table}
         fresh = [each for each in damaged if each.file.path not in reasons]
         if fresh:
             _append(place, noted, [_row(table, each) for each in fresh])
@@ -104,26 +104,26 @@ def remove_missing(place: Place) -> list[str]:
     return removed
 
 
-def fill_places(lake: Place, table: str) -> None:
+def add_empty_files(lake: Place, table: str) -> None:
     """Put a file without rows where a dropped one was, if none is there; of those that streams may still read."""
     place = lake.at(table)
     since = datetime.now(UTC) - timedelta(hours=FOLLOWED_KEPT_HOURS)
     try:
-        rows = list(_rows_of_verify(lake.at(_SET_ASIDE.name).delta()))
+        rows = list(_read_losses(lake.at(_SET_ASIDE.name).delta()))
     except TableNotFoundError:
         return
     paths = {row["path"] for row in rows if row["source"] == table and row["found_at"] > since}
     opened = place.delta()
-    for path in sorted(paths - {file.path for file in data_files(opened)}):
+    for path in sorted(paths - {file.path for file in list_files(opened)}):
         if place.size(path) is None:
             folder, _, name = path.rpartition("/")
-            there = lake.at(f"{table}/{folder}".rstrip("/"))
-            there.make()
-            there.put_new(name, _without_rows(opened))
-            there.sync("", ())
+            parent = lake.at(f"{table}/{folder}".rstrip("/"))
+            parent.make()
+            parent.put_new(name, _empty_file(opened))
+            parent.sync("", ())
 
 
-def _without_rows(table: deltalake.DeltaTable) -> bytes:
+def _empty_file(table: deltalake.DeltaTable) -> bytes:
     """Return a data file of a table that has no rows."""
     columns = pa.schema(table.schema().to_arrow())
     partitions = set(table.metadata().partition_columns)
@@ -135,25 +135,25 @@ def _without_rows(table: deltalake.DeltaTable) -> bytes:
 def forget_restored(lake: Place) -> None:
     """Delete the rows of table `set_aside` whose files are in their tables again. Raises `TableUnreadable`."""
     try:
-        with remedy.named(_SET_ASIDE.name):
+        with table_errors.translate_errors(_SET_ASIDE.name):
             noted = lake.at(_SET_ASIDE.name).delta()
-            rows = list(_rows_of_verify(noted))
+            rows = list(_read_losses(noted))
     except TableNotFoundError:
         return
     for source in sorted({row["source"] for row in rows}):
-        there = _paths(lake.at(source))
-        back = [row["path"] for row in rows if row["source"] == source and row["path"] in there]
+        present = _list_paths(lake.at(source))
+        back = [row["path"] for row in rows if row["source"] == source and row["path"] in present]
         if back:
             paths = ", ".join(map(_quoted, back))
-            with remedy.named(_SET_ASIDE.name):
+            with table_errors.translate_errors(_SET_ASIDE.name):
                 noted.delete(f"job = {_quoted(JOB)} AND source = {_quoted(source)} AND path IN ({paths})")
                 noted.update_incremental()
 
 
-def _paths(place: Place) -> set[str]:
+def _list_paths(place: Place) -> set[str]:
     """Return the paths of a table's files; none when it cannot be read, which its readers report."""
-    with suppress(*remedy.FAILURES):
-        return {file.path for file in data_files(place.delta())}
+    with suppress(*table_errors.FAILURES):
+        return {file.path for file in list_files(place.delta())}
     return set()
 
 
@@ -169,7 +169,7 @@ def _row(table: str, damaged: DamagedFile) -> dict[str, Any]:
     return row | {"found_at": datetime.now(UTC)}
 
 
-def _rows_of_verify(noted: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
+def _read_losses(noted: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
     columns = ["source", "path", "job", "reason", "found_at"]
     # Arrow's threads may still run when this process ends, and abort it.
     rows = noted.to_pyarrow_dataset().to_table(columns=columns, use_threads=False).to_pylist()
@@ -182,8 +182,10 @@ def _open_or_create(place: Place) -> deltalake.DeltaTable:
     except TableNotFoundError:
         place.make()
         form = deltalake.Schema.from_json(_SET_ASIDE.columns.json())
-        told = {"delta.dataSkippingStatsColumns": ",".join(_SET_ASIDE.keys)}
-        made = deltalake.DeltaTable.create(place.uri, form, storage_options=place.storage_options, configuration=told)
+        properties = {"delta.dataSkippingStatsColumns": ",".join(_SET_ASIDE.keys)}
+        made = deltalake.DeltaTable.create(
+            place.uri, form, storage_options=place.storage_options, configuration=properties
+        )
         _sync_log(place, made, -1)
         place.sync("", (LOG,))
         return made

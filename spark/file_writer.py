@@ -49,7 +49,7 @@ class NewFiles:
     rows: int
 
 
-def write(rows: DataFrame, place: Place, table: schemas.Table) -> NewFiles:
+def write(rows: DataFrame, place: Place, table: schemas.TableSchema) -> NewFiles:
     """Write rows with the columns of `table` as data files below `place`, in one query of Spark."""
     writer = TaskWriter(place, table.arrow, table.partition_by, table.split_by)
     found = rows.mapInArrow(writer, _FILES_SQL).collect()
@@ -70,21 +70,21 @@ class TaskWriter:
     split_by: str | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held = _Held()
+        held = _PendingRows()
         for batch in batches:
             if batch.num_rows:
-                for partition, rows in by_partition(pa.table(batch).cast(self.columns), self.partition_by):
+                for partition, rows in split_by_partition(pa.table(batch).cast(self.columns), self.partition_by):
                     held.add(partition, rows)
                     while held.size > FILE_BYTES_MAX:
-                        yield self._written(*held.pop_largest())
+                        yield self._write_files(*held.pop_largest())
         while held:
-            yield self._written(*held.pop_largest())
+            yield self._write_files(*held.pop_largest())
 
-    def _written(self, partition: Partition, rows: pa.Table) -> pa.RecordBatch:
-        files = [self._file(partition, part) for part in self._split(rows)]
+    def _write_files(self, partition: Partition, rows: pa.Table) -> pa.RecordBatch:
+        files = [self._write_file(partition, part) for part in self._split(rows)]
         return pa.RecordBatch.from_pylist(files, _FILES)
 
-    def _file(self, partition: Partition, rows: pa.Table) -> dict[str, Any]:
+    def _write_file(self, partition: Partition, rows: pa.Table) -> dict[str, Any]:
         add = written(self.place, [rows], dict(partition))
         return {
             "path": add.path,
@@ -111,7 +111,7 @@ class TaskWriter:
         yield rows.slice(begin)
 
 
-class _Held:
+class _PendingRows:
     """Rows of a task that are in no file yet, by partition."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class _Held:
         return partition, pa.concat_tables(self._parts.pop(partition))
 
 
-def by_partition(rows: pa.Table, partition_by: Iterable[str]) -> Iterator[tuple[Partition, pa.Table]]:
+def split_by_partition(rows: pa.Table, partition_by: Iterable[str]) -> Iterator[tuple[Partition, pa.Table]]:
     """Yield each partition that has rows, and its rows without the partition columns."""
     names = list(partition_by)
     if not names:

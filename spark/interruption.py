@@ -23,7 +23,7 @@ CONTINUES: Final = "the tables are consistent, and the next run continues"
 Parameters = ParamSpec("Parameters")
 
 
-def listen() -> None:
+def handle_sigterm() -> None:
     """From here on SIGTERM raises `KeyboardInterrupt`, as SIGINT does."""
     signal.signal(signal.SIGTERM, _raise)
 
@@ -32,7 +32,7 @@ def _raise(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def apart(work: Callable[[], None]) -> None:
+def run_in_thread(work: Callable[[], None]) -> None:
     """Done in a thread of its own: a signal that comes while the main one is in delta-rs is not heard until that
     returns, which upkeep of a large table does after minutes."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="apart")
@@ -42,7 +42,7 @@ def apart(work: Callable[[], None]) -> None:
         pool.shutdown(wait=False)
 
 
-def leave(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """End this process whatever its threads are at, for which Python would wait. What they say of that is not told."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -52,7 +52,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def interruptible(said: str) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
+def interruptible(text: str) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
     """Makes a command one that says this when it is interrupted, and ends."""
 
     def made(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -64,12 +64,12 @@ def interruptible(said: str) -> Callable[[Callable[Parameters, None]], Callable[
                 with context.scope(cleanup=False):  # click has one a thread
                     command(*arguments, **options)
 
-            listen()
+            handle_sigterm()
             try:
-                apart(work)
+                run_in_thread(work)
             except KeyboardInterrupt:
-                click.echo(f"interrupted: {said}", err=True)
-                leave(FAILED)
+                click.echo(f"interrupted: {text}", err=True)
+                exit_now(FAILED)
 
         return run
 

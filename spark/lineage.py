@@ -66,7 +66,7 @@ class TableLineage(msgspec.Struct, frozen=True):
     """
 
     sources: dict[str, TableState]
-    beside: dict[str, TableState] = {}
+    siblings: dict[str, TableState] = msgspec.field(default_factory=dict, name="beside")
     made_by: str = ""
     pins: Pins | None = None
 
@@ -101,7 +101,7 @@ class TableCommit(msgspec.Struct, frozen=True):
         return not self.is_maintenance and self.rows != 0
 
 
-def parsed(text: object) -> TableLineage | None:
+def parse(text: object) -> TableLineage | None:
     """Return the lineage in a commit's `userMetadata`; None for text of another program or an older Waypost."""
     if not isinstance(text, str):
         return None
@@ -132,9 +132,7 @@ def _commit(version: int, info: Mapping[str, Any]) -> TableCommit:
     stamp, rows = info.get("timestamp"), info.get(ROWS)
     at = datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
     operation = str(info.get("operation"))
-    return TableCommit(
-        version, operation, at, parsed(info.get("userMetadata")), int(rows) if rows is not None else None
-    )
+    return TableCommit(version, operation, at, parse(info.get("userMetadata")), int(rows) if rows is not None else None)
 
 
 def last_change(table: deltalake.DeltaTable) -> TableCommit | None:
@@ -146,19 +144,19 @@ def last_change(table: deltalake.DeltaTable) -> TableCommit | None:
     return None
 
 
-def lineage_of(table: deltalake.DeltaTable) -> TableLineage | None:
+def read_lineage(table: deltalake.DeltaTable) -> TableLineage | None:
     """Return the lineage of a table as it was opened; None where its newest change has none."""
     commit = last_change(table)
     return commit.lineage if commit is not None else None
 
 
-def dated(table: deltalake.DeltaTable) -> TableState:
+def read_state(table: deltalake.DeltaTable) -> TableState:
     """Return the state of a table as it was opened, with the time of its commit."""
     newest = next(commits(table, 1), None)
     return TableState(str(table.metadata().id), table.version(), newest.committed_at if newest is not None else None)
 
 
-def versions(table: deltalake.DeltaTable) -> list[tuple[int, TableLineage | None]]:
+def list_versions(table: deltalake.DeltaTable) -> list[tuple[int, TableLineage | None]]:
     """Return the newest versions of a table, the newest first, and the lineage of each."""
     found: list[tuple[int, TableLineage | None]] = []
     lineage: TableLineage | None = None

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cloud.place.place import Place, Somewhere, place_of
 from spark import schemas
-from spark.age import UNNAMED_KEPT_HOURS
+from spark.write_age import UNNAMED_KEPT_HOURS
 
 DUE_COMMITS = 100
 """Commits of a table after which it is looked after: each leaves files behind that the next has replaced."""
@@ -32,7 +32,7 @@ _UPKEEP = frozenset({"OPTIMIZE", "VACUUM END"})
 
 
 @dataclass(frozen=True, slots=True)
-class Maintained:
+class MaintenanceResult:
     """What was done to one table. `size`: bytes of its files afterwards; `deleted`: files that nobody needed."""
 
     table: str
@@ -44,29 +44,29 @@ class Maintained:
 
 
 def is_due(lake: Somewhere, name: str) -> bool:
-    """A table was not looked after in its last `DUE_COMMITS` commits. Raises `remedy.FAILURES`."""
+    """A table was not looked after in its last `DUE_COMMITS` commits. Raises `table_errors.FAILURES`."""
     table = place_of(lake).at(name).delta()
     if table.version() < DUE_COMMITS:
         return False
     return all(commit.get("operation") not in _UPKEEP for commit in table.history(DUE_COMMITS))
 
 
-def maintained(lake: Somewhere, names: list[str], followed: Container[str]) -> Iterator[Maintained]:
+def maintain(lake: Somewhere, names: list[str], followed: Container[str]) -> Iterator[MaintenanceResult]:
     """Look after these tables. `followed`: derived ones whose commits are taken one by one.
 
     Raises what delta-rs raises; another writer's commit at the same moment is one of these, and no harm.
     """
     place = place_of(lake)
     for name in names:
-        yield _maintained(place.at(name), FOLLOWED_KEPT_HOURS if _is_followed(name, followed) else KEPT_HOURS)
+        yield _maintain(place.at(name), FOLLOWED_KEPT_HOURS if _is_followed(name, followed) else KEPT_HOURS)
 
 
 def _is_followed(name: str, followed: Container[str]) -> bool:
     return name in schemas.LANDED or name in followed
 
 
-def _maintained(place: Place, kept_hours: int) -> Maintained:
-    begun = time.monotonic()
+def _maintain(place: Place, kept_hours: int) -> MaintenanceResult:
+    started = time.monotonic()
     table = place.delta()
     before = len(table.file_uris())
     if place.name in schemas.DERIVED:
@@ -75,17 +75,17 @@ def _maintained(place: Place, kept_hours: int) -> Maintained:
             table.update_incremental()
         table.optimize.compact(target_size=TARGET_BYTES)
         table.update_incremental()
-    deleted = _deleted(table, kept_hours, full=False)
+    deleted = _vacuum(table, kept_hours, full=False)
     if place.name in schemas.DERIVED:
         # What a killed job had written and not committed is in no log; the hub's landing deletes its own.
-        deleted += _deleted(table, UNNAMED_KEPT_HOURS, full=True)
+        deleted += _vacuum(table, UNNAMED_KEPT_HOURS, full=True)
     table.create_checkpoint()
     table.cleanup_metadata()
     sizes = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
-    return Maintained(place.name, before, len(sizes), sum(sizes), deleted, time.monotonic() - begun)
+    return MaintenanceResult(place.name, before, len(sizes), sum(sizes), deleted, time.monotonic() - started)
 
 
-def _deleted(table: deltalake.DeltaTable, kept_hours: int, *, full: bool) -> int:
+def _vacuum(table: deltalake.DeltaTable, kept_hours: int, *, full: bool) -> int:
     """Delete files that were replaced so long ago; `full`: and those as old that no log names."""
     found = table.vacuum(retention_hours=kept_hours, enforce_retention_duration=False, dry_run=False, full=full)
     table.update_incremental()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from spark import archive, cluster, java, object_store
+from spark import class_archive, cluster, java, object_store
 from spark.connector.jar_set import DELTA, S3
 
 if TYPE_CHECKING:
@@ -102,12 +102,12 @@ _NO_REASON = ("WARNING: ", "Warning: ", "Setting default log level", "To adjust 
 _REASON_CHARACTERS_MAX = 400
 
 
-class NotStarted(RuntimeError):
+class SparkNotStarted(RuntimeError):
     """Spark did not start; the message says why, in its own words, and where its log is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SessionOptions:
     """How to start.
 
     `master`    Spark's master URL; None: what `spark-submit` was told, or WAYPOST_SPARK_MASTER, or this machine.
@@ -126,13 +126,13 @@ class Options:
     bucket: Bucket | None = None
 
 
-def start(name: str, options: Options = Options()) -> SparkSession:
+def start(name: str, options: SessionOptions = SessionOptions()) -> SparkSession:
     """A session named `name`.
 
     Raises `ConnectorMissing` or `java.JavaMissing`, whose messages say what to install, and `NotStarted`, where the
     master, a setting or the cluster is to blame.
     """
-    settings = _submitted(options) if cluster.submitted() else _launched(options)
+    settings = _submit_settings(options) if cluster.is_submitted() else _launch_settings(options)
     from pyspark import SparkConf  # noqa: PLC0415 - half a second that `--help` must not pay
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -147,14 +147,14 @@ def start(name: str, options: Options = Options()) -> SparkSession:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     written = options.log.stat().st_size if options.log is not None and options.log.exists() else 0
     try:
-        _begin_jvm(conf, options.log)
+        _start_jvm(conf, options.log)
         session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as error:
-        why = _reason(error, options.log, written)  # an error of Java's asks Java for its words
-        _end_jvm()
-        raise NotStarted(why) from None
-    if cluster.submitted():
-        cluster.require(session, DELTA if options.bucket is None else S3)
+        why = _explain(error, options.log, written)  # an error of Java's asks Java for its words
+        _stop_jvm()
+        raise SparkNotStarted(why) from None
+    if cluster.is_submitted():
+        cluster.require_jars(session, DELTA if options.bucket is None else S3)
     if not is_local(session):
         cluster.send_code(session)
     if options.bucket is not None:
@@ -162,10 +162,10 @@ def start(name: str, options: Options = Options()) -> SparkSession:
     return session
 
 
-def may_wait(options: Options) -> bool:
+def can_start_later(options: SessionOptions) -> bool:
     """Whether Spark is started when it is needed, on this machine; a cluster, and whatever `spark-submit` has started,
     is there for all of it."""
-    return not cluster.submitted() and _master(options).startswith("local")
+    return not cluster.is_submitted() and _master(options).startswith("local")
 
 
 def is_local(session: SparkSession) -> bool:
@@ -173,7 +173,7 @@ def is_local(session: SparkSession) -> bool:
     return session.sparkContext.getConf().get("spark.master", "local").startswith("local")
 
 
-def _launched(options: Options) -> dict[str, str]:
+def _launch_settings(options: SessionOptions) -> dict[str, str]:
     """Settings of a session whose JVM is started here, and what that reads from the environment."""
     client = S3.paths() if options.bucket is not None else []
     connector = DELTA.paths()
@@ -186,31 +186,31 @@ def _launched(options: Options) -> dict[str, str]:
         "spark.driver.extraClassPath": os.pathsep.join(map(str, connector)),
     }
     if not master.startswith("local"):
-        _choose_python(cluster.python(options.settings))
+        _choose_python(cluster.executor_python(options.settings))
         # A cluster's JVMs are of one time zone as well.
         zone = {"spark.executor.extraJavaOptions": "-Duser.timezone=UTC"}
         return {**settings, **zone, "spark.jars": ",".join(map(str, (*connector, *client))), **_SETTINGS}
     _choose_python(sys.executable)
     _prepare_local_workers()
     # Not on the class path: a class archive fits one only.
-    here = _local_settings() | (_FOLDER_SETTINGS if options.bucket is None else {})
-    return {**settings, **here, "spark.jars": ",".join(map(str, client)), **_SETTINGS}
+    local = _local_settings() | (_FOLDER_SETTINGS if options.bucket is None else {})
+    return {**settings, **local, "spark.jars": ",".join(map(str, client)), **_SETTINGS}
 
 
-def _master(options: Options) -> str:
-    told = options.settings.get("spark.master") or options.master or os.environ.get("WAYPOST_SPARK_MASTER")
-    return told or _here(options)
+def _master(options: SessionOptions) -> str:
+    chosen = options.settings.get("spark.master") or options.master or os.environ.get("WAYPOST_SPARK_MASTER")
+    return chosen or _local_master(options)
 
 
-def _here(options: Options) -> str:
+def _local_master(options: SessionOptions) -> str:
     """Return this machine. For passes without end it has twice as many tasks at once as cores: a task keeps its place
     until it is over, and those that have one share the cores as the kernel sees fit."""
     return f"local[{2 * (os.cpu_count() or 1)}]" if options.load == "rounds" else "local[*]"
 
 
-def _submitted(options: Options) -> dict[str, str]:
+def _submit_settings(options: SessionOptions) -> dict[str, str]:
     """Settings of a session in a JVM that `spark-submit` has started: what it was told there stays as it is."""
-    _choose_python(cluster.python(options.settings))
+    _choose_python(cluster.executor_python(options.settings))
     master = {"spark.master": options.master} if options.master is not None else {}
     return {**master, **_SETTINGS}
 
@@ -223,7 +223,7 @@ def fit_batch(batch: SparkSession) -> None:
             batch.conf.set(key, chosen[key])
 
 
-def kept(rows: DataFrame, *, at_once: bool = True) -> DataFrame:
+def checkpoint(rows: DataFrame, *, at_once: bool = True) -> DataFrame:
     """These rows, computed once, now or when they are first read. Two executors of a cluster keep each part: what one
     alone has is lost with it, and whatever reads it fails."""
     if is_local(rows.sparkSession):
@@ -238,27 +238,27 @@ def stop(session: SparkSession) -> None:
     try:
         session.stop()
     finally:
-        _end_jvm()
+        _stop_jvm()
 
 
-def _reason(error: Exception, log: Path | None, written: int) -> str:
+def _explain(error: Exception, log: Path | None, written: int) -> str:
     """What is said of a start that failed: the first lines of the log after so many bytes of it, or of the error."""
-    said = str(error)
+    text = str(error)
     if log is not None:
         with log.open("rb") as file:
             file.seek(written)
-            said = file.read(64 * 1024).decode(errors="replace") or said
-    lines = (line.rstrip() for line in said.splitlines())
-    told = [_OF_A_LOG_LINE.sub("", line) for line in lines if line and not line.startswith(_NO_REASON)]
+            text = file.read(64 * 1024).decode(errors="replace") or text
+    lines = (line.rstrip() for line in text.splitlines())
+    reasons = [_OF_A_LOG_LINE.sub("", line) for line in lines if line and not line.startswith(_NO_REASON)]
     where = f" (Spark's log: {log})" if log is not None else ""
-    return f"Spark did not start: {' '.join(told[:3])[:_REASON_CHARACTERS_MAX]}{where}"
+    return f"Spark did not start: {' '.join(reasons[:3])[:_REASON_CHARACTERS_MAX]}{where}"
 
 
-def _end_jvm() -> None:
+def _stop_jvm() -> None:
     from pyspark import SparkContext  # noqa: PLC0415
 
     gateway = SparkContext._gateway
-    if gateway is None or cluster.submitted():
+    if gateway is None or cluster.is_submitted():
         return
     SparkContext._gateway = None
     SparkContext._jvm = None
@@ -273,7 +273,7 @@ def _end_jvm() -> None:
         process.wait()
 
 
-def _begin_jvm(conf: SparkConf, log: Path | None) -> None:
+def _start_jvm(conf: SparkConf, log: Path | None) -> None:
     """Start the JVM, with `log` as its standard error and its workers': not this process's own, to which others write
     meanwhile."""
     from pyspark import SparkContext  # noqa: PLC0415
@@ -299,17 +299,17 @@ def _choose_python(program: str) -> None:
 def _prepare_local_workers() -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers import the decoder from here even when the program is run from a checkout.
-    here = str(Path(__file__).parent.parent)
+    folder = str(Path(__file__).parent.parent)
     known = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    if here not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join([here, *known])
+    if folder not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *known])
 
 
-def _jvm_options(home: java.Java, options: Options) -> str:
+def _jvm_options(home: java.Java, options: SessionOptions) -> str:
     # By option and not by a folder on the class path: a class archive allows jars there only.
     flags = [*_QUIET_JVM, "-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
     flags += _QUICK_JVM if options.load in _QUICK else _LONG_JVM
-    flags += options.jvm or archive.jvm_options(home)
+    flags += options.jvm or class_archive.jvm_options(home)
     # Spark takes the line apart as a shell would: a checkout may lie in a folder with a space in its name.
     return " ".join(f'"{flag}"' if " " in flag else flag for flag in flags)
 

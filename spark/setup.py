@@ -26,14 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.verb == "install":
             jars = SETS[options.set]
-            said = "installed" if jars.install(options.source) else "already there"
-            print(f"{said}: {jars.folder()}", file=sys.stderr)  # noqa: T201 - this is the command's output
+            result = "installed" if jars.install(options.source) else "already there"
+            print(f"{result}: {jars.folder()}", file=sys.stderr)  # noqa: T201 - this is the command's output
         elif options.verb == "jars":
-            print(",".join(map(str, SETS[options.set].with_beside())))  # noqa: T201
+            print(",".join(map(str, SETS[options.set].paths_with_required())))  # noqa: T201
         else:
-            from spark import archive  # noqa: PLC0415 - pulls in Spark, which `install` must not need
+            from spark import class_archive  # noqa: PLC0415 - pulls in Spark, which `install` must not need
 
-            print(archive.make(), file=sys.stderr)  # noqa: T201
+            print(class_archive.make_archive(), file=sys.stderr)  # noqa: T201
     except (ConnectorMissing, java.JavaMissing) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import remedy, soundness
-from spark.data_files import DataFile, data_files, find_damage
+from spark import log_damage, table_errors
+from spark.data_files import DataFile, find_damage, list_files
 
 LOG_ENTRIES_MAX = 1_000
 """Entries of a log that are read, the newest; what came before is in a checkpoint."""
@@ -36,41 +36,43 @@ class VerifiedTable:
     failure: str | None = None
 
     @property
-    def wrong(self) -> tuple[str, ...]:
+    def problems(self) -> tuple[str, ...]:
         """Everything that is wrong, a sentence each."""
         if self.failure is not None:
             return (self.failure,)
         return tuple(f"{self.uri}/{each.file.path} is {each.reason}" for each in self.damaged)
 
 
-def verified(lake: Somewhere, names: Sequence[str]) -> Iterator[VerifiedTable]:
+def verify(lake: Somewhere, names: Sequence[str]) -> Iterator[VerifiedTable]:
     """Read every data file of these tables as they are now."""
     place = place_of(lake)
     for name in names:
-        yield _verified(place.at(name))
+        yield _verify(place.at(name))
 
 
-def _verified(place: Place) -> VerifiedTable:
+def _verify(place: Place) -> VerifiedTable:
     try:
-        files = _listed(place)
-    except remedy.FAILURES as error:
-        return VerifiedTable(place.name, place.uri, failure=str(remedy.unreadable(place.name, error)))
+        files = _list_checked(place)
+    except table_errors.FAILURES as error:
+        return VerifiedTable(place.name, place.uri, failure=str(table_errors.make_unreadable(place.name, error)))
     try:
         found = [DamagedFile(file, reason) for file in files if (reason := find_damage(file, place)) is not None]
-    except (*remedy.FAILURES, MemoryError) as error:
-        why = (
-            f"table {place.name} could not be checked: {remedy.told(error)}. Check it again when its files can be read"
-        )
+    except (*table_errors.FAILURES, MemoryError) as error:
+        reason = table_errors.summarize(error)
+        why = f"table {place.name} could not be checked: {reason}. Check it again when its files can be read"
         return VerifiedTable(place.name, place.uri, failure=why)
     return VerifiedTable(place.name, place.uri, len(files), sum(file.size for file in files), tuple(found))
 
 
-def _listed(place: Place) -> list[DataFile]:
-    """Return the files of a table. Raises one of `remedy.FAILURES` when its log is damaged: delta-rs takes an empty
-    entry for an empty version."""
+def _list_checked(place: Place) -> list[DataFile]:
+    """Return the files of a table.
+
+    Raises one of `table_errors.FAILURES` when its log is damaged. delta-rs would take an empty entry for a version
+    without rows.
+    """
     table = place.delta()
     newest = table.version()
-    damage = soundness.damage(place, range(max(0, newest + 1 - LOG_ENTRIES_MAX), newest + 1))
+    damage = log_damage.find_damage(place, range(max(0, newest + 1 - LOG_ENTRIES_MAX), newest + 1))
     if damage is not None:
         raise ValueError(damage)
-    return data_files(table)
+    return list_files(table)

@@ -34,7 +34,7 @@ LOG_IN: Final = "make a token in balena's dashboard (Preferences, Access tokens)
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class BalenaLogin:
     """What is remembered of an account."""
 
     endpoint: str
@@ -45,7 +45,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class BalenaAccount:
     """An account whose token was taken: the SDK, whom the token is of (`name`), and the kind of that actor."""
 
     sdk: Any
@@ -54,13 +54,13 @@ class Account:
     kind: str
 
 
-def remembered_at() -> Path:
+def login_file() -> Path:
     """The file of the login."""
     configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(configuration, "waypost", "balena.json")
 
 
-def remember(login: Login, file: Path) -> None:
+def save_login(login: BalenaLogin, file: Path) -> None:
     """Keep a login, in the place of an earlier one; readable by its owner alone. Raises ImageError."""
     fresh = file.with_name(f"{file.name}.part")
     try:
@@ -73,26 +73,26 @@ def remember(login: Login, file: Path) -> None:
         raise ImageError(f"{error.filename or file}: {error.strerror}") from None
 
 
-def recall(file: Path) -> Login:
+def load_login(file: Path) -> BalenaLogin:
     """The login that is kept, or that of BALENA_API_KEY. Raises ImageError when there is none."""
     token = os.environ.get("BALENA_API_KEY")
     try:
         kept = json.loads(file.read_text())
-        return Login(kept["endpoint"], token or kept["token"])
+        return BalenaLogin(kept["endpoint"], token or kept["token"])
     except FileNotFoundError:
         if token:
-            return Login(ENDPOINT, token)
+            return BalenaLogin(ENDPOINT, token)
         raise ImageError("not logged in at balena", hint=LOG_IN, code=USAGE) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ImageError(f"{file}: not a login ({error})", hint=f"remove it, then: {LOG_IN}") from None
 
 
-def forget(file: Path) -> None:
+def delete_login(file: Path) -> None:
     with suppress(FileNotFoundError):
         file.unlink()
 
 
-def endpoint_of(host: str) -> str:
+def parse_endpoint(host: str) -> str:
     """The address of the API: of a host like `balena-cloud.com`, or given whole. Raises ImageError."""
     wrong = ImageError(f"{host}: neither a host nor an https:// address", code=USAGE)
     try:
@@ -107,10 +107,10 @@ def endpoint_of(host: str) -> str:
     return f"{url.scheme}://{url.netloc}/"
 
 
-def connect(login: Login) -> Account:
+def connect(login: BalenaLogin) -> BalenaAccount:
     """Log in. Raises ImageError when the API cannot be reached or does not take the token."""
-    _bound_requests()
-    with said_plainly(login.endpoint):
+    _set_request_timeout()
+    with translate_errors(login.endpoint):
         whoami = urljoin(login.endpoint, "actor/v1/whoami")
         answer = requests.get(whoami, headers={"Authorization": f"Bearer {login.token}"}, timeout=TIMEOUT_S)
         answer.raise_for_status()
@@ -125,10 +125,10 @@ def connect(login: Login) -> Account:
     sdk.settings.set("token", login.token)
     # `pine` took its address when it was made, from a host.
     sdk.pine.api_prefix = urljoin(login.endpoint, f"{sdk.settings.get('api_version')}/")
-    return Account(sdk, login.endpoint, str(name), str(kind))
+    return BalenaAccount(sdk, login.endpoint, str(name), str(kind))
 
 
-def _bound_requests() -> None:
+def _set_request_timeout() -> None:
     """Give every request of this process a timeout; the SDK makes a session for each, and none can be handed in."""
     request = vars(requests.Session)["request"]
     if not isinstance(request, functools.partialmethod):
@@ -136,25 +136,25 @@ def _bound_requests() -> None:
 
 
 @contextmanager
-def said_plainly(endpoint: str) -> Iterator[None]:
+def translate_errors(endpoint: str) -> Iterator[None]:
     """Raise an ImageError with a next step for whatever goes wrong with balena's API."""
     host = urlsplit(endpoint).netloc
     try:
         with redirect_stdout(io.StringIO()):  # the SDK prints the answer of a server that fails
             yield
     except RequestError as error:
-        raise _refused(host, error.status_code, error.body) from None
+        raise _explain_status(host, error.status_code, error.body) from None
     except (BalenaException, AttributeError) as error:
-        if (hidden := _hidden_failure(error)) is not None:
-            raise _failed(host, hidden) from None
+        if (hidden := _find_request_error(error)) is not None:
+            raise _explain_failure(host, hidden) from None
         if isinstance(error, AttributeError):
             raise
         raise ImageError(f"{host}: {getattr(error, 'message', None) or error}", code=FAILED) from None
     except requests.RequestException as error:
-        raise _failed(host, error) from None
+        raise _explain_failure(host, error) from None
 
 
-def _hidden_failure(error: BaseException) -> requests.RequestException | None:
+def _find_request_error(error: BaseException) -> requests.RequestException | None:
     """Return the failure of a request that the SDK was handling when it raised this.
 
     It says "not logged in" of some; and where it sets a variable, it looks for a message that the failure does not
@@ -166,10 +166,10 @@ def _hidden_failure(error: BaseException) -> requests.RequestException | None:
     return cause
 
 
-def _failed(host: str, error: requests.RequestException) -> ImageError:
+def _explain_failure(host: str, error: requests.RequestException) -> ImageError:
     """Say what has become of a request that has no answer, or none that can be used."""
     if isinstance(error, requests.HTTPError) and error.response is not None:
-        return _refused(host, error.response.status_code, error.response.text)
+        return _explain_status(host, error.response.status_code, error.response.text)
     if isinstance(error, requests.Timeout):
         return ImageError(f"{host} does not answer", hint=AGAIN)
     broken = isinstance(error, requests.exceptions.ChunkedEncodingError | requests.exceptions.ContentDecodingError)
@@ -182,8 +182,8 @@ def _failed(host: str, error: requests.RequestException) -> ImageError:
     return ImageError(f"{host}: {error}")
 
 
-def _refused(host: str, status: int, said: str) -> ImageError:
-    said = "" if said.lstrip().startswith("<") else " ".join(said.split())[:200]  # a proxy answers with a page
+def _explain_status(host: str, status: int, message: str) -> ImageError:
+    message = "" if message.lstrip().startswith("<") else " ".join(message.split())[:200]  # a proxy answers with a page
     if status == UNAUTHORISED:
         return ImageError(f"{host} does not take the token", hint=LOG_IN)
     if status == NOT_ALLOWED:
@@ -194,4 +194,4 @@ def _refused(host: str, status: int, said: str) -> ImageError:
         return ImageError(f"{host} has had too many requests of this account", hint="wait a minute, then go on")
     name = f" ({HTTPStatus(status).phrase})" if status in set(HTTPStatus) else ""
     hint = "the fault is at balena: wait, then do it again" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
-    return ImageError(f"{host} answers {status}{name}{f': {said}' if said else ''}", hint=hint)
+    return ImageError(f"{host} answers {status}{name}{f': {message}' if message else ''}", hint=hint)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from images import table
-from images.balena.account import Account, said_plainly
-from images.balena.variables import NAME, TOKEN, check_value, checked_name
+from images.balena.account import BalenaAccount, translate_errors
+from images.balena.variables import NAME, TOKEN, check_name, check_value
 from images.errors import USAGE, ImageError
 
 TENANT_TAG: Final = "tenant"
@@ -30,7 +30,7 @@ class NewDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredDevice:
     """A device that is there now, or was before."""
 
     name: str
@@ -38,7 +38,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class BalenaDevice:
     """A device as the fleet's owner sees it."""
 
     uuid: str
@@ -49,30 +49,30 @@ class Known:
     tenant: str
 
 
-class Fleet:
+class BalenaFleet:
     """One fleet of an account. Each method raises ImageError."""
 
-    def __init__(self, account: Account, slug: str) -> None:
+    def __init__(self, account: BalenaAccount, slug: str) -> None:
         self.slug = slug
         self._account = account
         self._models = account.sdk.models
         self._endpoint = account.endpoint
-        with said_plainly(self._endpoint):
+        with translate_errors(self._endpoint):
             found = self._models.application.get(slug, {"$select": ["id"]})
         self._id: int = found["id"]
 
-    def devices(self, tag: str = TENANT_TAG) -> list[Known]:
+    def devices(self, tag: str = TENANT_TAG) -> list[BalenaDevice]:
         """By name."""
         expand = {
             "device_tag": {"$select": "value", "$filter": {"tag_key": tag}},
             "is_running__release": {"$select": "commit"},
         }
         chosen = {"$select": ["uuid", "device_name", "is_online", "os_version"], "$expand": expand}
-        with said_plainly(self._endpoint):
+        with translate_errors(self._endpoint):
             found = self._models.device.get_all_by_application(self._id, chosen)
-        return sorted((_known(each) for each in found), key=lambda device: device.name)
+        return sorted((_parse_device(each) for each in found), key=lambda device: device.name)
 
-    def uuid_of(self, device: str) -> str:
+    def find_uuid(self, device: str) -> str:
         """Of a device by its name, or by the beginning of its UUID. Raises ImageError unless it is one."""
         known = self.devices()
         exactly = [each.uuid for each in known if device in (each.name, each.uuid)]
@@ -82,41 +82,45 @@ class Fleet:
             raise ImageError(f"{device}: {what}", hint=f"waypost balena devices {shlex.quote(self.slug)}", code=USAGE)
         return found[0]
 
-    def register(self, devices: Iterable[NewDevice]) -> Iterator[Registered]:
+    def register(self, devices: Iterable[NewDevice]) -> Iterator[RegisteredDevice]:
         """Register devices one after the other; one of a name that is there gets its tenant and variables anew.
 
         So a list that was broken off is given once more, whole.
         """
         if self._account.kind != "user":
             raise ImageError(f"this token is of a {self._account.kind}; registering needs that of a person", code=USAGE)
-        there = {device.name: device for device in self.devices()}
+        existing = {device.name: device for device in self.devices()}
         for device in devices:
-            yield self._again(device, there[device.name]) if device.name in there else self._new(device)
+            yield (
+                self._update_device(device, existing[device.name])
+                if device.name in existing
+                else self._register_device(device)
+            )
 
-    def _new(self, device: NewDevice) -> Registered:
-        with said_plainly(self._endpoint):
+    def _register_device(self, device: NewDevice) -> RegisteredDevice:
+        with translate_errors(self._endpoint):
             made = self._models.device.register(self._id, self._models.device.generate_uuid())
             # The SDK does not look at the answer's status.
             if not isinstance(made, dict) or not {"id", "uuid", "api_key"} <= made.keys():
-                raise ImageError(f"{self.slug}: {device.name} was not registered: {_words(made)}")
+                raise ImageError(f"{self.slug}: {device.name} was not registered: {_shorten(made)}")
         uuid = str(made["uuid"])
         try:
-            with said_plainly(self._endpoint):
+            with translate_errors(self._endpoint):
                 self._models.device.rename(uuid, device.name)
         except ImageError as error:
             error.hint = (
                 f"{uuid} is registered without its name, {device.name}: name it in balena's dashboard, then do it again"
             )
             raise
-        self._tell(uuid, device)
-        return Registered(device.name, uuid)
+        self._set_tags_and_variables(uuid, device)
+        return RegisteredDevice(device.name, uuid)
 
-    def _again(self, device: NewDevice, known: Known) -> Registered:
-        self._tell(known.uuid, device)
-        return Registered(device.name, known.uuid)
+    def _update_device(self, device: NewDevice, known: BalenaDevice) -> RegisteredDevice:
+        self._set_tags_and_variables(known.uuid, device)
+        return RegisteredDevice(device.name, known.uuid)
 
-    def _tell(self, uuid: str, device: NewDevice) -> None:
-        with said_plainly(self._endpoint):
+    def _set_tags_and_variables(self, uuid: str, device: NewDevice) -> None:
+        with translate_errors(self._endpoint):
             if device.tenant:
                 self._models.device.tags.set(uuid, TENANT_TAG, device.tenant)
             for name, value in device.variables.items():
@@ -124,8 +128,8 @@ class Fleet:
 
     def set_variables(self, variables: Mapping[str, str], device: str | None = None) -> None:
         """Of one device, or of all that have no value of their own."""
-        uuid = None if device is None else self.uuid_of(device)
-        with said_plainly(self._endpoint):
+        uuid = None if device is None else self.find_uuid(device)
+        with translate_errors(self._endpoint):
             for name, value in variables.items():
                 if uuid is None:
                     self._models.application.env_var.set(self._id, name, value)
@@ -135,7 +139,7 @@ class Fleet:
     def releases(self) -> list[dict[str, Any]]:
         """Successful builds, the newest first: `commit`, `raw_version`, `created_at`."""
         chosen = {"$select": ["commit", "raw_version", "created_at"], "$filter": {"status": "success"}}
-        with said_plainly(self._endpoint):
+        with translate_errors(self._endpoint):
             found: list[dict[str, Any]] = self._models.release.get_all_by_application(self._id, chosen)
         return found
 
@@ -144,17 +148,17 @@ class Fleet:
 
         The commit; empty for the newest.
         """
-        commit = "" if release is None else self._commit(release)
-        uuid = None if device is None else self.uuid_of(device)
+        commit = "" if release is None else self._find_commit(release)
+        uuid = None if device is None else self.find_uuid(device)
         devices, fleet = self._models.device, self._models.application
-        with said_plainly(self._endpoint):
+        with translate_errors(self._endpoint):
             if uuid is None:
                 fleet.pin_to_release(self._id, commit) if commit else fleet.track_latest_release(self._id)
             else:
                 devices.pin_to_release(uuid, commit) if commit else devices.track_application_release(uuid)
         return commit
 
-    def _commit(self, release: str) -> str:
+    def _find_commit(self, release: str) -> str:
         known = self.releases()
         exactly = {each["commit"] for each in known if release in (each["commit"], each.get("raw_version"))}
         found = exactly or {each["commit"] for each in known if each["commit"].startswith(release)}
@@ -171,12 +175,12 @@ def gateway_name(device: NewDevice) -> str:
     return device.variables.get(NAME, device.name).lower().replace("_", "-")
 
 
-def listed(file: Path) -> list[NewDevice]:
+def read_device_list(file: Path) -> list[NewDevice]:
     """Devices of a CSV: columns `name`, `tenant` if wanted, and one for each variable; empty is not set.
 
     Raises ImageError naming the line.
     """
-    rows = table.rows(file)
+    rows = table.read_rows(file)
     _, head = next(rows, (1, []))
     columns = [name.strip() for name in head]
     while columns and not columns[-1]:  # a spreadsheet adds some
@@ -185,8 +189,8 @@ def listed(file: Path) -> list[NewDevice]:
         raise ImageError(f"{file}: no column name", hint="its first line names the columns: name,tenant,…", code=USAGE)
     if len(set(columns)) < len(columns):
         raise ImageError(f"{file}: two columns of one name", code=USAGE)
-    named = [checked_name(column) for column in columns if column not in ("name", "tenant")]
-    devices = [_listed(file, line, columns, cells, named) for line, cells in rows]
+    named = [check_name(column) for column in columns if column not in ("name", "tenant")]
+    devices = [_read_device(file, line, columns, cells, named) for line, cells in rows]
     if len(devices) > DEVICES_MAX:
         raise ImageError(f"{file}: {len(devices)} devices; one list has {DEVICES_MAX} at most", code=USAGE)
     if twice := {name for name, count in Counter(map(gateway_name, devices)).items() if count > 1}:
@@ -197,15 +201,17 @@ def listed(file: Path) -> list[NewDevice]:
 
 def _require_own_tokens(file: Path, devices: Iterable[NewDevice]) -> None:
     """The second gateway with a token would never be let in. Raises ImageError."""
-    whose: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for device in devices:
         token = device.variables.get(TOKEN)
-        if token is not None and (first := whose.setdefault(token, device.name)) != device.name:
+        if token is not None and (first := owners.setdefault(token, device.name)) != device.name:
             words = f"{file}: {device.name} has the token of {first}, and a token lets one gateway in"
             raise ImageError(words, hint="at the hub: waypost fleet token create --count 2", code=USAGE)
 
 
-def _listed(file: Path, line: int, columns: Sequence[str], cells: Sequence[str], named: Sequence[str]) -> NewDevice:
+def _read_device(
+    file: Path, line: int, columns: Sequence[str], cells: Sequence[str], named: Sequence[str]
+) -> NewDevice:
     if len(cells) < len(columns) or any(map(str.strip, cells[len(columns) :])):
         raise ImageError(f"{file}, line {line}: not as many fields as there are columns", code=USAGE)
     row = {column: cell.strip() for column, cell in zip(columns, cells, strict=False)}
@@ -219,10 +225,10 @@ def _listed(file: Path, line: int, columns: Sequence[str], cells: Sequence[str],
     return NewDevice(row["name"], row.get("tenant", ""), own)
 
 
-def _known(found: Mapping[str, Any]) -> Known:
+def _parse_device(found: Mapping[str, Any]) -> BalenaDevice:
     tags = found.get("device_tag") or [{"value": ""}]
     releases = found.get("is_running__release") or [{"commit": ""}]
-    return Known(
+    return BalenaDevice(
         uuid=found["uuid"],
         name=found.get("device_name") or "",
         online=bool(found.get("is_online")),
@@ -232,5 +238,5 @@ def _known(found: Mapping[str, Any]) -> Known:
     )
 
 
-def _words(said: object) -> str:
-    return " ".join(str(said).split())[:200] or "an empty answer"
+def _shorten(answer: object) -> str:
+    return " ".join(str(answer).split())[:200] or "an empty answer"

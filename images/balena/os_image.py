@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from images.balena.account import Account, said_plainly
+from images.balena.account import BalenaAccount, translate_errors
 from images.card import partition
 from images.errors import INTEGRITY, USAGE, ImageError
 
@@ -24,15 +24,15 @@ KEYS: Final = ("applicationId", "apiEndpoint", "deviceType")
 PIECE: Final = 1 << 20
 
 
-def versions(account: Account, device_type: str) -> list[str]:
+def versions(account: BalenaAccount, device_type: str) -> list[str]:
     """Released versions of balenaOS for a type of device, the newest first. Raises ImageError."""
-    with said_plainly(account.endpoint):
+    with translate_errors(account.endpoint):
         found = account.sdk.models.os.get_available_os_versions(device_type)
     return [str(each["raw_version"]) for each in found]
 
 
 def download(
-    account: Account, device_type: str, version: str, out: Path, *, progress: Callable[[int, int], None]
+    account: BalenaAccount, device_type: str, version: str, out: Path, *, progress: Callable[[int, int], None]
 ) -> Path:
     """Fetch an image of balenaOS: `progress` gets bytes that came and bytes there are (0: not known).
 
@@ -40,7 +40,7 @@ def download(
     """
     part = out.with_name(f"{out.name}.part")
     models = account.sdk.models
-    with said_plainly(account.endpoint), models.os.download(device_type, version, {"fileType": ".img"}) as answer:
+    with translate_errors(account.endpoint), models.os.download(device_type, version, {"fileType": ".img"}) as answer:
         answer.raise_for_status()
         # Where the bytes are compressed on the way, their length is not that of the image.
         length = 0 if "Content-Encoding" in answer.headers else int(answer.headers.get("Content-Length") or 0)
@@ -58,27 +58,27 @@ def download(
                 raise ImageError(f"{version}: {came:,} of {length:,} bytes came", hint="download it again")
             part.replace(out)
         except OSError as error:
-            raise _of_the_file(error, out) from None
+            raise _explain_file_error(error, out) from None
         finally:
             with suppress(OSError):
                 part.unlink()
     return out
 
 
-def _of_the_file(error: OSError, out: Path) -> Exception:
+def _explain_file_error(error: OSError, out: Path) -> Exception:
     """A request of the SDK fails with an OSError, too: that is told elsewhere."""
     return error if error.filename is None and error.errno is None else ImageError(f"{out}: {error.strerror}")
 
 
-def configuration(
-    account: Account, fleet: str, version: str, *, wifi: tuple[str, str] | None, uuid: str | None
+def make_configuration(
+    account: BalenaAccount, fleet: str, version: str, *, wifi: tuple[str, str] | None, uuid: str | None
 ) -> dict[str, Any]:
     """What a card needs to join a fleet; with `uuid`, as this device, which is registered. Raises ImageError."""
     options: dict[str, Any] = {"version": version, "network": "ethernet"}
     if wifi is not None:
         options |= {"network": "wifi", "wifiSsid": wifi[0], "wifiKey": wifi[1]}
     models = account.sdk.models
-    with said_plainly(account.endpoint):
+    with translate_errors(account.endpoint):
         made = models.os.get_config(fleet, options)
         if not isinstance(made, dict) or not set(KEYS) <= made.keys():
             raise ImageError(f"{fleet}: no configuration came, but {' '.join(str(made).split())[:200]!r}")
@@ -98,12 +98,12 @@ def write_configuration(image: Path, made: Mapping[str, Any]) -> None:
 
     Raises ImageError where there is none.
     """
-    partition.put(image, boot_partition(image), CONFIGURATION, f"{json.dumps(made, indent=2)}\n".encode())
+    partition.write_file(image, find_boot_partition(image), CONFIGURATION, f"{json.dumps(made, indent=2)}\n".encode())
 
 
 def read_configuration(image: Path) -> dict[str, Any]:
     """The `config.json` of an image. Raises ImageError."""
-    content = partition.get(image, boot_partition(image), CONFIGURATION)
+    content = partition.read_file(image, find_boot_partition(image), CONFIGURATION)
     try:
         made: dict[str, Any] = json.loads(content or b"")
     except ValueError:
@@ -111,11 +111,11 @@ def read_configuration(image: Path) -> dict[str, Any]:
     return made
 
 
-def boot_partition(image: Path) -> int:
+def find_boot_partition(image: Path) -> int:
     """Where the first FAT file system of an image begins, bytes. Raises ImageError."""
     try:
         with image.open("rb") as disk:
-            for start in _partitions(disk):
+            for start in _read_partition_starts(disk):
                 disk.seek(start * partition.SECTOR)
                 sector = disk.read(partition.SECTOR)
                 if any(sector[at : at + len(name)] == name for at, name in FAT_NAMES):
@@ -129,7 +129,7 @@ def boot_partition(image: Path) -> int:
     )
 
 
-def _partitions(disk: BinaryIO) -> list[int]:
+def _read_partition_starts(disk: BinaryIO) -> list[int]:
     """First sectors of the partitions: of an MBR, or of a GPT (UEFI 2.10, section 5.3)."""
     table = disk.read(2 * partition.SECTOR)
     if table[510:512] != b"\x55\xaa":

@@ -24,7 +24,7 @@ VALUE_CHARACTERS_MAX: Final = 64 << 10
 """Of one out of a file: ours have a few hundred; a larger file is another one than was meant."""
 
 
-def variables(given: Iterable[str]) -> dict[str, str]:
+def parse_variables(given: Iterable[str]) -> dict[str, str]:
     """`NAME=VALUE`, as given; `NAME=@FILE` takes the file's text. Raises ImageError for what is no variable, or none of
     a gateway."""
     found: dict[str, str] = {}
@@ -32,12 +32,12 @@ def variables(given: Iterable[str]) -> dict[str, str]:
         name, separator, value = each.partition("=")
         if not separator:
             raise ImageError(f"{name}: not NAME=VALUE", code=USAGE)
-        found[checked_name(name)] = _text_of(name, Path(value[1:])) if value.startswith("@") else value
+        found[check_name(name)] = _read_value(name, Path(value[1:])) if value.startswith("@") else value
         check_value(name, found[name])
     return found
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """The name. Raises ImageError."""
     if not _VARIABLE.fullmatch(name):
         raise ImageError(f"{name}: a variable's name has letters, digits and _ only", code=USAGE)
@@ -55,43 +55,43 @@ def checked_name(name: str) -> str:
 def check_value(name: str, value: str, place: str = "") -> None:
     """`place`: before the name, where a value comes from. Raises ImageError, which quotes no secret."""
     try:
-        _VALUES.get(name, _anything)(value)
+        _VALUES.get(name, _accept_any)(value)
     except ValueError as error:
         raise ImageError(f"{place}{name}: {error}", code=USAGE) from None
 
 
-def _anything(_value: str) -> None:
+def _accept_any(_value: str) -> None:
     """Of variables that are none of ours."""
 
 
-def _name(value: str) -> None:
+def _check_gateway_name(value: str) -> None:
     """A container takes it in small letters, and `_` for `-`."""
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", value):
         raise ValueError(f'"{value}" is not a name; allowed: letters and digits, and between them . - _')
 
 
-def _hubs(value: str) -> None:
+def _check_hubs(value: str) -> None:
     """URLs of one hub, with spaces between them."""
     for url in value.split():
         fields.reachable_hub(fields.hub_url(url))
 
 
-def _filters(value: str) -> None:
+def _check_filters(value: str) -> None:
     for each in value.split():
         fields.topic_filter(each)
 
 
 _VALUES: Final[Mapping[str, Callable[[str], object]]] = {
-    NAME: _name,
-    "WAYPOST_HUB": _hubs,
+    NAME: _check_gateway_name,
+    "WAYPOST_HUB": _check_hubs,
     TOKEN: fields.token,
     "WAYPOST_PROXY": parse_proxy,
-    "WAYPOST_FORWARD": _filters,
+    "WAYPOST_FORWARD": _check_filters,
     "WAYPOST_KEEP_FREE": size,
 }
 
 
-def _text_of(name: str, path: Path) -> str:
+def _read_value(name: str, path: Path) -> str:
     """So that a token is in no list of processes. Raises ImageError."""
     try:
         with path.open(encoding="utf-8-sig") as text:

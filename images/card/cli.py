@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edge.card.resource import Plain
-    from images.card.settings import Written
+    from images.card.settings import CardSettings
 
 YAML = (".yaml", ".yml")
 
@@ -71,13 +71,13 @@ def configure(
     if show or check:
         if values or source is not None:
             raise ImageError("--show and --check write nothing: give a file alone", code=USAGE)
-        _look(target, _plain(base), show=show)
+        _show_or_check(target, _load_base(base), show=show)
     elif source is not None and of_fleet:
         if values:
             raise ImageError(
                 "a CSV has the values of each gateway in its columns: none are given beside it", code=USAGE
             )
-        _write_fleet(target, source, _plain(base))
+        _write_fleet(target, source, _load_base(base))
     elif table.is_table(target):
         command = f"waypost image configure ./fleet --from {shlex.quote(str(target))}"
         hint = f"FILE is then a folder for one file per row: {command}"
@@ -86,19 +86,19 @@ def configure(
         _write_one(target, values, source)
 
 
-def _plain(base: Path | None) -> Plain | None:
-    from images.card.settings import of_file
+def _load_base(base: Path | None) -> Plain | None:
+    from images.card.settings import load_settings
 
     if base is None:
         return None
-    found = of_file(base)
+    found = load_settings(base)
     return None if found is None else found.document
 
 
-def _look(target: Path, base: Plain | None, *, show: bool) -> None:
+def _show_or_check(target: Path, base: Plain | None, *, show: bool) -> None:
     from edge.card.text import text_of, without_secrets
 
-    found = _settings(target, base)
+    found = _load_settings(target, base)
     for each in found:
         if show:
             click.echo(text_of(without_secrets(each.document)), nl=False)
@@ -106,29 +106,29 @@ def _look(target: Path, base: Plain | None, *, show: bool) -> None:
             click.echo(f"{each.card.name}: right")
     if not found:
         click.echo(f"{target} says nothing: every line is a comment")
-    _advise(found)
+    _print_notes(found)
 
 
-def _advise(written: Sequence[Written]) -> None:
-    from images.card.advice import notes
+def _print_notes(written: Sequence[CardSettings]) -> None:
+    from images.card.advice import list_notes
 
-    for line in notes([each.card for each in written]):
+    for line in list_notes([each.card for each in written]):
         click.secho(f"note: {line}", fg="yellow", err=True)
 
 
-def _settings(target: Path, base: Plain | None) -> list[Written]:
+def _load_settings(target: Path, base: Plain | None) -> list[CardSettings]:
     """Those in a YAML file, a CSV, or an image. Raises ImageError."""
     from edge.card.location import FILE
     from images.card import partition
-    from images.card.settings import of_csv, of_file, of_text
+    from images.card.settings import load_fleet, load_settings, parse_settings
 
     if table.is_table(target):
-        return of_csv(target, base)
+        return load_fleet(target, base)
     if target.suffix.lower() in YAML:
-        found = of_file(target)
+        found = load_settings(target)
     else:
-        text = partition.get(target, partition.of_image(target).begin, FILE)
-        found = None if text is None else of_text(text, f"{target}: {FILE}")
+        text = partition.read_file(target, partition.find_first_partition(target).begin, FILE)
+        found = None if text is None else parse_settings(text, f"{target}: {FILE}")
     return [] if found is None else [found]
 
 
@@ -136,20 +136,20 @@ def _write_one(target: Path, values: tuple[str, ...], source: Path | None) -> No
     from edge.card.location import FILE
     from edge.card.text import text_of
     from images.card import partition
-    from images.card.settings import draft, of_arguments, of_text, read_small
+    from images.card.settings import apply_arguments, parse_draft, parse_settings, read_settings_file
 
     into_image = target.suffix.lower() not in YAML
-    begin = partition.of_image(target).begin if into_image else 0
+    begin = partition.find_first_partition(target).begin if into_image else 0
     text, called = None, str(source or target)
     if source is not None or (not into_image and target.exists()):
-        text = read_small(source or target)
+        text = read_settings_file(source or target)
     elif into_image:
-        text, called = partition.get(target, begin, FILE), f"{target}: {FILE}"
+        text, called = partition.read_file(target, begin, FILE), f"{target}: {FILE}"
     made = None
     if values:  # what is wrong in the file may be what they set right
-        made = of_arguments(values, None if text is None else draft(text, called))
+        made = apply_arguments(values, None if text is None else parse_draft(text, called))
     elif text is not None:
-        made = of_text(text, called)
+        made = parse_settings(text, called)
     if not values and made is None and not into_image and source is None:
         _write(target, text_of(None).encode())
         click.echo(f"{target}: every setting is there as a comment; fill it in")
@@ -159,17 +159,17 @@ def _write_one(target: Path, values: tuple[str, ...], source: Path | None) -> No
     # A file somebody wrote stays as it is where nothing of it is changed.
     content = made.card.text
     if into_image:
-        partition.put(target, begin, FILE, content)
+        partition.write_file(target, begin, FILE, content)
     else:
         _write(target, content)
     click.echo(f"{target}: the settings of {made.card.name}")
-    _advise([made])
+    _print_notes([made])
 
 
 def _write_fleet(folder: Path, source: Path, base: Plain | None) -> None:
-    from images.card.settings import of_csv
+    from images.card.settings import load_fleet
 
-    made = of_csv(source, base)
+    made = load_fleet(source, base)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -178,7 +178,7 @@ def _write_fleet(folder: Path, source: Path, base: Plain | None) -> None:
     for each in made:
         _write(folder / f"{each.card.name}.yaml", each.card.text)
         click.echo(folder / f"{each.card.name}.yaml")
-    _advise(made)
+    _print_notes(made)
 
 
 def _write(target: Path, content: bytes) -> None:

@@ -26,7 +26,7 @@ class Partition(NamedTuple):
     end: int
 
 
-def first(head: bytes) -> Partition:
+def parse_first_partition(head: bytes) -> Partition:
     """The first partition, by the first sector of a card. Raises ImageError."""
     if len(head) < SECTOR or head[510:512] != b"\x55\xaa" or head[446 + 4] not in FAT:
         raise ImageError("this is no image of a card: its first partition is none a laptop can open", code=INTEGRITY)
@@ -34,7 +34,7 @@ def first(head: bytes) -> Partition:
     return Partition(begin * SECTOR, (begin + count) * SECTOR)
 
 
-def of_image(image: Path) -> Partition:
+def find_first_partition(image: Path) -> Partition:
     """The same of a file. Raises ImageError."""
     if image.suffix in COMPRESSED:
         hint = (
@@ -44,7 +44,7 @@ def of_image(image: Path) -> Partition:
         raise ImageError(f"{image} is compressed and signed, and stays as it is", hint=hint, code=USAGE)
     try:
         with image.open("rb") as file:
-            return first(file.read(SECTOR))
+            return parse_first_partition(file.read(SECTOR))
     except OSError as error:
         hint = "an image is wanted; the name of a file of settings ends with .yaml"
         raise ImageError(f"{image}: {error.strerror}", hint=hint, code=USAGE) from None
@@ -52,22 +52,22 @@ def of_image(image: Path) -> Partition:
         raise ImageError(f"{image}: {error.message}", code=INTEGRITY) from None
 
 
-def get(image: Path, begin: int, name: str) -> bytes | None:
+def read_file(image: Path, begin: int, name: str) -> bytes | None:
     """The content of a file of the partition that begins there; None: it is not there. Raises ImageError."""
     done = _run("mcopy", "-n", "-i", f"{image}@@{begin}", f"::/{name}", "-")
     if done.returncode == 0:
         return done.stdout
     if b"not found" in done.stderr:
         return None
-    raise _failed(image, done)
+    raise _explain_failure(image, done)
 
 
-def put(image: Path, begin: int, name: str, content: bytes) -> None:
+def write_file(image: Path, begin: int, name: str, content: bytes) -> None:
     """Write a file there, in the place of one of its name. Raises ImageError."""
     done = _run("mcopy", "-o", "-i", f"{image}@@{begin}", "-", f"::/{name}", given=content)
     if done.returncode:
-        raise _failed(image, done)
-    if get(image, begin, name) != content:
+        raise _explain_failure(image, done)
+    if read_file(image, begin, name) != content:
         raise ImageError(f"{image}: what was written is not what is read", code=INTEGRITY)
 
 
@@ -78,6 +78,6 @@ def _run(program: str, *words: str, given: bytes = b"") -> subprocess.CompletedP
     )
 
 
-def _failed(image: Path, done: subprocess.CompletedProcess[bytes]) -> ImageError:
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return ImageError(f"{image}: {said[-1] if said else 'mtools failed'}", code=INTEGRITY)
+def _explain_failure(image: Path, done: subprocess.CompletedProcess[bytes]) -> ImageError:
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return ImageError(f"{image}: {lines[-1] if lines else 'mtools failed'}", code=INTEGRITY)

@@ -37,50 +37,50 @@ CARDS_MAX: Final = 10_000
 """Rows of one CSV: a fleet's."""
 
 
-class Written(NamedTuple):
+class CardSettings(NamedTuple):
     """A card that is right, and its file."""
 
     card: Card
     document: Plain
 
 
-def rejected(errors: Sequence[ConfigurationError]) -> ImageError:
+def make_rejection(errors: Sequence[ConfigurationError]) -> ImageError:
     """What is wrong, a line each."""
     count = f"{len(errors)} {'problem' if len(errors) == 1 else 'problems'}"
     step = "a fresh file says what each setting is for: waypost image configure fresh.yaml"
     return ImageError("\n".join(map(str, errors)), hint=f"{count}; nothing was written; {step}", code=USAGE)
 
 
-def of_text(text: bytes, source: str) -> Written | None:
+def parse_settings(text: bytes, source: str) -> CardSettings | None:
     """What a file says; None: nothing, as it is to be filled in. Raises ImageError."""
     try:
         card = read(text, source)
     except ConfigurationRejected as error:
-        raise rejected(error.errors) from None
+        raise make_rejection(error.errors) from None
     if card is None:
         return None
-    return Written(card, plain_of(text, source))
+    return CardSettings(card, plain_of(text, source))
 
 
-def draft(text: bytes, source: str) -> Document | None:
+def parse_draft(text: bytes, source: str) -> Document | None:
     """What a file says, whether its settings are right or not; None: nothing. Raises ImageError where it is no YAML of
     one document."""
     found = list(documents(text.removeprefix(b"\xef\xbb\xbf"), source))
     errors = [each for each in found if isinstance(each, ConfigurationError)]
     drafts = [each for each in found if isinstance(each, Document) and isinstance(each.value, dict)]
     if errors:
-        raise rejected(errors)
+        raise make_rejection(errors)
     if len(drafts) < len(found) or len(drafts) > 1:
-        raise rejected([ConfigurationError(source, 0, "", f"a file of settings is one resource of kind {KIND}")])
+        raise make_rejection([ConfigurationError(source, 0, "", f"a file of settings is one resource of kind {KIND}")])
     return drafts[0] if drafts else None
 
 
-def of_file(path: Path) -> Written | None:
+def load_settings(path: Path) -> CardSettings | None:
     """The same of a file. Raises ImageError."""
-    return of_text(read_small(path), str(path))
+    return parse_settings(read_settings_file(path), str(path))
 
 
-def read_small(path: Path) -> bytes:
+def read_settings_file(path: Path) -> bytes:
     """A file that a person wrote. Raises ImageError."""
     try:
         with path.open("rb") as file:
@@ -89,7 +89,7 @@ def read_small(path: Path) -> bytes:
         raise ImageError(f"{path}: {error.strerror}", code=USAGE) from None
 
 
-def of_arguments(words: Sequence[str], base: Document | None) -> Written:
+def apply_arguments(words: Sequence[str], base: Document | None) -> CardSettings:
     """What ``NAME=VALUE`` say, over a file of which what they name may be wrong. ``NAME=@FILE`` takes the file's text.
 
     Raises ImageError.
@@ -106,20 +106,22 @@ def of_arguments(words: Sequence[str], base: Document | None) -> Written:
             if name in LISTS and LISTS[name] is None:
                 several = f"several are one value, with spaces between: {name}='A B'"
             raise ImageError(f"{name} is given twice", hint=several, code=USAGE)
-        given[name] = _text_of(name, Path(value[1:])) if value[:1] == "@" else value
+        given[name] = _read_value(name, Path(value[1:])) if value[:1] == "@" else value
     origin = ResourceOrigin("the command line", {(): 0})
     if base is None:
-        return _made(given, None, origin)
+        return _build_settings(given, None, origin)
     try:
-        return _made(given, base.value, base.origin)
-    except _Wrong as wrong:  # what was not given is as it is in the file
-        raise rejected([_at(origin, each) if each.path in given else each for each in wrong.errors]) from None
+        return _build_settings(given, base.value, base.origin)
+    except _InvalidSettings as wrong:  # what was not given is as it is in the file
+        raise make_rejection(
+            [_move_error(origin, each) if each.path in given else each for each in wrong.errors]
+        ) from None
 
 
-def _text_of(name: str, path: Path) -> str:
+def _read_value(name: str, path: Path) -> str:
     """What ``NAME=@FILE`` takes. Raises ImageError."""
     try:
-        content = read_small(path)
+        content = read_settings_file(path)
     except ImageError as error:
         hint = "the file the hub's `waypost fleet token create` was printed into" if name == "hub.token" else ""
         raise ImageError(f"{name}=@{error.message}", hint=hint, code=USAGE) from None
@@ -136,9 +138,9 @@ def _text_of(name: str, path: Path) -> str:
     return text
 
 
-def of_csv(path: Path, base: Plain | None) -> list[Written]:
+def load_fleet(path: Path, base: Plain | None) -> list[CardSettings]:
     """A card for each row, over a document. The first row has names. Raises ImageError, for all rows together."""
-    rows = table.rows(path)
+    rows = table.read_rows(path)
     row, head = next(rows, (1, []))
     names = [name.strip() for name in head]
     called = [name for name in names if name]
@@ -146,7 +148,7 @@ def of_csv(path: Path, base: Plain | None) -> list[Written]:
         _require_known(name, f"{path}, row {row}")
     if NAME not in called or len(set(called)) < len(called):
         raise ImageError(f"{path}, row {row}: a column {NAME} is wanted, and each column once", code=USAGE)
-    made: list[Written] = []
+    made: list[CardSettings] = []
     errors: list[ConfigurationError] = []
     names_seen, tokens_seen = dict[str, int](), dict[str, int]()
     for row, cells in rows:
@@ -159,8 +161,8 @@ def of_csv(path: Path, base: Plain | None) -> list[Written]:
             continue
         given = {name: cell.strip() for name, cell in zip(names, cells, strict=False) if cell.strip()}
         try:  # a row is a gateway of its own, whatever the one is called that the document was written for
-            one = _made({NAME: "", **given}, base, ResourceOrigin(str(path), {(): row}))
-        except _Wrong as wrong:
+            one = _build_settings({NAME: "", **given}, base, ResourceOrigin(str(path), {(): row}))
+        except _InvalidSettings as wrong:
             errors += wrong.errors
             continue
         first = names_seen.setdefault(one.card.name, row)
@@ -175,7 +177,7 @@ def of_csv(path: Path, base: Plain | None) -> list[Written]:
     if len(made) > CARDS_MAX:
         errors.append(ConfigurationError(str(path), 0, "", f"{CARDS_MAX} rows at most"))
     if errors:
-        raise rejected(errors)
+        raise make_rejection(errors)
     if not made:
         raise ImageError(f"{path} has no rows", code=USAGE)
     return made
@@ -189,11 +191,11 @@ _SPACED: Final = (
 )
 
 
-class _Wrong(ImageError):
+class _InvalidSettings(ImageError):
     """A row with errors in it."""
 
     def __init__(self, errors: Sequence[ConfigurationError]) -> None:
-        shown = rejected(errors)
+        shown = make_rejection(errors)
         super().__init__(shown.message, hint=shown.hint, code=USAGE)
         self.errors = errors
 
@@ -216,35 +218,37 @@ def _require_known(name: str, place: str) -> None:
         )
 
 
-def _made(given: Mapping[str, str], base: Plain | None, origin: ResourceOrigin) -> Written:
+def _build_settings(given: Mapping[str, str], base: Plain | None, origin: ResourceOrigin) -> CardSettings:
     """Raises _Wrong, with paths by the names above."""
     plain = copy.deepcopy(base) if base is not None else document("", {})
     plain["spec"] = plain.get("spec") or {}  # without a value where all below it is a comment
     if not isinstance(plain["spec"], dict):  # what it has instead would be lost
-        raise _Wrong([ConfigurationError(origin.source, origin.line(("spec",)), "spec", "a mapping is wanted")])
+        raise _InvalidSettings(
+            [ConfigurationError(origin.source, origin.line(("spec",)), "spec", "a mapping is wanted")]
+        )
     for name, value in given.items():
         *outer, last = ("metadata", NAME) if name == NAME else ("spec", *name.split("."))
         place = plain
         for key in outer:
-            place = _mapping(place, key)
-        place[last] = _several(value, LISTS[name]) if name in LISTS else value
-    if not _mapping(plain, "metadata").get(NAME):
-        raise _Wrong([ConfigurationError(origin.source, origin.line(()), NAME, "is missing")])
+            place = _get_mapping(place, key)
+        place[last] = _split_list(value, LISTS[name]) if name in LISTS else value
+    if not _get_mapping(plain, "metadata").get(NAME):
+        raise _InvalidSettings([ConfigurationError(origin.source, origin.line(()), NAME, "is missing")])
     found = build(KINDS, plain, origin)
     errors = KINDS.validate([found]) if isinstance(found, Resource) else found
     if errors:
-        raise _Wrong([_by_name(error) for error in errors])
+        raise _InvalidSettings([_name_by_column(error) for error in errors])
     assert isinstance(found, Resource)  # noqa: S101 - else there are errors
-    return Written(card_of(found, text_of(plain).encode()), plain)
+    return CardSettings(card_of(found, text_of(plain).encode()), plain)
 
 
-def _several(value: str, between: str | None) -> list[str]:
+def _split_list(value: str, between: str | None) -> list[str]:
     """Of lines those that say something: of keys as of a file of them, with comments and whatever ends its lines."""
     parts = value.split(between)
     return parts if between is None else [each.strip() for each in parts if each.strip() and each.lstrip()[0] != "#"]
 
 
-def _mapping(place: Plain, key: str) -> Plain:
+def _get_mapping(place: Plain, key: str) -> Plain:
     """The one that is there, or a new one where there is nothing or something else."""
     found = place.get(key)
     if not isinstance(found, dict):
@@ -252,12 +256,12 @@ def _mapping(place: Plain, key: str) -> Plain:
     return found
 
 
-def _at(origin: ResourceOrigin, error: ConfigurationError) -> ConfigurationError:
+def _move_error(origin: ResourceOrigin, error: ConfigurationError) -> ConfigurationError:
     """The same there."""
     return ConfigurationError(origin.source, origin.line(()), error.path, error.message)
 
 
-def _by_name(error: ConfigurationError) -> ConfigurationError:
+def _name_by_column(error: ConfigurationError) -> ConfigurationError:
     """Its path as the column has it."""
     path = error.path.rpartition(": ")[2].removeprefix("spec.").partition("[")[0]
     shown = NAME if path.startswith("metadata") else path

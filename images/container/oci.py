@@ -14,7 +14,7 @@ from typing import Final
 from images import source
 from images.debian import SUITE, Mirror
 from images.errors import USAGE, ImageError
-from images.frozen.foreign import require_emulation
+from images.frozen.cross import require_emulation
 from images.programs import require, run
 from images.steps import Steps
 
@@ -29,7 +29,7 @@ PACKAGES: Final = {
 """Of Debian: what a program that brings its Python asks for, and what one that does not."""
 
 
-def ready(architectures: Sequence[str]) -> None:
+def check_prerequisites(architectures: Sequence[str]) -> None:
     """All that can be lacking is said before the first of many minutes. Raises ImageError."""
     if os.geteuid() != 0:
         raise ImageError("a container's files have several owners, which takes root", hint="use sudo", code=USAGE)
@@ -38,13 +38,15 @@ def ready(architectures: Sequence[str]) -> None:
         require_emulation()
 
 
-def base(steps: Steps, mirror: Mirror, architecture: str, packages: Sequence[str], *, fresh: bool = False) -> Path:
+def build_base(
+    steps: Steps, mirror: Mirror, architecture: str, packages: Sequence[str], *, fresh: bool = False
+) -> Path:
     """The archive of a small Debian with these packages. Needs root. Raises ImageError."""
     made = steps.result(
         f"container-base-{architecture}",
         f"Debian {SUITE} for containers ({architecture})",
-        [SUITE, *packages, *mirror.named],
-        lambda folder, log: mirror.small(folder / "base.tar", architecture, packages, log=log),
+        [SUITE, *packages, *mirror.cache_inputs],
+        lambda folder, log: mirror.install_small(folder / "base.tar", architecture, packages, log=log),
         again=fresh,
     )
     return made / "base.tar"
@@ -59,7 +61,7 @@ def build(context: Path, archive: Path, architecture: str, name: str, out: Path,
         run(*buildah, "add", "--quiet", "base", archive, "/", log=log)
         run(*buildah, "commit", "--quiet", "--rm", "base", BASE, log=log)
         options = (*kind, "--isolation", "chroot", "--format", "oci", "--pull-never", "--build-arg", f"BASE={BASE}")
-        stamp = ("--timestamp", str(source.date()))
+        stamp = ("--timestamp", str(source.build_date()))
         run(*buildah, "build", *options, *stamp, "--tag", name, context, log=log)
         fresh = out.with_name(f"{out.name}.part")
         fresh.unlink(missing_ok=True)  # buildah adds to an archive that is there

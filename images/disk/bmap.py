@@ -15,9 +15,9 @@ UNKNOWN: Final = "0" * 64
 """In the place of the file's own hash, while that is computed."""
 
 
-def of(image: Path) -> str:
+def make_map(image: Path) -> str:
     """The map of an image file, by its holes."""
-    ranges = list(_mapped(image))
+    ranges = list(_find_data(image))
     size = image.stat().st_size
     lines = [
         '<?xml version="1.0" ?>',
@@ -40,7 +40,7 @@ def of(image: Path) -> str:
     return text.replace(UNKNOWN, hashlib.sha256(text.encode()).hexdigest(), 1)
 
 
-def _mapped(image: Path) -> Iterator[tuple[int, int]]:
+def _find_data(image: Path) -> Iterator[tuple[int, int]]:
     """First and last block of each part that is no hole."""
     size, at, last = image.stat().st_size, 0, -1
     with image.open("rb") as source:

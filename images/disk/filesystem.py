@@ -44,10 +44,10 @@ def make(target: Path, tree: Path, *, mebibytes: int, label: str, date: int, jou
         log=log,
         environment=environment,
     )
-    _date_inodes(target, tree, date, log)
+    _set_inode_dates(target, tree, date, log)
 
 
-def _date_inodes(target: Path, tree: Path, date: int, log: Path) -> None:
+def _set_inode_dates(target: Path, tree: Path, date: int, log: Path) -> None:
     """mke2fs takes over when inodes of `tree` were changed and read, and when files of it were written, which may be
     when it was laid out here."""
     commands = []
@@ -64,7 +64,7 @@ def _date_inodes(target: Path, tree: Path, date: int, log: Path) -> None:
     file.unlink()
 
 
-def digest(file: Path) -> str:
+def compute_sha256(file: Path) -> str:
     """SHA-256 of a file."""
     found = hashlib.sha256()
     with file.open("rb") as source:

@@ -18,7 +18,7 @@ FILE: Final = "imager.json"
 SUFFIX: Final = ".rpi-imager-manifest"
 
 
-class Device(NamedTuple):
+class ImagerDevice(NamedTuple):
     """A board as Imager lists it on its first page, which it does not leave without one."""
 
     name: str
@@ -26,7 +26,7 @@ class Device(NamedTuple):
     tags: tuple[str, ...]
     """Imager shows systems that have one of these."""
 
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "description": self.description,
@@ -38,13 +38,13 @@ class Device(NamedTuple):
 
 
 DEVICES: Final = {
-    "pi3": Device("Raspberry Pi 3", "Models B, B+ and A+, and Compute Module 3", ("pi3-64bit",)),
-    "pi4": Device("Raspberry Pi 4", "Model B, 400, and Compute Module 4", ("pi4-64bit",)),
+    "pi3": ImagerDevice("Raspberry Pi 3", "Models B, B+ and A+, and Compute Module 3", ("pi3-64bit",)),
+    "pi4": ImagerDevice("Raspberry Pi 4", "Model B, 400, and Compute Module 4", ("pi4-64bit",)),
 }
 """Keys are our names of boards. The emulator has no card, and so no manifest."""
 
 
-def entry(title: str, image: Path, compressed: Path, date: str, device: Device) -> str:
+def make_entry(title: str, image: Path, compressed: Path, date: str, device: ImagerDevice) -> str:
     """Describe an image and the file it is compressed in. `date`: YYYY-MM-DD."""
     described = {
         "name": title,
@@ -53,19 +53,19 @@ def entry(title: str, image: Path, compressed: Path, date: str, device: Device) 
         "url": compressed.name,
         "bmap_url": f"{compressed.name.removesuffix(compressed.suffix)}.bmap",
         "extract_size": image.stat().st_size,
-        "extract_sha256": filesystem.digest(image),
+        "extract_sha256": filesystem.compute_sha256(image),
         "image_download_size": compressed.stat().st_size,
-        "image_download_sha256": filesystem.digest(compressed),
+        "image_download_sha256": filesystem.compute_sha256(compressed),
         "release_date": date,
         # Its settings are in waypost.yaml. Where this is missing, Imager 1 writes scripts of Raspberry Pi OS.
         "init_format": "none",
         "architecture": "armv8",
         "devices": list(device.tags),
     }
-    return json.dumps({"imager": {"devices": [device.described()]}, "os_list": [described]})
+    return json.dumps({"imager": {"devices": [device.to_json()]}, "os_list": [described]})
 
 
-def manifest(waiting: str, folder: str) -> str:
+def make_manifest(waiting: str, folder: str) -> str:
     """Complete an entry with the URL of the folder that holds its files."""
     document = json.loads(waiting)
     for one in document["os_list"]:

@@ -40,7 +40,7 @@ class Package(NamedTuple):
     """Sources that are in it too, and their versions."""
 
 
-def packages(status: str) -> list[Package]:
+def parse_packages(status: str) -> list[Package]:
     """Those of dpkg's status file, by name."""
     found = []
     for paragraph in status.split("\n\n"):
@@ -55,7 +55,7 @@ def packages(status: str) -> list[Package]:
     return sorted(found)
 
 
-def document(
+def make_document(
     name: str, installed: Sequence[Package], libraries: Mapping[str, str], root_hash: str, date: int
 ) -> dict[str, Any]:
     """The document of an image whose root file system has this hash. `libraries`: versions of the Python packages that
@@ -66,20 +66,20 @@ def document(
         reference = f"SPDXRef-{number}"
         ours = each.name == OURS
         gateway = reference if ours else gateway
-        address = f"pkg:deb/debian/{each.name}@{_quoted(each.version)}?arch={each.architecture}"
-        locator = f"pkg:generic/{each.name}@{_quoted(each.version)}" if ours else address
+        address = f"pkg:deb/debian/{each.name}@{_quote_version(each.version)}?arch={each.architecture}"
+        locator = f"pkg:generic/{each.name}@{_quote_version(each.version)}" if ours else address
         entries.append(
-            {**_entry(reference, each.name, each.version, locator), "sourceInfo": f"source package {each.source}"}
+            {**_make_entry(reference, each.name, each.version, locator), "sourceInfo": f"source package {each.source}"}
         )
-        contained.append(_relation(root, "CONTAINS", reference))
+        contained.append(_make_relation(root, "CONTAINS", reference))
         for source, version in each.built_using:
             inside = f"{reference}-{source}"
-            entries.append(_of_source(inside, source, version))
-            contained.append(_relation(reference, "CONTAINS", inside))
+            entries.append(_make_source_entry(inside, source, version))
+            contained.append(_make_relation(reference, "CONTAINS", inside))
     for library, version in sorted(libraries.items()):
         reference = f"SPDXRef-python-{library}"
-        entries.append(_entry(reference, library, version, f"pkg:pypi/{library}@{_quoted(version)}"))
-        contained.append(_relation(gateway or root, "CONTAINS", reference))
+        entries.append(_make_entry(reference, library, version, f"pkg:pypi/{library}@{_quote_version(version)}"))
+        contained.append(_make_relation(gateway or root, "CONTAINS", reference))
     image = {
         "SPDXID": root,
         "name": name,
@@ -95,18 +95,18 @@ def document(
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": name,
         "documentNamespace": f"urn:uuid:{uuid.uuid5(NAMESPACE, f'{name} {root_hash}')}",
-        "creationInfo": {"created": when(date), "creators": ["Tool: waypost"]},
+        "creationInfo": {"created": format_time(date), "creators": ["Tool: waypost"]},
         "packages": [image, *entries],
-        "relationships": [_relation("SPDXRef-DOCUMENT", "DESCRIBES", root), *contained],
+        "relationships": [_make_relation("SPDXRef-DOCUMENT", "DESCRIBES", root), *contained],
     }
 
 
-def when(date: int) -> str:
+def format_time(date: int) -> str:
     """As SPDX writes a time."""
     return datetime.datetime.fromtimestamp(date, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _entry(reference: str, name: str, version: str, locator: str) -> dict[str, Any]:
+def _make_entry(reference: str, name: str, version: str, locator: str) -> dict[str, Any]:
     external = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}
     return {
         "SPDXID": reference,
@@ -118,16 +118,16 @@ def _entry(reference: str, name: str, version: str, locator: str) -> dict[str, A
     }
 
 
-def _of_source(reference: str, source: str, version: str) -> dict[str, Any]:
+def _make_source_entry(reference: str, source: str, version: str) -> dict[str, Any]:
     """What was built from one of Debian's sources."""
-    made = _entry(reference, source, version, f"pkg:deb/debian/{source}@{_quoted(version)}?arch=source")
+    made = _make_entry(reference, source, version, f"pkg:deb/debian/{source}@{_quote_version(version)}?arch=source")
     return {**made, "supplier": "Organization: Debian", "licenseDeclared": LICENSES.get(source, "NOASSERTION")}
 
 
-def _relation(one: str, what: str, other: str) -> dict[str, str]:
+def _make_relation(one: str, what: str, other: str) -> dict[str, str]:
     return {"spdxElementId": one, "relationshipType": what, "relatedSpdxElement": other}
 
 
-def _quoted(version: str) -> str:
+def _quote_version(version: str) -> str:
     """In a package URL."""
     return quote(version, safe=":~.-")

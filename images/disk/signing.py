@@ -12,45 +12,45 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from images.errors import USAGE, ImageError
-from images.programs import output, require, run
+from images.programs import require, run, run_for_output
 
 SUBJECT: Final = "/CN=Waypost development, this machine only"
 DAYS: Final = "3650"
 
 
-class Keys(NamedTuple):
+class SigningKeys(NamedTuple):
     """PEM files."""
 
     key: Path
     certificate: Path
 
 
-def keys(cache: Path, key: Path | None, certificate: Path | None) -> Keys:
+def load_keys(cache: Path, key: Path | None, certificate: Path | None) -> SigningKeys:
     """Those named, or the development pair of this machine, made when it is not there. Raises ImageError."""
     if (key is None) != (certificate is None):
         raise ImageError("--key and --certificate go together", code=USAGE)
     require("openssl")
     if key is not None and certificate is not None:
-        of_key = _public(key, "a key", "pkey", "-pubout")
-        if of_key != _public(certificate, "a certificate", "x509", "-noout", "-pubkey"):
+        of_key = _read_public_key(key, "a key", "pkey", "-pubout")
+        if of_key != _read_public_key(certificate, "a certificate", "x509", "-noout", "-pubkey"):
             raise ImageError(f"{certificate} is not the certificate of {key}", hint="name the pair", code=USAGE)
-        return Keys(key, certificate)
-    return _development(cache / "development-key")
+        return SigningKeys(key, certificate)
+    return _load_development_keys(cache / "development-key")
 
 
-def _public(file: Path, what: str, *command: str) -> str:
+def _read_public_key(file: Path, what: str, *command: str) -> str:
     """The public key in a file. Raises ImageError."""
     try:
-        return output("openssl", *command, "-in", file)
+        return run_for_output("openssl", *command, "-in", file)
     except ImageError as error:
         why = error.message.partition("\n")[2].partition("\n")[0]
         raise ImageError(f"{file} is not {what} (PEM): {why}", hint="name the pair", code=USAGE) from None
 
 
-def _development(folder: Path) -> Keys:
+def _load_development_keys(folder: Path) -> SigningKeys:
     """The pair of this machine. Of two builds that begin at once one makes it: else it were the key of one and the
     certificate of the other, for ever. Raises ImageError."""
-    pair = Keys(folder / "key.pem", folder / "certificate.pem")
+    pair = SigningKeys(folder / "key.pem", folder / "certificate.pem")
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (folder / "lock").open("w") as lock:
@@ -62,7 +62,7 @@ def _development(folder: Path) -> Keys:
     return pair
 
 
-def _make(pair: Keys, fresh: Path, log: Path) -> None:
+def _make(pair: SigningKeys, fresh: Path, log: Path) -> None:
     kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", DAYS, "-subj", SUBJECT)
     before = os.umask(0o077)
     try:
@@ -72,7 +72,7 @@ def _make(pair: Keys, fresh: Path, log: Path) -> None:
     fresh.replace(pair.certificate)
 
 
-def sign(file: Path, by: Keys, log: Path) -> Path:
+def sign(file: Path, by: SigningKeys, log: Path) -> Path:
     """A detached signature (CMS, PEM) beside a file. Raises ImageError."""
     target = file.with_name(f"{file.name}.p7s")
     options = ("-binary", "-outform", "PEM", "-md", "sha256", "-nocerts", "-noattr")

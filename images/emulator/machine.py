@@ -35,19 +35,21 @@ HIGHER: Final = 20_000
 """So much higher a gateway's port is here: nothing else is there, as a rule."""
 
 
-def ready(ports: Mapping[int, int]) -> None:
+def check_prerequisites(ports: Mapping[int, int]) -> None:
     """All that is lacking is said at once, not a program a try. Raises ImageError."""
     require("qemu-img", "qemu-system-aarch64", "zstd", files={U_BOOT: "u-boot-qemu"})
-    taken = [here for here in ports if not _free(here)]
+    taken = [local for local in ports if not _is_free(local)]
     if taken:
-        others = " ".join(f"--port {_another(here)}:{there}" for here, there in ports.items() if here in taken)
+        others = " ".join(
+            f"--port {_suggest_port(local)}:{remote}" for local, remote in ports.items() if local in taken
+        )
         raise ImageError(
-            f"in use on this machine: {', '.join(f'port {here}' for here in taken)}",
+            f"in use on this machine: {', '.join(f'port {local}' for local in taken)}",
             hint=f"is one of these machines running already? Others, and only these: {others}",
         )
 
 
-def _free(port: int) -> bool:
+def _is_free(port: int) -> bool:
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -57,7 +59,7 @@ def _free(port: int) -> bool:
     return True
 
 
-def _another(port: int) -> int:
+def _suggest_port(port: int) -> int:
     """One that is likely to be free."""
     return port + 1000 if port < 64_000 else port - 1000
 
@@ -68,20 +70,20 @@ def require_image(image: Path) -> None:
         raise ImageError(f"{image} is not there", hint="make one: waypost image build --board qemu", code=USAGE)
 
 
-def forwarded(texts: Sequence[str]) -> dict[int, int]:
+def parse_ports(texts: Sequence[str]) -> dict[int, int]:
     """Ports of this machine and the gateway's, out of ``HERE:GATEWAY``; of nothing, the usual. Raises ImageError."""
     found = {}
     for text in texts:
-        here, _, there = text.partition(":")
-        if not (here.isdecimal() and there.isdecimal() and 0 < int(here) < 65536 and 0 < int(there) < 65536):
+        local, _, remote = text.partition(":")
+        if not (local.isdecimal() and remote.isdecimal() and 0 < int(local) < 65536 and 0 < int(remote) < 65536):
             raise ImageError(f"--port {text}: expected two ports, for example 21883:1883", code=USAGE)
-        if int(here) in found:
-            raise ImageError(f"--port {text}: port {here} of this machine leads elsewhere already", code=USAGE)
-        found[int(here)] = int(there)
+        if int(local) in found:
+            raise ImageError(f"--port {text}: port {local} of this machine leads elsewhere already", code=USAGE)
+        found[int(local)] = int(remote)
     return found or {HIGHER + port: port for port in PORTS.values()}
 
 
-def disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> Path:
+def make_disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> Path:
     """A disk with what is in an image (`.img`, or `.img.zst`), to be written to; `kept`: where it is to last, and is
     taken as it is when it is there. Raises ImageError."""
     if kept is not None and kept.exists():
@@ -93,7 +95,7 @@ def disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> P
         plain = folder / image.stem
         if not plain.exists() or plain.stat().st_mtime < image.stat().st_mtime:
             _make("zstd", "--quiet", "--decompress", "--force", "--sparse", image, "-o", plain, log=log)
-    partition.of_image(plain)  # of anything else U-Boot says nothing, for ever
+    partition.find_first_partition(plain)  # of anything else U-Boot says nothing, for ever
     target = kept or folder / "disk.qcow2"
     if kept is not None:  # it holds all of it, and is there whole or not at all
         part = kept.with_name(f"{kept.name}.part")
@@ -114,12 +116,12 @@ def _make(*words: str | Path, log: Path) -> None:
         raise ImageError(error.message, hint=hint) from None
 
 
-def command(drive: Path, ports: Mapping[int, int]) -> Sequence[str]:
+def build_command(drive: Path, ports: Mapping[int, int]) -> Sequence[str]:
     """QEMU's, with its console on standard input and output. `ports`: of this machine's loopback, and the gateway's
     that each leads to. Raises ImageError."""
     require("qemu-system-aarch64", files={U_BOOT: "u-boot-qemu"})
     file = str(drive).replace(",", ",,")  # else its name ends there
-    forwarded = "".join(f",hostfwd=tcp:127.0.0.1:{here}-:{there}" for here, there in ports.items())
+    forwarded = "".join(f",hostfwd=tcp:127.0.0.1:{local}-:{remote}" for local, remote in ports.items())
     return [
         find("qemu-system-aarch64") or "qemu-system-aarch64",
         *("-M", "virt,gic-version=3", "-cpu", "cortex-a72", "-accel", "tcg,thread=multi,tb-size=512"),
@@ -141,9 +143,9 @@ def boot(words: Sequence[str]) -> int:
     return subprocess.run(words, check=False).returncode  # noqa: S603 - QEMU, as `command` has it
 
 
-def watched(words: Sequence[str], until: str, limit_s: float) -> str:
+def boot_until(words: Sequence[str], until: str, limit_s: float) -> str:
     """Run until its console has shown a text, then cut its power; what the console has shown. Raises ImageError."""
-    said, deadline = b"", time.monotonic() + limit_s
+    output, deadline = b"", time.monotonic() + limit_s
     with (
         subprocess.Popen(  # noqa: S603 - as above
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
@@ -153,15 +155,15 @@ def watched(words: Sequence[str], until: str, limit_s: float) -> str:
         try:
             assert process.stdout is not None  # noqa: S101 - for the type
             selector.register(process.stdout, selectors.EVENT_READ)
-            while until.encode() not in said:
+            while until.encode() not in output:
                 left = deadline - time.monotonic()
                 more = process.stdout.read(1 << 16) if left > 0 and selector.select(left) else b""
                 if not more:
                     over = time.monotonic() >= deadline
                     why = f"did not show {until!r} within {limit_s:.0f} s" if over else "ended"
-                    last = "\n".join(said.decode(errors="replace").splitlines()[-LAST_LINES:])
+                    last = "\n".join(output.decode(errors="replace").splitlines()[-LAST_LINES:])
                     raise ImageError(f"the machine {why}; its last lines:\n{last}")
-                said += more
+                output += more
         finally:
             process.kill()
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from images import table
-from images.asking import asked
 from images.errors import INTEGRITY, USAGE, ImageError
 from images.options import CACHE_VARIABLE
+from images.prompts import ask
 from images.steps import default_cache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edge.card.resource import Card
-    from images.flashing.cards import Job, Outcome
+    from images.flashing.cards import CardJob, CardResult
     from images.flashing.devices import Disk
-    from images.flashing.image import Handed
+    from images.flashing.image import VerifiedImage
     from images.flashing.labels import Label
 
 _GIVEN = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -76,24 +76,26 @@ def flash(
         _list_instead(img, asked_for=listing, as_json=as_json, writing=yes or any((config, base, names, labels)))
         return
     _check_options(config, base, names, labels)
-    settings = _cards(config, base)
-    own = None if certificate is not None else _own_certificate()
-    handed = image.look_at(img, certificate or own, signed=not unsigned, own=own is not None)
-    jobs = several.jobs([(each, _disk(each, handed, loop=allow_loop)) for each in targets], settings, names)
+    settings = _load_cards(config, base)
+    own = None if certificate is not None else _find_own_certificate()
+    handed = image.verify_image(img, certificate or own, signed=not unsigned, own=own is not None)
+    jobs = several.assign_jobs(
+        [(each, _check_target(each, handed, loop=allow_loop)) for each in targets], settings, names
+    )
     if len({each.target.resolve() for each in jobs}) < len(jobs):
         raise ImageError("a card is named twice", code=USAGE)
     for given in (each for each in (img, config, base, labels, certificate) if each is not None):
         if any(each.target.resolve() == given.resolve() for each in jobs):
             raise ImageError(f"{given} would be written over", hint="name a card, or another file", code=USAGE)
     if not yes:
-        _ask(jobs)
+        _confirm(jobs)
     for each in jobs:  # somebody may have changed cards meanwhile
-        if each.disk is not None and _disk(each.target, handed, loop=allow_loop) != each.disk:
+        if each.disk is not None and _check_target(each.target, handed, loop=allow_loop) != each.disk:
             raise ImageError(f"{each.target} is another card now", hint="nothing was written; begin again", code=USAGE)
-    outcomes = _write(handed, jobs)
-    done = [several.label(each, img.name) for each in outcomes if each.written is not None]
+    outcomes = _write_with_progress(handed, jobs)
+    done = [several.make_label(each, img.name) for each in outcomes if each.written is not None]
     labelled = labels is None or _write_labels(labels, done)
-    _say(outcomes)
+    _report(outcomes)
     if not labelled:
         raise ImageError("the cards are written, and no labels are", hint="the lines above say which is which")
 
@@ -132,27 +134,27 @@ def _require_image(img: Path | None) -> None:
         raise ImageError(f"{img} {words}", hint=_EXAMPLE, code=USAGE)
 
 
-def _own_certificate() -> Path | None:
+def _find_own_certificate() -> Path | None:
     """Of the machine that builds images for itself."""
     own = Path(os.environ.get(CACHE_VARIABLE) or default_cache()) / "development-key" / "certificate.pem"
     return own if own.is_file() else None
 
 
-def _cards(config: Path | None, base: Path | None) -> Sequence[Card]:
-    from images.card.settings import of_csv, of_file
+def _load_cards(config: Path | None, base: Path | None) -> Sequence[Card]:
+    from images.card.settings import load_fleet, load_settings
 
     if config is None:
         return []
     if table.is_table(config):
-        found = of_file(base) if base is not None else None
-        return [each.card for each in of_csv(config, None if found is None else found.document)]
-    written = of_file(config)
+        found = load_settings(base) if base is not None else None
+        return [each.card for each in load_fleet(config, None if found is None else found.document)]
+    written = load_settings(config)
     if written is None:
         raise ImageError(f"{config} says nothing: every line is a comment", hint="fill it in", code=USAGE)
     return [written.card]
 
 
-def _disk(target: Path, handed: Handed, *, loop: bool) -> Disk | None:
+def _check_target(target: Path, handed: VerifiedImage, *, loop: bool) -> Disk | None:
     """The disk, which may be written over; None: it is a file. Raises ImageError."""
     from images.flashing import devices
 
@@ -164,8 +166,8 @@ def _disk(target: Path, handed: Handed, *, loop: bool) -> Disk | None:
         if not target.parent.is_dir():
             raise ImageError(f"{target}: there is no folder {target.parent}", hint="make it first", code=USAGE)
         return None
-    disk = devices.of_path(target, devices.found())
-    refused = devices.refusal(disk, handed.layout.size, loop=loop)
+    disk = devices.find_disk(target, devices.list_disks())
+    refused = devices.find_refusal(disk, handed.layout.size, loop=loop)
     if refused is not None:
         raise ImageError(refused[0], hint=refused[1], code=USAGE)
     return disk
@@ -176,12 +178,12 @@ def _print_json() -> None:
     from edge.output.terminal import say_json
     from images.flashing import devices
 
-    said = [(each, devices.refusal(each, 0)) for each in devices.pieces(devices.found())]
+    listed = [(each, devices.find_refusal(each, 0)) for each in devices.hardware_disks(devices.list_disks())]
     say_json(
         [
             {"path": disk.path, "size": disk.size, "model": disk.model, "serial": disk.serial}
             | {"card": refused is None, "why": "" if refused is None else refused[0]}
-            for disk, refused in said
+            for disk, refused in listed
         ]
     )
 
@@ -190,8 +192,8 @@ def _list(img: Path | None) -> None:
     from images.flashing import devices
 
     shown = False
-    for disk in devices.pieces(devices.found()):
-        refused = devices.refusal(disk, 0)
+    for disk in devices.hardware_disks(devices.list_disks()):
+        refused = devices.find_refusal(disk, 0)
         if refused is None:
             shown = True
             click.secho(disk.title, bold=True)
@@ -203,20 +205,20 @@ def _list(img: Path | None) -> None:
         click.echo(f"name one: sudo waypost flash {shlex.quote(str(img))} /dev/…")
 
 
-def _ask(jobs: Sequence[Job]) -> None:
+def _confirm(jobs: Sequence[CardJob]) -> None:
     """The person types the name of each, so that it is not another one. Raises ImageError."""
     for each in jobs:
         if each.disk is None and not each.target.exists():
             continue
         title = each.disk.title if each.disk is not None else f"{each.target}, a file"
-        whose = f" for {each.card.name}" if each.card is not None else ""
-        click.echo(f"Everything on it will be lost: {title}{whose}")
-        typed = asked(f"To overwrite it, type {each.target}", "nothing was written; --yes does not ask")
+        suffix = f" for {each.card.name}" if each.card is not None else ""
+        click.echo(f"Everything on it will be lost: {title}{suffix}")
+        typed = ask(f"To overwrite it, type {each.target}", "nothing was written; --yes does not ask")
         if typed != str(each.target):
             raise ImageError("nothing was written", hint="the names differ", code=USAGE)
 
 
-def _write(handed: Handed, jobs: Sequence[Job]) -> Sequence[Outcome]:
+def _write_with_progress(handed: VerifiedImage, jobs: Sequence[CardJob]) -> Sequence[CardResult]:
     """With a line for each card, where somebody looks."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -228,12 +230,12 @@ def _write(handed: Handed, jobs: Sequence[Job]) -> Sequence[Outcome]:
     )  # fmt: skip
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        tasks = [shown.add_task(str(each.target), total=several.estimated(handed)) for each in jobs]
+        tasks = [shown.add_task(str(each.target), total=several.estimate_bytes(handed)) for each in jobs]
 
         def progress(number: int, what: str, count: int) -> None:
             shown.update(tasks[number], advance=count, description=f"{jobs[number].target} {what}")
 
-        return several.write(handed, jobs, progress)
+        return several.write_cards(handed, jobs, progress)
 
 
 def _check_labels(target: Path) -> None:
@@ -251,17 +253,17 @@ def _write_labels(target: Path, labels: Sequence[Label]) -> bool:
     """Whether they could be."""
     import time
 
-    from images.flashing.page import page
+    from images.flashing.page import render_page
 
     try:
-        target.write_text(page(labels, time.time()), encoding="utf-8")  # as the page says of itself
+        target.write_text(render_page(labels, time.time()), encoding="utf-8")  # as the page says of itself
     except OSError as error:
         click.secho(f"{target}: {error.strerror}: no labels were written", fg="yellow", err=True)
         return False
     return True
 
 
-def _say(outcomes: Sequence[Outcome]) -> None:
+def _report(outcomes: Sequence[CardResult]) -> None:
     """Raises ImageError where a card has failed, with what helps."""
     failed = []
     for each in outcomes:

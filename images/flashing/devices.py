@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from images.errors import USAGE, ImageError
-from images.programs import output, require
+from images.programs import require, run_for_output
 
 COLUMNS: Final = "NAME,PATH,RM,HOTPLUG,RO,SIZE,TYPE,TRAN,MODEL,SERIAL,MOUNTPOINTS"
 CARD_BYTES_MAX: Final = 2 << 40
@@ -48,43 +48,43 @@ class Disk(NamedTuple):
         return f"{self.path}  {self.size / 1e9:.1f} GB  {self.model or 'no name'}"
 
 
-def found() -> list[Disk]:
+def list_disks() -> list[Disk]:
     """The disks of this machine, with their partitions. Raises ImageError."""
     require("lsblk")
-    return list(disks(output("lsblk", "--json", "--bytes", "--output", COLUMNS), soldered()))
+    return list(parse_lsblk(run_for_output("lsblk", "--json", "--bytes", "--output", COLUMNS), find_built_in()))
 
 
-def soldered(system: Path = Path("/sys/block")) -> frozenset[str]:
+def find_built_in(system: Path = Path("/sys/block")) -> frozenset[str]:
     """Memory that is part of the machine (eMMC): `lsblk` says `mmc` of it, as of a card in a slot."""
     kinds = system.glob("mmcblk*/device/type")
     return frozenset(f"/dev/{each.parent.parent.name}" for each in kinds if each.read_text().strip() == "MMC")
 
 
-def pieces(all_disks: Sequence[Disk]) -> Iterator[Disk]:
+def hardware_disks(all_disks: Sequence[Disk]) -> Iterator[Disk]:
     """Yield the whole disks that are hardware, for a list."""
     for each in all_disks:
         if each.kind == "disk" and not Path(each.path).name.rstrip("0123456789").startswith(VIRTUAL):
             yield each
 
 
-def disks(said: str, built_in: Container[str] = ()) -> Iterator[Disk]:
+def parse_lsblk(listing: str, built_in: Container[str] = ()) -> Iterator[Disk]:
     """Out of what `lsblk --json` has printed: disks, and then what is on them. `built_in`: paths of those that are."""
-    for entry in json.loads(said)["blockdevices"]:
+    for entry in json.loads(listing)["blockdevices"]:
         for each in _with_children(entry):
-            yield _disk(each, entry, is_built_in=entry["path"] in built_in)
+            yield _parse_disk(each, entry, is_built_in=entry["path"] in built_in)
 
 
 def candidates(all_disks: Sequence[Disk], size: int) -> list[Disk]:
     """Those that may be written over with an image of so many bytes."""
-    return [each for each in all_disks if not refusal(each, size)]
+    return [each for each in all_disks if not find_refusal(each, size)]
 
 
-def refusal(disk: Disk, size: int, *, loop: bool = False) -> tuple[str, str] | None:
+def find_refusal(disk: Disk, size: int, *, loop: bool = False) -> tuple[str, str] | None:
     """Why a disk is not written over, and what helps; None: it may be. `loop`: a loop device may be, too."""
-    return next(_refusals(disk, size, loop=loop), None)
+    return next(_list_refusals(disk, size, loop=loop), None)
 
 
-def _refusals(disk: Disk, size: int, *, loop: bool) -> Iterator[tuple[str, str]]:
+def _list_refusals(disk: Disk, size: int, *, loop: bool) -> Iterator[tuple[str, str]]:
     """The gravest comes first."""
     if disk.kind == "part":
         yield f"{disk.path} is a part of a disk", "an image is of a whole card: name the disk it is on"
@@ -111,7 +111,7 @@ def _refusals(disk: Disk, size: int, *, loop: bool) -> Iterator[tuple[str, str]]
         yield f"{disk.path} has {disk.size / 1e12:.1f} TB: that is no card", _SEE
 
 
-def of_path(path: Path, all_disks: Sequence[Disk]) -> Disk:
+def find_disk(path: Path, all_disks: Sequence[Disk]) -> Disk:
     """The disk of this name, or of a link to it. Raises ImageError."""
     real = str(path.resolve())
     for each in all_disks:
@@ -129,7 +129,7 @@ def _with_children(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from _with_children(child)
 
 
-def _disk(entry: Mapping[str, Any], top: Mapping[str, Any], *, is_built_in: bool) -> Disk:
+def _parse_disk(entry: Mapping[str, Any], top: Mapping[str, Any], *, is_built_in: bool) -> Disk:
     whole = list(_with_children(entry))
     transport = str(top.get("tran") or "")
     return Disk(

@@ -30,7 +30,7 @@ CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 AGAIN: Final = "download it and what is beside it again; it is not written to any card"
 
 
-class Range(NamedTuple):
+class BlockRange(NamedTuple):
     """Part of a card that an image fills; bytes."""
 
     begin: int
@@ -39,12 +39,12 @@ class Range(NamedTuple):
     """SHA-256."""
 
 
-class Layout(NamedTuple):
+class ImageLayout(NamedTuple):
     """What a block map says."""
 
     size: int
     block: int
-    ranges: list[Range]
+    ranges: list[BlockRange]
 
     @property
     def mapped(self) -> int:
@@ -52,15 +52,15 @@ class Layout(NamedTuple):
         return sum(each.end - each.begin for each in self.ranges)
 
 
-class Handed(NamedTuple):
+class VerifiedImage(NamedTuple):
     """An image and what belongs to it."""
 
     file: Path
-    layout: Layout
+    layout: ImageLayout
     sums: str
     """Digest of the sums, by which it can be named."""
 
-    def opened(self) -> IO[bytes]:
+    def open(self) -> IO[bytes]:
         """What is to be on a card, to be read from its start. Raises ImageError."""
         try:
             # The caller closes it.
@@ -72,7 +72,7 @@ class Handed(NamedTuple):
         return source
 
 
-def look_at(file: Path, certificate: Path | None, *, signed: bool = True, own: bool = False) -> Handed:
+def verify_image(file: Path, certificate: Path | None, *, signed: bool = True, own: bool = False) -> VerifiedImage:
     """An image that is what its maker has signed. `certificate`: the maker's; `own`: this machine's, as none was named.
 
     Raises ImageError.
@@ -81,10 +81,10 @@ def look_at(file: Path, certificate: Path | None, *, signed: bool = True, own: b
     stem = Path(str(file).removesuffix(file.suffix if compressed else "").removesuffix(".img"))
     sums, mapping = stem.with_name(f"{stem.name}.sha256"), stem.with_name(f"{stem.name}.img.bmap")
     signature = sums.with_name(f"{sums.name}.p7s")
-    beside = (sums, mapping, *((signature,) if signed else ()))
-    for each in (file, *beside):
+    companions = (sums, mapping, *((signature,) if signed else ()))
+    for each in (file, *companions):
         if not each.is_file():
-            hint = f"beside an image are {', '.join(path.name for path in beside)}: download these too"
+            hint = f"beside an image are {', '.join(path.name for path in companions)}: download these too"
             raise ImageError(f"{each} is not there", hint=hint, code=USAGE)
     if signed:
         _require_signature(sums, certificate, own=own)
@@ -94,18 +94,18 @@ def look_at(file: Path, certificate: Path | None, *, signed: bool = True, own: b
         known = listed.get(each.name)
         if known is None and (each is mapping or compressed):
             raise ImageError(f"{sums} does not name {each.name}", hint=AGAIN, code=INTEGRITY)
-        if known is not None and filesystem.digest(each) != known:
+        if known is not None and filesystem.compute_sha256(each) != known:
             words = f"{each} is not what its sums say: it was not downloaded whole, or somebody has changed it"
             raise ImageError(words, hint=AGAIN, code=INTEGRITY)
-    return Handed(file, layout_of(mapping), filesystem.digest(sums))
+    return VerifiedImage(file, read_layout(mapping), filesystem.compute_sha256(sums))
 
 
-def layout_of(mapping: Path) -> Layout:
+def read_layout(mapping: Path) -> ImageLayout:
     """Read a block map (format 2.0, as of bmap-tools). Raises ImageError."""
     with mapping.open("rb") as source:
         text = source.read(MAP_BYTES_MAX + 1)
     try:
-        layout = _layout(text)
+        layout = _parse_layout(text)
     except (ValueError, ElementTree.ParseError):
         raise ImageError(f"{mapping} is not a block map", hint=AGAIN, code=INTEGRITY) from None
     in_order = all(one.end <= other.begin for one, other in pairwise(layout.ranges))
@@ -114,7 +114,7 @@ def layout_of(mapping: Path) -> Layout:
     return layout
 
 
-def boot_partition(handed: Handed, name: str, content: bytes) -> dict[int, bytes]:
+def change_boot_partition(handed: VerifiedImage, name: str, content: bytes) -> dict[int, bytes]:
     """Blocks of a card that are others than in the image once its first partition has this file: by where they begin.
 
     Raises ImageError.
@@ -122,11 +122,11 @@ def boot_partition(handed: Handed, name: str, content: bytes) -> dict[int, bytes
     block = handed.layout.block
     with tempfile.TemporaryDirectory(prefix="waypost-flash-") as folder:
         before, after = Path(folder) / "before", Path(folder) / "after"
-        with handed.opened() as source:
-            place = partition.first(_head(source, partition.SECTOR, before))
+        with handed.open() as source:
+            place = partition.parse_first_partition(_read_head(source, partition.SECTOR, before))
             _copy(source, before, place.end - partition.SECTOR)
         _duplicate(before, after)
-        partition.put(after, place.begin, name, content)
+        partition.write_file(after, place.begin, name, content)
         changed = {}
         with before.open("rb") as old, after.open("rb") as new:
             at = 0
@@ -166,7 +166,7 @@ def _require_signature(sums: Path, certificate: Path | None, *, own: bool) -> No
             raise ImageError(words, hint=hint, code=INTEGRITY) from None
 
 
-def _layout(text: bytes) -> Layout:
+def _parse_layout(text: bytes) -> ImageLayout:
     """Raises ValueError, ElementTree.ParseError."""
     if len(text) > MAP_BYTES_MAX or any(each in text for each in DECLARATIONS) or text[:2] in _WIDE:
         raise ValueError("too large, or with declarations")
@@ -175,25 +175,25 @@ def _layout(text: bytes) -> Layout:
     kind = root.findtext("ChecksumType", "").strip()
     if kind != "sha256" or not BLOCKS[0] <= block <= BLOCKS[1]:
         raise ValueError(f"{kind}, blocks of {block} bytes")
-    return Layout(size, block, [_range(each, size, block) for each in root.iter("Range")])
+    return ImageLayout(size, block, [_parse_range(each, size, block) for each in root.iter("Range")])
 
 
-def _range(entry: ElementTree.Element, size: int, block: int) -> Range:
+def _parse_range(entry: ElementTree.Element, size: int, block: int) -> BlockRange:
     first, _, last = (entry.text or "").strip().partition("-")
     begin, end = int(first) * block, min((int(last or first) + 1) * block, size)
     digest = entry.get("chksum", "")
     if not re.fullmatch("[0-9a-f]{64}", digest) or begin >= end:
         raise ValueError
-    return Range(begin, end, digest)
+    return BlockRange(begin, end, digest)
 
 
-def _head(source: IO[bytes], count: int, target: Path) -> bytes:
+def _read_head(source: IO[bytes], count: int, target: Path) -> bytes:
     head = source.read(count)
     target.write_bytes(head)
     return head
 
 
-def _pieces(source: IO[bytes], count: int) -> Iterator[bytes]:
+def _read_pieces(source: IO[bytes], count: int) -> Iterator[bytes]:
     while count > 0 and (piece := source.read(min(PIECE, count))):
         count -= len(piece)
         yield piece
@@ -203,7 +203,7 @@ def _copy(source: IO[bytes], target: Path, count: int) -> None:
     """Append, with holes where there are zeros."""
     with target.open("r+b") as out:
         at = out.seek(0, 2)
-        for piece in _pieces(source, count):
+        for piece in _read_pieces(source, count):
             if piece.strip(b"\0"):
                 out.seek(at)
                 out.write(piece)

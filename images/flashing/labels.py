@@ -16,7 +16,7 @@ class Label(NamedTuple):
     card: str
     """The card's own serial number, or where it was."""
 
-    def scanned(self, date: str) -> str:
+    def code_text(self, date: str) -> str:
         """What a scanner reads: a line `key: value` for each thing the label says."""
         pairs = {**self._asdict(), "date": date}
         return "\n".join(f"{key}: {value}" for key, value in pairs.items() if value)

@@ -40,18 +40,18 @@ _LABEL = """\
 _NO_CODE = "<i>too long for a code</i>"
 
 
-def page(labels: Sequence[Label], now: float) -> str:
+def render_page(labels: Sequence[Label], now: float) -> str:
     """The page, as HTML. `now`: UTC seconds since 1970."""
     date = time.strftime("%Y-%m-%d", time.gmtime(now))
-    return _PAGE.format(labels="\n".join(_drawn(each, date) for each in labels))
+    return _PAGE.format(labels="\n".join(_render_label(each, date) for each in labels))
 
 
-def _drawn(label: Label, date: str) -> str:
+def _render_label(label: Label, date: str) -> str:
     shown = {key: html.escape(value) for key, value in label._asdict().items()}
-    return _LABEL.format(date=date, code=_code(label.scanned(date)), **shown)
+    return _LABEL.format(date=date, code=_render_code(label.code_text(date)), **shown)
 
 
-def _code(text: str) -> str:
+def _render_code(text: str) -> str:
     """The text as a QR code in SVG; level M: it is read where up to 15 % of it are dirty."""
     if len(text.encode()) > CODE_BYTES_MAX:
         return _NO_CODE

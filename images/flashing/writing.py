@@ -18,7 +18,7 @@ from typing import IO, Final, NamedTuple
 
 from images.card import partition
 from images.errors import FAILED, INTEGRITY, USAGE, ImageError
-from images.flashing.image import PIECE, Handed, Range
+from images.flashing.image import PIECE, BlockRange, VerifiedImage
 
 BLKFLSBUF: Final = 0x1261
 """Of ioctl: what the kernel has of a disk is forgotten, so that it is read from the disk (linux/fs.h)."""
@@ -33,14 +33,14 @@ Progress = Callable[[str, int], None]
 """Takes what is being done (``writing``, ``reading back``) and how many more bytes of it are done."""
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """What became of a card."""
 
     bytes: int
     seconds: float
 
 
-class Target:
+class CardTarget:
     """A disk or a file, open for writing and reading back."""
 
     def __init__(self, path: Path, descriptor: int, *, is_disk: bool) -> None:
@@ -52,12 +52,12 @@ class Target:
     @property
     def size(self) -> int:
         """Bytes it says it has. Raises ImageError."""
-        with self._explained("read"):
+        with self._translate_errors("read"):
             return os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def write(self, at: int, content: bytes) -> None:
         """Raises ImageError."""
-        with self._explained("written"):
+        with self._translate_errors("written"):
             view = memoryview(content)
             while view:
                 count = os.pwrite(self._descriptor, view, at)
@@ -69,7 +69,7 @@ class Target:
 
     def sync(self) -> None:
         """All of it is on the card, and is read from there. Raises ImageError."""
-        with self._explained("written"):
+        with self._translate_errors("written"):
             os.fsync(self._descriptor)
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             if self.is_disk:
@@ -79,7 +79,7 @@ class Target:
     def read(self, begin: int, end: int) -> Iterator[bytes]:
         """Raises ImageError."""
         while begin < end:
-            with self._explained("read"):
+            with self._translate_errors("read"):
                 piece = os.pread(self._descriptor, min(PIECE, end - begin), begin)
             if not piece:
                 raise ImageError(f"{self.path} ends at {begin / 1e6:.0f} MB", hint=_OTHER_CARD, code=INTEGRITY)
@@ -87,20 +87,20 @@ class Target:
             begin += len(piece)
 
     @contextlib.contextmanager
-    def _explained(self, verb: str) -> Iterator[None]:
+    def _translate_errors(self, verb: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise _failure(self.path, verb, error) from None
+            raise _explain_error(self.path, verb, error) from None
 
 
 @contextlib.contextmanager
-def opened(path: Path, size: int, *, is_disk: bool = False) -> Iterator[Target]:
+def open_target(path: Path, size: int, *, is_disk: bool = False) -> Iterator[CardTarget]:
     """A disk that nothing else uses, or a file, made so large. Raises ImageError."""
     # Of a disk it fails where that is in use (open(2)), or was pulled out: a file of its name would be in the memory.
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if is_disk else os.O_CREAT)
     if is_disk and not path.is_block_device():
-        raise _failure(path, "opened", OSError(errno.ENODEV, os.strerror(errno.ENODEV)))
+        raise _explain_error(path, "opened", OSError(errno.ENODEV, os.strerror(errno.ENODEV)))
     try:
         descriptor = os.open(path, flags, 0o600)  # with settings it holds a token and passwords
     except OSError as error:
@@ -108,27 +108,32 @@ def opened(path: Path, size: int, *, is_disk: bool = False) -> Iterator[Target]:
             raise ImageError(f"{path} is in use", hint="unmount what is on it: lsblk shows where it is") from None
         if error.errno in (errno.EACCES, errno.EPERM):
             raise ImageError(f"{path}: {error.strerror}", hint="run it with sudo", code=USAGE) from None
-        raise _failure(path, "opened", error) from None
+        raise _explain_error(path, "opened", error) from None
     try:
         if not is_disk:
             os.ftruncate(descriptor, 0)
             os.ftruncate(descriptor, size)
-        yield Target(path, descriptor, is_disk=is_disk)
+        yield CardTarget(path, descriptor, is_disk=is_disk)
     except OSError as error:
-        raise _failure(path, "written", error) from None
+        raise _explain_error(path, "written", error) from None
     finally:
         os.close(descriptor)
 
 
 def flash(
-    handed: Handed, target: Target, changed: Mapping[int, bytes], progress: Progress, *, disk_id: bytes | None = None
-) -> Written:
+    handed: VerifiedImage,
+    target: CardTarget,
+    changed: Mapping[int, bytes],
+    progress: Progress,
+    *,
+    disk_id: bytes | None = None,
+) -> WriteResult:
     """Write an image and the `changed` blocks of it, and read them back. Raises ImageError; the card then starts
     nothing. `disk_id`: replaces the image's own."""
     began = time.monotonic()
     target.write(0, bytes(FIRST))  # what was on the card starts no more
     target.sync()
-    marks = _mark(target, handed.layout.size)
+    marks = _write_marks(target, handed.layout.size)
     _require_marks(target, {0: bytes(FIRST), **marks})
     first, intended = _write(handed, target, dict(changed), progress)
     if disk_id is not None:
@@ -136,15 +141,17 @@ def flash(
     target.sync()
     _require_marks(target, marks)
     for begin, end, digest in intended:
-        _require(target, max(begin, FIRST), end, digest, progress)
+        _require_digest(target, max(begin, FIRST), end, digest, progress)
     target.write(0, first)
     target.sync()
-    _require(target, 0, len(first), hashlib.sha256(first).hexdigest(), lambda *_: None)  # it is whole: nothing stops it
+    _require_digest(
+        target, 0, len(first), hashlib.sha256(first).hexdigest(), lambda *_: None
+    )  # it is whole: nothing stops it
     total = sum(each.end - each.begin for each in intended)
-    return Written(total, time.monotonic() - began)
+    return WriteResult(total, time.monotonic() - began)
 
 
-def _mark(target: Target, image: int) -> Mapping[int, bytes]:
+def _write_marks(target: CardTarget, image: int) -> Mapping[int, bytes]:
     """What is written behind an image, by its place: of a card that says it is larger than it is not all of it stays.
 
     Such a one forgets what is behind its end, or begins anew there: at the first block where its size is a power of
@@ -159,18 +166,20 @@ def _mark(target: Target, image: int) -> Mapping[int, bytes]:
     return marks
 
 
-def _require_marks(target: Target, marks: Mapping[int, bytes]) -> None:
+def _require_marks(target: CardTarget, marks: Mapping[int, bytes]) -> None:
     """They are there. Raises ImageError."""
     for place, mark in marks.items():
-        _require(target, place, place + FIRST, hashlib.sha256(mark).hexdigest(), lambda *_: None)
+        _require_digest(target, place, place + FIRST, hashlib.sha256(mark).hexdigest(), lambda *_: None)
 
 
-def _write(handed: Handed, target: Target, changed: dict[int, bytes], progress: Progress) -> tuple[bytes, list[Range]]:
+def _write(
+    handed: VerifiedImage, target: CardTarget, changed: dict[int, bytes], progress: Progress
+) -> tuple[bytes, list[BlockRange]]:
     """Everything but the first block; it, and what has to be on the card now: digests are of what is behind it."""
-    intended: list[Range] = []
+    intended: list[BlockRange] = []
     first = b""
     at = 0
-    with handed.opened() as source:
+    with handed.open() as source:
         for each in handed.layout.ranges:
             _skip(source, each.begin - at)
             original, wanted = hashlib.sha256(), hashlib.sha256()
@@ -178,7 +187,7 @@ def _write(handed: Handed, target: Target, changed: dict[int, bytes], progress: 
             while at < each.end:
                 piece = _read(source, min(PIECE, each.end - at))
                 original.update(piece)
-                piece = _overlaid(piece, at, changed)
+                piece = _apply_changes(piece, at, changed)
                 if at == 0:
                     first, behind = piece[:FIRST], piece[FIRST:]
                     target.write(FIRST, behind)
@@ -189,15 +198,15 @@ def _write(handed: Handed, target: Target, changed: dict[int, bytes], progress: 
                 at += len(piece)
                 progress("writing", len(piece))
             if original.hexdigest() != each.digest:
-                raise _damaged(handed.file, each.begin)
-            intended.append(Range(each.begin, each.end, wanted.hexdigest()))
+                raise _explain_damage(handed.file, each.begin)
+            intended.append(BlockRange(each.begin, each.end, wanted.hexdigest()))
     for begin, content in changed.items():  # where the image has a hole
         target.write(begin, content)
-        intended.append(Range(begin, begin + len(content), hashlib.sha256(content).hexdigest()))
+        intended.append(BlockRange(begin, begin + len(content), hashlib.sha256(content).hexdigest()))
     return first, intended
 
 
-def _damaged(image: Path, at: int) -> ImageError:
+def _explain_damage(image: Path, at: int) -> ImageError:
     hint = _AGAIN
     if image.suffix not in partition.COMPRESSED:  # its sums are those of its parts alone
         hint = (
@@ -207,7 +216,7 @@ def _damaged(image: Path, at: int) -> ImageError:
     return ImageError(f"{image} is not what its map says (at {at / 1e6:.0f} MB)", hint=hint, code=INTEGRITY)
 
 
-def _overlaid(piece: bytes, at: int, changed: dict[int, bytes]) -> bytes:
+def _apply_changes(piece: bytes, at: int, changed: dict[int, bytes]) -> bytes:
     """What of `changed` lies in a piece is put in, and is done."""
     inside = [begin for begin in changed if at <= begin < at + len(piece)]
     if not inside:
@@ -242,7 +251,7 @@ def _skip(source: IO[bytes], count: int) -> None:
         count -= len(_read(source, min(PIECE, count)))
 
 
-def _require(target: Target, begin: int, end: int, digest: str, progress: Progress) -> None:
+def _require_digest(target: CardTarget, begin: int, end: int, digest: str, progress: Progress) -> None:
     """What is on the card has this digest. Raises ImageError."""
     found = hashlib.sha256()
     for piece in target.read(begin, end):
@@ -257,7 +266,7 @@ _AGAIN: Final = "download it and what is beside it again; the card starts nothin
 _OTHER_CARD: Final = "take another card: this one is worn out or not what it says it is; it starts nothing now"
 
 
-def _failure(path: Path, verb: str, error: OSError) -> ImageError:
+def _explain_error(path: Path, verb: str, error: OSError) -> ImageError:
     hint = _OTHER_CARD
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         hint = "free some space, or choose another place; what is there now is no image"

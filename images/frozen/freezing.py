@@ -31,37 +31,37 @@ def freeze(steps: Steps) -> Path:
     source.require_checkout()
     require("cc", "objdump", "strip")
     title = f"gateway for {platform.machine()}, frozen"
-    own = system_libraries(Path("/proc/self/maps").read_text())
-    made = steps.result(f"frozen-{platform.machine()}", title, [*inputs(), sys.version, *own], _here)
+    own = find_system_libraries(Path("/proc/self/maps").read_text())
+    made = steps.result(f"frozen-{platform.machine()}", title, [*list_inputs(), sys.version, *own], _freeze)
     return made / PROGRAM
 
 
-def system_libraries(maps: str) -> list[Path]:
+def find_system_libraries(maps: str) -> list[Path]:
     """Of those that a process has loaded (proc(5), maps), the machine's that are frozen with Python: once apt has
     brought a newer OpenSSL or SQLite, another gateway is made."""
     found = re.findall(r"(/\S*/lib(?:crypto|python3|sqlite3|ssl)[^/\s]*\.so[.\d]*)$", maps, re.MULTILINE)
     return sorted({Path(path) for path in found})
 
 
-def inputs() -> list[Input]:
+def list_inputs() -> list[Input]:
     """What a frozen gateway is made of, the Python apart."""
     builds = (source.ROOT / name for name in ("hatch_build.py", "pyproject.toml"))
     return [*(source.ROOT / package for package in source.GATEWAY), SPEC, ENTRY, source.LOCK, *builds]
 
 
-def _here(folder: Path, log: Path) -> None:
+def _freeze(folder: Path, log: Path) -> None:
     work = folder / "work"
-    entry = prepare(work)
+    entry = write_entry(work)
     run(sys.executable, source.ROOT / "hatch_build.py", log=log)
     run(
-        *command(sys.executable, root=str(source.ROOT), work=str(work), target=str(folder)),
+        *build_command(sys.executable, root=str(source.ROOT), work=str(work), target=str(folder)),
         log=log,
-        environment=environment(source.ROOT, entry),
+        environment=build_environment(source.ROOT, entry),
     )
-    clear(work)
+    remove_work(work)
 
 
-def prepare(work: Path) -> Path:
+def write_entry(work: Path) -> Path:
     """What PyInstaller starts from, in a folder for its own files."""
     work.mkdir(parents=True)
     entry = work / f"{PROGRAM}.py"
@@ -69,14 +69,14 @@ def prepare(work: Path) -> Path:
     return entry
 
 
-def command(python: str, *, root: str, work: str, target: str) -> Sequence[str]:
+def build_command(python: str, *, root: str, work: str, target: str) -> Sequence[str]:
     """PyInstaller's, with paths as where it runs sees them."""
     spec = f"{root}/{SPEC.relative_to(source.ROOT)}"
     options = ("--noconfirm", "--log-level", "WARN", "--distpath", target, "--workpath", f"{work}/analysis")
     return (python, "-m", "PyInstaller", *options, spec)
 
 
-def environment(root: Path, entry: Path) -> dict[str, str]:
+def build_environment(root: Path, entry: Path) -> dict[str, str]:
     """What the specification asks for, and what makes PyInstaller's results the same each time."""
     return {
         "WAYPOST_FREEZE_ROOT": str(root),
@@ -88,7 +88,7 @@ def environment(root: Path, entry: Path) -> dict[str, str]:
     }
 
 
-def clear(work: Path) -> None:
+def remove_work(work: Path) -> None:
     """Leave the result, and what PyInstaller warned of."""
     warnings = work / "analysis" / "gateway" / "warn-gateway.txt"
     if warnings.is_file():

@@ -25,13 +25,13 @@ PACKAGES: Final = {
 """The package of each, by its name without versions. What is unpacked only is in no record of dpkg."""
 
 
-def names(program: Path) -> list[str]:
+def list_libraries(program: Path) -> list[str]:
     """Of those in a frozen gateway, without versions; what is in folders belongs to Python packages."""
     found = (path.name.partition(".")[0] for path in (program / "_internal").glob("lib*.so*"))
     return sorted(set(found))
 
 
-def sources(root: Path, libraries: list[str]) -> list[str]:
+def find_sources(root: Path, libraries: list[str]) -> list[str]:
     """As Debian's field `Built-Using` has them (``openssl (= 3.0.22-1~deb12u2)``), by the change logs in a root.
 
     Raises ImageError for a library whose package is not known here.
@@ -40,10 +40,10 @@ def sources(root: Path, libraries: list[str]) -> list[str]:
     if unknown:
         hint = f"say in {Path(__file__).name} which of Debian's packages it is from"
         raise ImageError(f"the bill of materials has no place for {', '.join(unknown)}", hint=hint)
-    return sorted({_source(root, PACKAGES[name]) for name in libraries})
+    return sorted({_find_source(root, PACKAGES[name]) for name in libraries})
 
 
-def _source(root: Path, package: str) -> str:
+def _find_source(root: Path, package: str) -> str:
     log = root / "usr/share/doc" / package / "changelog.Debian.gz"
     try:
         first = gzip.decompress(log.read_bytes()).decode().partition("\n")[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from images import source
-from images.debian import SUITE, Mirror, quoted
+from images.debian import SUITE, Mirror, quote_path
 from images.programs import find, require, run
 from images.steps import Steps, remove
 
@@ -37,31 +37,31 @@ LEFT_OUT: Final = (
 """What a root has no use for: of another partition, of one machine alone, or left by installing."""
 
 
-def base(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
+def build_base(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
     """The archive of Debian's part. Raises ImageError."""
     require(*PROGRAMS)
     made = steps.result(
         "debian-arm64",
         f"Debian {SUITE} for arm64 (emulated, minutes)",
-        [SUITE, PACKAGES, EXCLUDES, INITRAMFS, *mirror.named],
-        lambda folder, log: mirror.install(folder / "base.tar", lines(PACKAGES), base_options(), log=log),
+        [SUITE, PACKAGES, EXCLUDES, INITRAMFS, *mirror.cache_inputs],
+        lambda folder, log: mirror.install(folder / "base.tar", read_list(PACKAGES), mmdebstrap_options(), log=log),
         again=fresh,
     )
     return made / "base.tar"
 
 
-def base_options() -> Sequence[str]:
+def mmdebstrap_options() -> Sequence[str]:
     """How mmdebstrap is told what to leave out, and what the initial RAM disk is made of."""
     filters = [
         f"--dpkgopt=path-include={line[1:]}" if line.startswith("!") else f"--dpkgopt=path-exclude={line}"
-        for line in lines(EXCLUDES)
+        for line in read_list(EXCLUDES)
     ]
     place = '"$1/etc/initramfs-tools"'
     ours = "--dpkgopt=force-confold"  # of the files that the hook puts there, one is a package's too
-    return [*filters, ours, f"--essential-hook=mkdir -p {place} && cp -r {quoted(INITRAMFS)}/. {place}"]
+    return [*filters, ours, f"--essential-hook=mkdir -p {place} && cp -r {quote_path(INITRAMFS)}/. {place}"]
 
 
-def lines(file: Path) -> list[str]:
+def read_list(file: Path) -> list[str]:
     """Of a list: without comments and empty ones."""
     found = (line.strip() for line in file.read_text().splitlines())
     return [line for line in found if line and not line.startswith("#")]
@@ -75,7 +75,7 @@ def lay_out(root: Path, archive: Path, package: Path, keyring: Path, log: Path) 
     environment = (
         "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
         "DEBIAN_FRONTEND=noninteractive",
-        f"SOURCE_DATE_EPOCH={source.date()}",
+        f"SOURCE_DATE_EPOCH={source.build_date()}",
     )
     # Without waiting for the disk after each file: a tree that was cut off is made anew.
     install = ("dpkg", "--force-unsafe-io", "--install", "/waypost.deb")
@@ -97,10 +97,10 @@ def lay_out(root: Path, archive: Path, package: Path, keyring: Path, log: Path) 
     # Until a time service has answered, the clock is no earlier than this image (systemd takes this file's date).
     epoch = root / "usr/lib/clock-epoch"
     epoch.touch()
-    for line in lines(UNITS):
+    for line in read_list(UNITS):
         words = ("mask", line[1:]) if line.startswith("-") else ("enable", line)
         run("systemctl", f"--root={root}", "--quiet", *words, log=log)
-    _date(root, source.date())
+    _set_dates(root, source.build_date())
 
 
 def _keep_firmware(root: Path) -> None:
@@ -114,7 +114,7 @@ def _keep_firmware(root: Path) -> None:
     shutil.copy(root / "usr/lib/u-boot/rpi_arm64/u-boot.bin", firmware)
 
 
-def _date(root: Path, date: int) -> None:
+def _set_dates(root: Path, date: int) -> None:
     """No file is newer than what it is made of; its owner's and group's rights stay as they are."""
     for path in (*root.rglob("*"), root):
         if path.lstat().st_mtime > date or not path.is_relative_to(root / "usr"):
@@ -122,7 +122,7 @@ def _date(root: Path, date: int) -> None:
     os.utime(root / "usr/lib/clock-epoch", (date, date))
 
 
-def owner(root: Path, user: str) -> tuple[int, int]:
+def find_owner(root: Path, user: str) -> tuple[int, int]:
     """Numbers of a user and its group in a root."""
     for line in (root / "etc/passwd").read_text().splitlines():
         name, _, uid, gid, *_ = line.split(":")

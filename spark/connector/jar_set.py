@@ -34,7 +34,7 @@ class JarSet:
     title: str
     jars: tuple[pins.Jar, ...]
     source: Path | None = None
-    beside: JarSet | None = None
+    requires: JarSet | None = None
 
     @property
     def command(self) -> str:
@@ -43,7 +43,7 @@ class JarSet:
 
     def folder(self) -> Path:
         """Where the jars of these pins are, once installed."""
-        return share() / "jars" / self.pins()
+        return share_folder() / "jars" / self.pins()
 
     def pins(self) -> str:
         """Short name of the pins: the folder's name."""
@@ -61,9 +61,9 @@ class JarSet:
             raise ConnectorMissing(f"{self.title} is not installed in {sys.prefix}: run `{self.command}` once")
         return paths
 
-    def with_beside(self) -> list[Path]:
+    def paths_with_required(self) -> list[Path]:
         """Its jars and those of the set it needs: all that a session has to have. Raises `ConnectorMissing`."""
-        return [*(self.beside.paths() if self.beside is not None else ()), *self.paths()]
+        return [*(self.requires.paths() if self.requires is not None else ()), *self.paths()]
 
     def install(self, source: Path | None = None) -> bool:
         """Bring the jars, checked, into the environment; False when they were there and whole already.
@@ -72,9 +72,9 @@ class JarSet:
         Raises `ConnectorMissing` naming what failed and the next step; the environment is then as it was.
         """
         target = self.folder()
-        if target.is_dir() and not repository.wrong(self.jars, target):
+        if target.is_dir() and not repository.find_wrong(self.jars, target):
             return False
-        beside = self.beside.paths() if self.beside is not None else []
+        requires = self.requires.paths() if self.requires is not None else []
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
             fresh = Path(scratch) / "jars"
@@ -82,15 +82,15 @@ class JarSet:
             if source is not None:
                 repository.copy(self.jars, source, fresh)
             else:
-                repository.bring(self.jars, fresh, Path(scratch), self.command)
-            wrong = repository.wrong(self.jars, fresh)
+                repository.fetch(self.jars, fresh, Path(scratch), self.command)
+            wrong = repository.find_wrong(self.jars, fresh)
             if wrong:
                 raise ConnectorMissing(
                     f"jars missing or not what was pinned: {', '.join(wrong)}; nothing was installed. "
                     "Check the repository or mirror they came from"
                 )
             if self.source is not None:
-                repository.compile_scala(self.source, beside, self._compiled(fresh))
+                repository.compile_scala(self.source, requires, self._compiled(fresh))
             if target.exists():
                 shutil.rmtree(target)
             fresh.replace(target)
@@ -100,7 +100,7 @@ class JarSet:
         return folder / f"waypost-{self.name}.jar"
 
 
-def share() -> Path:
+def share_folder() -> Path:
     """The environment's folder of things brought or made at set-up."""
     return Path(sys.prefix) / "share" / "waypost"
 
@@ -111,6 +111,6 @@ S3: Final = JarSet(
     "Spark's client of object stores",
     pins.S3,
     source=Path(__file__).parent / "ConditionalLogStore.scala",
-    beside=DELTA,
+    requires=DELTA,
 )
 SETS: Final = {one.name: one for one in (DELTA, S3)}

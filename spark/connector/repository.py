@@ -37,7 +37,7 @@ class ConnectorMissing(RuntimeError):
     """Jars are not installed, or could not be; the message says the next step."""
 
 
-def bring(pins: Sequence[Jar], target: Path, scratch: Path, command: str) -> None:
+def fetch(pins: Sequence[Jar], target: Path, scratch: Path, command: str) -> None:
     """Put the jars into `target`: by Ivy, or by Maven where Ivy fails and Maven is there.
 
     `command` is what a person runs to try again. Raises `ConnectorMissing` with both answers.
@@ -45,7 +45,7 @@ def bring(pins: Sequence[Jar], target: Path, scratch: Path, command: str) -> Non
     complaints = []
     for tool in (_run_ivy, _run_maven):
         complaint = tool(pins, target, scratch)
-        if complaint is None and not wrong(pins, target):
+        if complaint is None and not find_wrong(pins, target):
             return
         if complaint is not None:
             complaints.append(complaint)
@@ -67,7 +67,7 @@ def copy(pins: Sequence[Jar], source: Path, target: Path) -> None:
         shutil.copy(source / jar.file_name, target)
 
 
-def wrong(pins: Sequence[Jar], place: Path) -> list[str]:
+def find_wrong(pins: Sequence[Jar], place: Path) -> list[str]:
     """Names of pinned jars that are absent from `place` or have another SHA-256."""
     return [jar.file_name for jar in pins if _sha256(place / jar.file_name) != jar.sha256]
 

@@ -11,7 +11,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import session
-from spark.jobs.outcome import Job
+from spark.jobs.job import AnalyticsJob
 from spark.jobs.stream import MicroBatch, StreamStep
 from spark.transforms import anomalies
 
@@ -21,22 +21,22 @@ SERIES_MAX = 1_000
 """Series that are expected while no state says how many there are."""
 
 
-def _take(batch: MicroBatch) -> None:
+def _process(batch: MicroBatch) -> None:
     # Judged once for both outputs. The states come last: before, a retry judges by the old ones, with the same result.
     series = batch.lake.rows("detector_states") or SERIES_MAX
     tasks = max(1, series // TASK_SERIES)
     seen = Observation()
-    judged = anomalies.judged(batch.rows, batch.lake.read("detector_states"), tasks)
-    judged = session.kept(judged.observe(seen, F.count("score").alias("anomalies")))
+    judged = anomalies.judge(batch.rows, batch.lake.read("detector_states"), tasks)
+    judged = session.checkpoint(judged.observe(seen, F.count("score").alias("anomalies")))
     if seen.get["anomalies"]:
         batch.append("anomalies", anomalies.anomalies(judged))
     else:  # none is a result, too
-        batch.sink.note("anomalies")
+        batch.sink.commit_empty("anomalies")
     batch.fold("detector_states", anomalies.states(judged), anomalies.FOLD)
 
 
-_STREAM = StreamStep("anomalies", "readings", ("anomalies", "detector_states"), revision=4, take=_take)
-JOB = Job(
+_STREAM = StreamStep("anomalies", "readings", ("anomalies", "detector_states"), revision=4, process=_process)
+JOB = AnalyticsJob(
     "anomalies",
     "values that are unusual for their series, with the rule that says so",
     (_STREAM,),

@@ -52,7 +52,7 @@ class Checkpoint:
         """Return the number of the last completed micro-batch; -1 before the first."""
         return max((int(name) for name in self._place.names("commits") if name.isdigit()), default=-1)
 
-    def has_begun(self, batch: int) -> bool:
+    def is_planned(self, batch: int) -> bool:
         """Return whether it is known what a micro-batch reads; Spark writes that down before the batch begins."""
         return self._place.size(f"offsets/{batch}") is not None
 

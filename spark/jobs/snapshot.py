@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spark.jobs.outcome import Outcome
-from spark.lake import Lake
+from spark.jobs.job import JobResult
+from spark.lake import SparkLake
 from spark.lineage import TableLineage, TableState
 from spark.sink import Sink
 
@@ -35,18 +35,18 @@ class SnapshotStep:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     revision: int
-    frames: Callable[[Lake], Mapping[str, DataFrame]]
+    frames: Callable[[SparkLake], Mapping[str, DataFrame]]
     replaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    prepare: Callable[[Lake], None] = lambda _: None
+    prepare: Callable[[SparkLake], None] = lambda _: None
 
-    def run(self, lake: Lake) -> Outcome:
+    def run(self, lake: SparkLake) -> JobResult:
         """Bring the outputs up to date with the inputs."""
         if lake.state(self.inputs[0]) is None:
-            return Outcome(0, 0)
+            return JobResult(0, 0)
         for name in self.outputs:
             lake.ensure(name)
         if all(self._is_current(lake, name) for name in self.outputs):
-            return Outcome(0, 0)
+            return JobResult(0, 0)
         self.prepare(lake)
         # First the versions for the commit, then the rows: what another writer adds in between is taken again by the
         # next run, and never believed to be there.
@@ -55,37 +55,37 @@ class SnapshotStep:
         sink = Sink(lake, None, made_of)
         for name in self.outputs:
             sink.overwrite(name, frames[name], self.replaces.get(name, "all"))
-        return Outcome(lake.rows(self.inputs[0]), sink.rows_written)
+        return JobResult(lake.rows(self.inputs[0]), sink.rows_written)
 
-    def forget(self, lake: Lake) -> None:
+    def forget(self, lake: SparkLake) -> None:
         """Empty the outputs; the next run rebuilds them."""
         for name in self.outputs:
             lake.recreate(name)
 
-    def made_of(self, lake: Lake, output: str) -> TableLineage | None:
+    def output_lineage(self, lake: SparkLake, output: str) -> TableLineage | None:
         """Return the lineage of an output; None where it is not of this step as it computes now."""
-        made_of = lake.lineage(output)
-        return made_of if made_of is not None and made_of.made_by == self._signature else None
+        output_lineage = lake.lineage(output)
+        return output_lineage if output_lineage is not None and output_lineage.made_by == self._signature else None
 
     @property
     def _signature(self) -> str:
         return f"{self.name}@{self.revision}"
 
-    def _is_current(self, lake: Lake, output: str) -> bool:
-        made_of = self.made_of(lake, output)
+    def _is_current(self, lake: SparkLake, output: str) -> bool:
+        made_of = self.output_lineage(lake, output)
         return made_of is not None and all(
             lake.is_unchanged(name, made_of.sources[name]) if name in made_of.sources else lake.state(name) is None
             for name in self.inputs
         )
 
-    def _lineage(self, lake: Lake) -> TableLineage:
+    def _lineage(self, lake: SparkLake) -> TableLineage:
         """Return the inputs as they are, and their sources."""
-        there: dict[str, TableState] = {}
+        states: dict[str, TableState] = {}
         sources: dict[str, TableState] = {}
         for name in reversed(self.inputs):  # the first counts where two have other versions of one source
             state = lake.state(name)
             if state is not None:
-                there[name] = lake.dated_state(name, state.version)
+                states[name] = lake.dated_state(name, state.version)
                 before = lake.lineage(name, state.version)
                 sources |= before.sources if before is not None else {}
-        return TableLineage(sources | there, made_by=self._signature)
+        return TableLineage(sources | states, made_by=self._signature)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from spark.kernels.judgement import Circumstances, Line, Statement, judge
+from spark.kernels.judgement import AccountLine, GatewayState, HourStatement, judge
 
 KEY: Final = ("tenant", "gateway", "epoch", "address")
 LANDED, GIVEN_UP, STATED, SETTLED = "landed", "given up", "stated", "settled"
@@ -110,11 +110,11 @@ def _account(facts: list[_Fact]) -> Iterator[dict[str, Any]]:
         [(fact.first, fact.last) for fact in facts if fact.fact == LANDED],
         [(fact.first, fact.last, fact.reason or "") for fact in facts if fact.fact == GIVEN_UP],
         [
-            Statement(fact.hour, fact.until or fact.hour, fact.first, fact.last, fact.ingested_at)
+            HourStatement(fact.hour, fact.until or fact.hour, fact.first, fact.last, fact.ingested_at)
             for fact in facts
             if fact.fact == STATED and fact.hour is not None and fact.ingested_at is not None
         ],
-        Circumstances(one.waiting, one.said_at, one.lanes is True),
+        GatewayState(one.waiting, one.said_at, one.lanes is True),
         [(fact.first, fact.last) for fact in facts if fact.fact == SETTLED],
     )
     for line in lines:
@@ -125,7 +125,7 @@ def _account(facts: list[_Fact]) -> Iterator[dict[str, Any]]:
     yield _address(facts, lines)
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: AccountLine) -> dict[str, Any]:
     return {
         "kind": LINE,
         "hour": line.hour,
@@ -139,7 +139,7 @@ def _line(line: Line) -> dict[str, Any]:
     }
 
 
-def _address(facts: list[_Fact], lines: list[Line]) -> dict[str, Any]:
+def _address(facts: list[_Fact], lines: list[AccountLine]) -> dict[str, Any]:
     rows = sum(fact.rows or 0 for fact in facts if fact.fact == LANDED)
     distinct, settled = _sequences(facts, LANDED), _sequences(facts, SETTLED)
     accepted = settled + sum(line.accepted for line in lines)

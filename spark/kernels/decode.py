@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark.decoding import reasons
 from spark.decoding.decoder import Decoder
 from spark.decoding.schema import PayloadSchema
-from spark.decoding.value import Message, Value
+from spark.decoding.value import EncodedMessage, Value
 
 FIELDS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("metric", "string", pa.string()),
@@ -45,8 +45,8 @@ def decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
     decoder = _decoder(registered)
     offsets = [0]
     found: list[Value] = []
-    with _no_collection():
-        given: Iterator[Any] = map(Message, *map(_listed, messages))
+    with _without_collection():
+        given: Iterator[Any] = map(EncodedMessage, *map(_to_list, messages))
         for message in given:
             if message.body is None:
                 found.append(Value("", reason=reasons.TOO_LARGE))
@@ -62,7 +62,7 @@ def decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _without_collection() -> Iterator[None]:
     """Python looks for garbage again and again while many objects are made, of which here none refers to another: that
     is a fifth of the time."""
     was_enabled = gc.isenabled()
@@ -74,7 +74,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _listed(column: pa.Array) -> list[Any]:
+def _to_list(column: pa.Array) -> list[Any]:
     """Return a column as Python's objects; whole numbers come at once."""
     if pa.types.is_integer(column.type) and not column.null_count:
         return list(column.to_numpy().tolist())

@@ -22,7 +22,7 @@ STATUS_UNDER_WAY: Final = timedelta(seconds=10)
 """A status that lands so much later than a statement was made after it: the hub gathers statuses for 5 s."""
 
 
-class Statement(NamedTuple):
+class HourStatement(NamedTuple):
     """What a gateway says it accepted of an address in an hour."""
 
     hour: datetime
@@ -32,7 +32,7 @@ class Statement(NamedTuple):
     ingested_at: datetime
 
 
-class Circumstances(NamedTuple):
+class GatewayState(NamedTuple):
     """What is known of an address's gateway."""
 
     waiting: int | None
@@ -43,7 +43,7 @@ class Circumstances(NamedTuple):
     """It sends its backlog beside what is live."""
 
 
-class Line(NamedTuple):
+class AccountLine(NamedTuple):
     """What became of the messages of one statement, or of what is above all of them (`hour` None)."""
 
     hour: datetime | None
@@ -58,7 +58,7 @@ class Line(NamedTuple):
     """Sequences (first, last) that were given up, with the reason, or that nothing explains; not those that wait."""
 
 
-class Spans:
+class SequenceRanges:
     """A set of sequences as ascending ranges that neither overlap nor touch."""
 
     __slots__ = ("spans",)
@@ -96,40 +96,40 @@ class Spans:
 def judge(
     landed: Iterable[Span],
     given_up: Iterable[tuple[int, int, str]],
-    statements: Iterable[Statement],
-    circumstances: Circumstances,
+    statements: Iterable[HourStatement],
+    circumstances: GatewayState,
     settled: Iterable[Span] = (),
-) -> list[Line]:
+) -> list[AccountLine]:
     """Hold the statements, rows and ledger of one address against each other.
 
     `settled`: what other statements were of, of which all has landed; there is no line of that.
     """
-    there, reasons = Spans(landed), _by_reason(given_up)
-    top = max(there.top, max((gone.top for gone in reasons.values()), default=-1))
-    lines: list[Line] = []
-    covered = Spans(settled)
+    present, reasons = SequenceRanges(landed), _by_reason(given_up)
+    top = max(present.top, max((gone.top for gone in reasons.values()), default=-1))
+    lines: list[AccountLine] = []
+    covered = SequenceRanges(settled)
     for one in sorted(statements, key=lambda each: (each.first, each.until)):
         waits = _may_wait(circumstances, one.ingested_at)
         for span in list(covered.missing(one.first, one.last)):
-            lines.append(_line(one.hour, span, there, reasons, top, waits=waits, below=circumstances.lanes))
+            lines.append(_line(one.hour, span, present, reasons, top, waits=waits, below=circumstances.lanes))
             covered.add(*span)
     stated = bool(covered.spans)  # else it may be a queue, of which others took some
-    lowest = covered.spans[0][0] if stated else there.spans[0][0] if there.spans else 0
+    lowest = covered.spans[0][0] if stated else present.spans[0][0] if present.spans else 0
     waits = not stated or circumstances.waiting is None or circumstances.waiting > 0
     for span in list(covered.missing(lowest, top)):
         below = circumstances.lanes or not stated
-        lines.append(_line(None, span, there, reasons, top, waits=waits, below=below))
+        lines.append(_line(None, span, present, reasons, top, waits=waits, below=below))
     return lines
 
 
-def _by_reason(given_up: Iterable[tuple[int, int, str]]) -> dict[str, Spans]:
-    reasons: dict[str, Spans] = {}
+def _by_reason(given_up: Iterable[tuple[int, int, str]]) -> dict[str, SequenceRanges]:
+    reasons: dict[str, SequenceRanges] = {}
     for first, last, reason in given_up:
-        reasons.setdefault(reason, Spans()).add(first, last)
+        reasons.setdefault(reason, SequenceRanges()).add(first, last)
     return reasons
 
 
-def _may_wait(circumstances: Circumstances, landed_at: datetime) -> bool:
+def _may_wait(circumstances: GatewayState, landed_at: datetime) -> bool:
     """Something stated may be at the gateway still."""
     if circumstances.waiting is None or circumstances.said_at is None:
         return True
@@ -139,17 +139,17 @@ def _may_wait(circumstances: Circumstances, landed_at: datetime) -> bool:
 def _line(
     hour: datetime | None,
     span: Span,
-    there: Spans,
-    reasons: Mapping[str, Spans],
+    present: SequenceRanges,
+    reasons: Mapping[str, SequenceRanges],
     top: int,
     *,
     waits: bool,
     below: bool,
-) -> Line:
+) -> AccountLine:
     """What became of a span. `waits`: what is missing above `top` may be at the gateway, and what is missing below it
     too where `below`."""
     first, last = span
-    missing = list(there.missing(first, last))
+    missing = list(present.missing(first, last))
     accepted = last + 1 - first
     there_count = accepted - _count(missing)
     given_up: dict[str, int] = {}
@@ -158,7 +158,7 @@ def _line(
         left = [part for low, high in missing for part in gone.missing(low, high)]
         if explained := _count(missing) - _count(left):
             given_up[reason] = explained
-            kept = Spans(left)
+            kept = SequenceRanges(left)
             gaps += [(*part, reason) for low, high in missing for part in kept.missing(low, high)]
         missing = left
     lost = [] if waits and below else [(low, min(high, top) if waits else high) for low, high in missing]
@@ -166,7 +166,9 @@ def _line(
     gaps += [(low, high, None) for low, high in lost]
     unexplained = _count(lost)
     waiting = _count(missing) - unexplained
-    return Line(hour, first, last, accepted, there_count, given_up, waiting, unexplained, sorted(gaps, key=_place))
+    return AccountLine(
+        hour, first, last, accepted, there_count, given_up, waiting, unexplained, sorted(gaps, key=_place)
+    )
 
 
 def _place(gap: tuple[int, int, str | None]) -> int:

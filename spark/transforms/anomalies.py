@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark import schemas
 from spark.kernels import detect
 from spark.kernels.detect import SERIES
-from spark.transforms.times import kept_under
+from spark.transforms.times import event_date
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +23,7 @@ FOLD = {
 """How the state of a series and that after further readings become one."""
 
 
-def judged(readings: DataFrame, states: DataFrame, tasks: int) -> DataFrame:
+def judge(readings: DataFrame, states: DataFrame, tasks: int) -> DataFrame:
     """Anomalies of `readings`, and one more row a series with the state after them; `score` is null in that.
 
     Readings without a number, those whose event time is not to be believed, and numbers that only say which reading it
@@ -36,7 +36,7 @@ def judged(readings: DataFrame, states: DataFrame, tasks: int) -> DataFrame:
 
 def anomalies(judged_: DataFrame) -> DataFrame:
     """As table `anomalies` has them."""
-    rows = judged_.where(F.col("score").isNotNull()).withColumn("event_date", kept_under("event_time"))
+    rows = judged_.where(F.col("score").isNotNull()).withColumn("event_date", event_date("event_time"))
     return rows.select(*schemas.ANOMALIES.columns.names)
 
 

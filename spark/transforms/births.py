@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
 from spark.decoding import reasons, sparkplug
-from spark.transforms.times import believable
+from spark.transforms.times import is_plausible
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -50,18 +50,18 @@ def births(decoded: DataFrame) -> DataFrame:
     return rows.select(*schemas.SPARKPLUG_BIRTHS.columns.names)
 
 
-def last(births_: DataFrame) -> DataFrame:
+def last_births(births_: DataFrame) -> DataFrame:
     """Of births those of each node and device that nearly all data goes by, each row once, as table
     `sparkplug_last_births` has them: the last one, and where its gateway's clock was ahead when it came those since the
     last one of which that is not so."""
     subject = Window.partitionBy(*_SUBJECT)
-    believed = F.max(F.when(believable(F.col("received_at")), F.col("received_at"))).over(subject)
+    believed = F.max(F.when(is_plausible(F.col("received_at")), F.col("received_at"))).over(subject)
     since = F.coalesce(believed, F.max("received_at").over(subject))
     rows = births_.withColumn("since", since).where(F.col("received_at") >= F.col("since"))
     return rows.select(*schemas.SPARKPLUG_LAST_BIRTHS.columns.names).distinct()
 
 
-def are_enough(last_births: DataFrame, messages: DataFrame) -> bool:
+def last_births_suffice(last_births: DataFrame, messages: DataFrame) -> bool:
     """Whether Sparkplug's data among these messages needs no birth but these (`last`), and those that have landed
     since: it was received after the first of each node and device of its gateway."""
     data = messages.where(is_data("address"))
@@ -70,31 +70,31 @@ def are_enough(last_births: DataFrame, messages: DataFrame) -> bool:
     return first.join(since, ["tenant", "gateway"]).where(F.col("first") > F.col("since")).isEmpty()
 
 
-def named(decoded: DataFrame, known: DataFrame) -> DataFrame:
+def name_metrics(decoded: DataFrame, known: DataFrame) -> DataFrame:
     """`readings.decoded` rows in which every value of data has its name, number and unit, or its message is rejected.
 
     `known`: the births it can go by, with those among these rows.
     """
     data = decoded.where(is_data("address") & F.col("reason").isNull())
     others = decoded.where(~is_data("address") | F.col("reason").isNotNull())
-    return others.unionByName(_judged(_looked_up(data, known)).select(*decoded.columns))
+    return others.unionByName(_apply_births(_join_births(data, known)).select(*decoded.columns))
 
 
-def _looked_up(data: DataFrame, known: DataFrame) -> DataFrame:
+def _join_births(data: DataFrame, known: DataFrame) -> DataFrame:
     """`data` with `born_metric`, `born_datatype`, `born_unit` of its birth, null where there is none."""
     subjects = data.select(*_SUBJECT).distinct()
-    mine = known.join(subjects, list(_SUBJECT), "left_semi")
+    relevant = known.join(subjects, list(_SUBJECT), "left_semi")
     following = Window.partitionBy(*_SUBJECT).orderBy("received_at")
-    spans = mine.select(*_SUBJECT, "received_at").distinct()
+    spans = relevant.select(*_SUBJECT, "received_at").distinct()
     spans = spans.withColumn("upto", F.lead("received_at").over(following))
-    said = mine.select(
+    references = relevant.select(
         *_SUBJECT,
         F.col("received_at"),
         F.explode(_references()).alias("reference"),
         F.struct("metric", "datatype", "unit").alias("born"),
     )
     # A birth may be there twice, and a name or an alias twice in it: whichever worker sees them, the least counts.
-    named = said.groupBy(*_SUBJECT, "received_at", "reference").agg(F.min("born").alias("born"))
+    named = references.groupBy(*_SUBJECT, "received_at", "reference").agg(F.min("born").alias("born"))
     born = named.join(spans, [*_SUBJECT, "received_at"]).select(
         *_SUBJECT,
         F.col("received_at").alias("born_at"),
@@ -124,7 +124,7 @@ def _references() -> Column:
     return F.array_compact(F.array(_by_name(), _by_alias()))
 
 
-def _judged(rows: DataFrame) -> DataFrame:
+def _apply_births(rows: DataFrame) -> DataFrame:
     """What the birth says taken over; where one value of a message needs a birth that is not there, the message becomes
     one reject."""
     ambiguous = F.col("signed").isNotNull() & (F.col("signed") != F.col("value"))
@@ -139,7 +139,7 @@ def _judged(rows: DataFrame) -> DataFrame:
     unborn = F.col("unborn")
     return rows.where(~unborn | (F.col("place") == 1)).withColumns(
         {
-            "value": F.when(~unborn, F.when(F.col("signed").isNotNull(), _as_born()).otherwise(F.col("value"))),
+            "value": F.when(~unborn, F.when(F.col("signed").isNotNull(), _value_by_type()).otherwise(F.col("value"))),
             "text": F.when(~unborn, F.col("text")),
             "unit": F.when(~unborn, F.coalesce("unit", "born_unit")),
             "metric": F.when(unborn, F.lit("")).otherwise(F.coalesce("born_metric", "metric")),
@@ -148,7 +148,7 @@ def _judged(rows: DataFrame) -> DataFrame:
     )
 
 
-def _as_born() -> Column:
+def _value_by_type() -> Column:
     """An integer as its birth's data type has it: signed ones are sent as unsigned, in two's complement."""
     found = F.col("value")
     for datatype, bits in sparkplug.SIGNED.items():

@@ -43,20 +43,20 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def judged(telemetry: DataFrame, offsets: DataFrame, now: datetime) -> DataFrame:
+def correct_for_readings(telemetry: DataFrame, offsets: DataFrame, now: datetime) -> DataFrame:
     """`telemetry` with `received_at`, `event_time` and `clock_quality` as they are known now, and `held` (boolean).
 
     `offsets`: table `clock_offsets`. Rows of it may be there twice; a message has one row here all the same.
     """
-    rows = _put_right(telemetry, offsets, ~is_sparkplug("address"))
+    rows = _correct(telemetry, offsets, ~is_sparkplug("address"))
     waits = F.col("ingested_at") > F.lit(now) - F.expr(f"INTERVAL {HELD_HOURS_MAX} HOURS")
     return rows.withColumn("held", F.col("wrong") & waits).drop("wrong")
 
 
-def delivered(telemetry: DataFrame, offsets: DataFrame) -> DataFrame:
+def correct_for_delivery(telemetry: DataFrame, offsets: DataFrame) -> DataFrame:
     """`telemetry` for who asks how long messages took, Sparkplug's too: nobody waits here, and a time that is not
     known, or within bounds only, is null: `received_at`, and `event_time` where that was the stamp."""
-    rows = _put_right(telemetry, offsets, F.lit(True))
+    rows = _correct(telemetry, offsets, F.lit(True))
     unknown = F.col("wrong") | (F.col("clock_quality") == BOUNDED)
     of_stamp = F.col("event_time") == F.col("received_at")
     return rows.withColumns(
@@ -67,12 +67,12 @@ def delivered(telemetry: DataFrame, offsets: DataFrame) -> DataFrame:
     ).drop("wrong")
 
 
-def _put_right(telemetry: DataFrame, offsets: DataFrame, of: Column) -> DataFrame:
+def _correct(telemetry: DataFrame, offsets: DataFrame, of: Column) -> DataFrame:
     """Stamps of the messages `of` as they are known now; `wrong` (boolean): this one is not to be believed."""
-    joined = telemetry.join(F.broadcast(_ranges(offsets)), list(_STREAM), "left")
-    joined = joined.join(F.broadcast(_wrong(offsets)), ["tenant", "gateway"], "left")
+    joined = telemetry.join(F.broadcast(_collect_offsets(offsets)), list(_STREAM), "left")
+    joined = joined.join(F.broadcast(_find_wrong_gateways(offsets)), ["tenant", "gateway"], "left")
     unsure = (F.col("clock_quality") == NOT_GOOD) & of
-    found = F.try_element_at(F.filter("ranges", _is_of), F.lit(1))
+    found = F.try_element_at(F.filter("ranges", _holds_message), F.lit(1))
     rows = joined.withColumn("found", F.when(unsure, found))
     low, high = F.col("found.low"), F.col("found.high")
     nearest = F.greatest(F.least(F.lit(0), high), low)  # null is no bound
@@ -92,7 +92,7 @@ def _put_right(telemetry: DataFrame, offsets: DataFrame, of: Column) -> DataFram
     ).select(*telemetry.columns, "wrong")
 
 
-def _ranges(offsets: DataFrame) -> DataFrame:
+def _collect_offsets(offsets: DataFrame) -> DataFrame:
     """Column `ranges` of each address: what is known of messages of it."""
     about = offsets.where(F.col("address").isNotNull() & (F.col("known") != "not yet"))
     one = F.struct(
@@ -107,14 +107,14 @@ def _ranges(offsets: DataFrame) -> DataFrame:
     return about.groupBy(*_STREAM).agg(F.sort_array(F.collect_set(one)).alias("ranges"))
 
 
-def _is_of(one: Column) -> Column:
+def _holds_message(one: Column) -> Column:
     """This range has the row's message."""
     stamp, sequence = F.col("received_at"), F.col("sequence")
     stamped = (one["after"].isNull() | (stamp > one["after"])) & (one["until"].isNull() | (stamp <= one["until"]))
     return sequence.between(one["first"], one["last"]) & stamped
 
 
-def _wrong(offsets: DataFrame) -> DataFrame:
+def _find_wrong_gateways(offsets: DataFrame) -> DataFrame:
     """Gateways (`wrong`: true) of which a clock is known to be wrong, and not of all messages how far it was off."""
     away = F.lit(NEAR_SECONDS * 1_000_000)
     shows = F.abs(F.unix_micros("heard_at") - F.unix_micros("told_at")) > away

@@ -31,8 +31,8 @@ BACKLOG_FOLD = {
 
 def backlog(statuses: DataFrame) -> DataFrame:
     """The newest status of each gateway that says how much waits there, as table `gateway_backlog` has it."""
-    said = statuses.where(F.col("backlog_messages").isNotNull())
-    newest = said.groupBy(*_GATEWAY).agg(
+    reported = statuses.where(F.col("backlog_messages").isNotNull())
+    newest = reported.groupBy(*_GATEWAY).agg(
         F.max_by("backlog_messages", "ingested_at").alias("waiting"), F.max("ingested_at").alias("said_at")
     )
     return newest.select(*schemas.GATEWAY_BACKLOG.columns.names)
@@ -46,16 +46,16 @@ LINE_FOLD = {
 """How a line of table `completeness_hourly` and the same one, written again, become one."""
 
 
-def with_settled(statements: DataFrame, landed: DataFrame) -> DataFrame:
+def mark_settled(statements: DataFrame, landed: DataFrame) -> DataFrame:
     """Rows of table `open_statements`, and whether all of each has landed (`settled`)."""
-    there = landed.select(*KEY, F.col("first_sequence").alias("from"), F.col("last_sequence").alias("upto"))
-    within = [statements[name].eqNullSafe(there[name]) for name in KEY]
-    within += [there["from"] <= statements["first_sequence"], statements["last_sequence"] <= there["upto"]]
-    found = statements.join(there, within, "left")
-    return found.select(*(statements[name] for name in statements.columns), there["from"].isNotNull().alias("settled"))
+    ranges = landed.select(*KEY, F.col("first_sequence").alias("from"), F.col("last_sequence").alias("upto"))
+    within = [statements[name].eqNullSafe(ranges[name]) for name in KEY]
+    within += [ranges["from"] <= statements["first_sequence"], statements["last_sequence"] <= ranges["upto"]]
+    found = statements.join(ranges, within, "left")
+    return found.select(*(statements[name] for name in statements.columns), ranges["from"].isNotNull().alias("settled"))
 
 
-def judged(
+def judge(
     landed: DataFrame,
     given_up: DataFrame,
     statements: DataFrame,

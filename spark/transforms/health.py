@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
 from spark.decoding.sparkplug import ONLINE
-from spark.transforms.times import believable
+from spark.transforms.times import is_plausible
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -69,7 +69,7 @@ def days(readings: DataFrame) -> DataFrame:
     of_device = F.col("time_source") != "gateway"
     ahead = F.when(of_device, (F.unix_micros("event_time") - F.unix_micros("received_at")) / 1e6)
     # Of a gateway whose clock was wrong: a day that has not come would be its newest for ever, and hide all others.
-    received = F.when(believable(F.col("received_at")), F.col("received_at")).otherwise(F.col("ingested_at"))
+    received = F.when(is_plausible(F.col("received_at")), F.col("received_at")).otherwise(F.col("ingested_at"))
     begin = F.unix_micros(F.date_trunc("day", received))
     since = (F.unix_micros("event_time") - begin) / (1e6 * _DAY_S)
     # What a wrong clock says would be years away, and outweigh all others.
@@ -112,8 +112,8 @@ def days(readings: DataFrame) -> DataFrame:
 def _boot() -> Column:
     """When the device started, in seconds since 1970, of a reading that tells; else null."""
     unit = F.when(F.col("metric").rlike(IN_MS), 1_000.0).otherwise(1.0)
-    told = F.col("metric").rlike(UPTIME) & (F.col("value") >= 0) & (F.col("value") < UPTIME_MAX)
-    by_uptime = F.when(told, F.unix_seconds("event_time") - F.round(F.col("value") / unit).cast("bigint"))
+    is_uptime = F.col("metric").rlike(UPTIME) & (F.col("value") >= 0) & (F.col("value") < UPTIME_MAX)
+    by_uptime = F.when(is_uptime, F.unix_seconds("event_time") - F.round(F.col("value") / unit).cast("bigint"))
     born = (F.col("metric") == ONLINE) & (F.col("value") == 1.0) & F.col("address").rlike(BIRTH)
     return F.coalesce(by_uptime, F.when(born, F.unix_seconds("event_time")))
 
@@ -133,7 +133,7 @@ def health(days: DataFrame) -> DataFrame:
     n, t, v = F.col("battery_n"), F.col("battery_t"), F.col("battery_v")
     seconds = (F.unix_micros("last_at") - F.unix_micros("first_at")) / 1e6
     place = F.struct("battery_at", "event_date")
-    told = F.col("battery_at").isNotNull()
+    has_battery = F.col("battery_at").isNotNull()
     summed = recent.groupBy(*KEY).agg(
         F.first("gateway_at").alias("gateway_at"),
         F.min("first_at").alias("first_at"),
@@ -141,8 +141,8 @@ def health(days: DataFrame) -> DataFrame:
         F.sum("messages").alias("messages"),
         F.sum("suspect").alias("suspect"),
         F.try_divide(F.sum(seconds), F.sum(F.col("messages") - 1)).alias("interval_s"),
-        F.max_by("battery_metric", F.when(told, place)).alias("battery_metric"),
-        F.max_by("battery", F.when(told, place)).alias("battery"),
+        F.max_by("battery_metric", F.when(has_battery, place)).alias("battery_metric"),
+        F.max_by("battery", F.when(has_battery, place)).alias("battery"),
         F.sum(n).alias("n"),
         F.sum(t + shift * n).alias("t"),
         F.sum(v).alias("v"),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def joined(
+def merge(
     stretches: DataFrame, key: Sequence[str], ends: tuple[str, str], reach: Column, *columns: Column
 ) -> DataFrame:
     """Stretches of a key that overlap or are at most `reach` apart as one; of each its key and `columns`, aggregates.

@@ -40,12 +40,12 @@ def outages(telemetry: DataFrame) -> DataFrame:
         F.count(F.lit(1)).alias("messages"),
         F.max(lag).alias("lag_max_s"),
     )
-    return joined(stretches.drop("together"))
+    return merge(stretches.drop("together"))
 
 
-def joined(stretches: DataFrame) -> DataFrame:
+def merge(stretches: DataFrame) -> DataFrame:
     """Rows as in table `outages`, some of which may belong to one outage, as one row each outage."""
-    whole = islands.joined(
+    whole = islands.merge(
         stretches.withColumn("over", F.greatest("until", "drained")),
         _KEY,
         ("began", "over"),

@@ -24,29 +24,29 @@ _WORD_MASK = 63
 _FULL_WORD = -1
 
 
-def landed(telemetry: DataFrame) -> DataFrame:
+def landed_ranges(telemetry: DataFrame) -> DataFrame:
     """The sequences of these rows as ranges, as table `landed_ranges` has them."""
     bit = F.expr(f"shiftleft(1L, cast(sequence & {_WORD_MASK} as int))")
     words = telemetry.groupBy(*KEY, F.shiftright("sequence", _WORD_SHIFT).alias("word")).agg(
         F.bit_or(bit).alias("bits"), F.count(F.lit(1)).alias("rows")
     )
-    return joined(_named(_intervals(words)))
+    return merge_landed(_named(_intervals(words)))
 
 
-def joined(ranges: DataFrame) -> DataFrame:
+def merge_landed(ranges: DataFrame) -> DataFrame:
     """Ranges as in table `landed_ranges`, in which some may touch or overlap, as the fewest that cover the same."""
-    merged = _merged(_plain(ranges), KEY, F.sum("rows").alias("rows"))
+    merged = _merge(_plain(ranges), KEY, F.sum("rows").alias("rows"))
     return _named(merged).select(*schemas.LANDED_RANGES.columns.names)
 
 
-def given_up(ranges: DataFrame) -> DataFrame:
+def merge_given_up(ranges: DataFrame) -> DataFrame:
     """Ranges of the ledger as table `given_up_ranges` has them: by reason, without overlaps."""
-    return _named(_merged(_plain(ranges), (*KEY, "reason"))).select(*schemas.GIVEN_UP_RANGES.columns.names)
+    return _named(_merge(_plain(ranges), (*KEY, "reason"))).select(*schemas.GIVEN_UP_RANGES.columns.names)
 
 
-def settled(ranges: DataFrame) -> DataFrame:
+def merge_settled(ranges: DataFrame) -> DataFrame:
     """Ranges as in table `settled_ranges`, in which some may touch or overlap, as the fewest that cover the same."""
-    return _named(_merged(_plain(ranges), KEY)).select(*schemas.SETTLED_RANGES.columns.names)
+    return _named(_merge(_plain(ranges), KEY)).select(*schemas.SETTLED_RANGES.columns.names)
 
 
 def _intervals(words: DataFrame) -> DataFrame:
@@ -74,7 +74,7 @@ def _named(ranges: DataFrame) -> DataFrame:
     return ranges.withColumnsRenamed({"first": "first_sequence", "last": "last_sequence"})
 
 
-def _merged(ranges: DataFrame, key: Sequence[str], *others: Column) -> DataFrame:
+def _merge(ranges: DataFrame, key: Sequence[str], *others: Column) -> DataFrame:
     """Ranges that touch or overlap as one; `others`: what becomes of their further columns."""
     ends = (F.min("first").alias("first"), F.max("last").alias("last"))
-    return islands.joined(ranges, key, ("first", "last"), F.lit(1), *ends, *others)
+    return islands.merge(ranges, key, ("first", "last"), F.lit(1), *ends, *others)

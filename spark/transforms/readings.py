@@ -16,7 +16,7 @@ from spark.decoding.limits import BODY_BYTES_MAX
 from spark.decoding.schema import PayloadSchema
 from spark.kernels.decode import FIELDS, decode
 from spark.transforms import births, clocks
-from spark.transforms.times import believable, kept_under, with_measured_times
+from spark.transforms.times import event_date, is_plausible, with_measured_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,7 +42,7 @@ def _decode_function(
     return decoded
 
 
-def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> DataFrame:
+def decode_messages(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> DataFrame:
     """Each row of `telemetry` once per value in its body: columns of `readings` before its time is judged, with
     `reason` and, where there is one, its body as far as it is shown. What one row may bring is bounded: properties and
     large bodies stay where they are. `readings` and `rejects` divide the result.
@@ -59,7 +59,7 @@ def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> D
     received_us = F.when(F.col("held"), F.lit(0)).otherwise(F.unix_micros("received_at"))
     message = (readable, F.col("address"), F.col("content_type"), received_us, F.col("tenant"))
     rows = telemetry.drop("properties").withColumn("leaves", decode_udf(*message))
-    rows = rows.withColumn("leaves", F.when(_waits(), _waiting()).otherwise(F.col("leaves"))).drop("held")
+    rows = rows.withColumn("leaves", F.when(_must_wait(), _waiting_reason()).otherwise(F.col("leaves"))).drop("held")
     shown = rows.withColumn("body", F.substring("body", 1, REJECT_BODY_BYTES_MAX))
     exploded = shown.withColumn("leaf", F.explode("leaves")).drop("leaves")
     rejected = F.col("leaf.reason").isNotNull()
@@ -83,21 +83,21 @@ def _last_level() -> Column:
     return F.when(named == "", F.col("address")).otherwise(named)
 
 
-def _waits() -> Column:
+def _must_wait() -> Column:
     """The message is held, and has a value of which nothing but the gateway's stamp says when it was."""
-    of_stamp = (F.col("event_time") == F.col("received_at")) | ~believable(F.col("event_time"))
+    of_stamp = (F.col("event_time") == F.col("received_at")) | ~is_plausible(F.col("event_time"))
     return F.col("held") & of_stamp & F.exists("leaves", _untimed)
 
 
 def _untimed(leaf: Column) -> Column:
-    timed = F.coalesce(believable(F.timestamp_micros(leaf["time_us"])), F.lit(False))
+    timed = F.coalesce(is_plausible(F.timestamp_micros(leaf["time_us"])), F.lit(False))
     return leaf["reason"].isNull() & ~timed
 
 
-def _waiting() -> Column:
+def _waiting_reason() -> Column:
     """In place of a message's values, why there are none yet."""
-    said = {"metric": "", "reason": reasons.CLOCK}
-    return F.array(F.struct(*(F.lit(said.get(name)).cast(kind).alias(name) for name, kind, _ in FIELDS)))
+    fields = {"metric": "", "reason": reasons.CLOCK}
+    return F.array(F.struct(*(F.lit(fields.get(name)).cast(kind).alias(name) for name, kind, _ in FIELDS)))
 
 
 def readings(rows: DataFrame) -> DataFrame:
@@ -105,7 +105,7 @@ def readings(rows: DataFrame) -> DataFrame:
     good = rows.where(F.col("reason").isNull())
     if "replay" not in good.columns:
         good = good.withColumn("replay", F.lit(None))
-    good = good.withColumn("event_date", kept_under("event_time"))
+    good = good.withColumn("event_date", event_date("event_time"))
     return good.select(*schemas.READINGS.columns.names)
 
 

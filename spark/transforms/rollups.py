@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
-from spark.transforms.times import hour_kept_under, kept_under
+from spark.transforms.times import event_date, event_hour
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,17 +45,17 @@ def by_minute(readings: DataFrame) -> DataFrame:
 
     `last` is the reading of the latest event time, and of those the one of the highest sequence.
     """
-    return _finished(_windows(readings, "minute"), schemas.ROLLUP_1M)
+    return _finish(_windows(readings, "minute"), schemas.ROLLUP_1M)
 
 
 def by_hour(readings: DataFrame) -> DataFrame:
     """The same per hour, as table `rollup_1h` has them."""
-    return _finished(_windows(readings, "hour"), schemas.ROLLUP_1H)
+    return _finish(_windows(readings, "hour"), schemas.ROLLUP_1H)
 
 
 def by_day(hours: DataFrame) -> DataFrame:
     """`rollup_1h` rows folded into days (UTC), as table `rollup_1d` has them."""
-    return _finished(_wider(hours, "day"), schemas.ROLLUP_1D)
+    return _finish(_widen(hours, "day"), schemas.ROLLUP_1D)
 
 
 def _windows(readings: DataFrame, unit: str) -> DataFrame:
@@ -77,7 +77,7 @@ def _windows(readings: DataFrame, unit: str) -> DataFrame:
     return _with_last(found)
 
 
-def _wider(windows: DataFrame, unit: str) -> DataFrame:
+def _widen(windows: DataFrame, unit: str) -> DataFrame:
     found = (
         windows.withColumn("window_start", F.date_trunc(unit, "window_start"))
         .groupBy(*_SERIES, "window_start")
@@ -106,13 +106,13 @@ def _with_last(rolled: DataFrame) -> DataFrame:
     return rolled.withColumns({column: F.col(f"newest.{name}") for name, column in _NEWEST.items()})
 
 
-def _finished(rolled: DataFrame, table: schemas.Table) -> DataFrame:
+def _finish(rolled: DataFrame, table: schemas.TableSchema) -> DataFrame:
     quantiles = F.kll_sketch_get_quantile_double("sketch", F.array(F.lit(0.5), F.lit(0.95)))
     columns = {
         "mean": F.col("sum") / F.col("count"),
         "p50": quantiles[0],
         "p95": quantiles[1],
-        "event_date": kept_under("window_start"),
-        "event_hour": hour_kept_under("window_start"),
+        "event_date": event_date("window_start"),
+        "event_hour": event_hour("window_start"),
     }
     return rolled.withColumns(columns).select(*table.columns.names)

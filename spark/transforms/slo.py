@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
-from spark.transforms.times import kept_under, seconds_between, with_trusted_times
+from spark.transforms.times import event_date, seconds_between, with_trusted_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,5 +58,5 @@ def slo(telemetry: DataFrame) -> DataFrame:
         F.when(F.count("time_s") > 0, F.kll_sketch_agg_double("time_s")).alias("times"),
     )
     columns = {name: F.kll_sketch_get_quantile_double("times", F.lit(share)) for name, share in _QUANTILES.items()}
-    columns |= {"within_share": F.try_divide("within", "timed"), "event_date": kept_under("window_start")}
+    columns |= {"within_share": F.try_divide("within", "timed"), "event_date": event_date("window_start")}
     return summed.withColumns(columns).select(*schemas.DELIVERY_SLO.columns.names)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
-from spark.transforms.times import kept_under, seconds_between, with_trusted_reception
+from spark.transforms.times import event_date, seconds_between, with_trusted_reception
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -53,14 +53,14 @@ class Reach(NamedTuple):
     waited: int
 
 
-def reach(telemetry: DataFrame, there: DataFrame) -> Reach:
+def find_reach(telemetry: DataFrame, table: DataFrame) -> Reach:
     """Return the reach of these messages and of table `throughput`, in one query."""
-    fresh = _trusted(telemetry).agg(
+    fresh = _with_trusted_reception(telemetry).agg(
         F.min(F.unix_micros("received_at")).alias("first"),
         F.max(F.unix_micros("ingested_at")).alias("last"),
         F.count_if(F.col("lane") == "backlog").alias("waited"),
     )
-    known = there.agg(F.min(F.unix_micros("bucket")).alias("since"), F.max("bucket_s").alias("width_s"))
+    known = table.agg(F.min(F.unix_micros("bucket")).alias("since"), F.max("bucket_s").alias("width_s"))
     row = fresh.crossJoin(known).first()
     if row is None or row["last"] is None:
         return Reach(0.0, row["width_s"] if row is not None else None, 0)
@@ -68,7 +68,7 @@ def reach(telemetry: DataFrame, there: DataFrame) -> Reach:
     return Reach((row["last"] - first) / 1e6, row["width_s"], row["waited"])
 
 
-def widened(buckets: DataFrame, width_s: int) -> DataFrame:
+def widen(buckets: DataFrame, width_s: int) -> DataFrame:
     """Rows of table `throughput`, of narrower buckets or several of one, put together to buckets of `width_s`."""
     summed = (
         buckets.withColumn("second", _bucket("bucket", width_s))
@@ -79,7 +79,7 @@ def widened(buckets: DataFrame, width_s: int) -> DataFrame:
             F.max("lag_max_s").alias("lag_max_s"),
         )
     )
-    return _finished(summed.withColumnRenamed("second", "bucket"), width_s)
+    return _finish(summed.withColumnRenamed("second", "bucket"), width_s)
 
 
 def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
@@ -90,7 +90,7 @@ def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
     lag = F.when(~F.col("suspect"), seconds_between("received_at", "ingested_at"))
     # First by both buckets at once: one scan, and few rows for the step that counts them in both roles.
     pairs = (
-        _trusted(telemetry)
+        _with_trusted_reception(telemetry)
         .groupBy(*_KEYS, _bucket("received_at", width_s).alias("at"), _bucket("ingested_at", width_s).alias("landed"))
         .agg(F.count(F.lit(1)).alias("rows"), F.max(lag).alias("lag"))
     )
@@ -102,15 +102,15 @@ def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
     summed = (
         pairs.select(*_KEYS, F.inline(roles)).groupBy(*_KEYS, "bucket").agg(*_sums(), F.max("lag").alias("lag_max_s"))
     )
-    return _finished(summed, width_s)
+    return _finish(summed, width_s)
 
 
-def _finished(summed: DataFrame, width_s: int) -> DataFrame:
+def _finish(summed: DataFrame, width_s: int) -> DataFrame:
     buckets = summed.withColumns({"bucket": F.timestamp_seconds(F.col("bucket")), "bucket_s": F.lit(width_s)})
-    return buckets.withColumn("event_date", kept_under("bucket")).select(*schemas.THROUGHPUT.columns.names)
+    return buckets.withColumn("event_date", event_date("bucket")).select(*schemas.THROUGHPUT.columns.names)
 
 
-def _trusted(telemetry: DataFrame) -> DataFrame:
+def _with_trusted_reception(telemetry: DataFrame) -> DataFrame:
     """All rows: those left out would be missing in the totals."""
     return with_trusted_reception(telemetry.select(*_KEYS, "received_at", "ingested_at"))
 

@@ -23,12 +23,12 @@ UNKNOWN_DATE: Final = date(1970, 1, 1)
 """Where rows of such times are kept: a date is a folder with files of its own, and a clock may name 20 000 of them."""
 
 
-def believable(time: Column) -> Column:
+def is_plausible(time: Column) -> Column:
     """Whether something can have been then, having landed at `ingested_at`."""
-    return time.between(F.lit(PLAUSIBLE_FROM), _latest())
+    return time.between(F.lit(PLAUSIBLE_FROM), _latest_plausible())
 
 
-def _latest() -> Column:
+def _latest_plausible() -> Column:
     return F.col("ingested_at") + F.expr(f"INTERVAL {AHEAD_SECONDS_MAX} SECONDS")
 
 
@@ -37,7 +37,7 @@ def with_trusted_times(rows: DataFrame) -> DataFrame:
 
     A time that nobody knows (null) is suspect, and becomes that of the ingestion.
     """
-    at, latest = F.col("event_time"), _latest()
+    at, latest = F.col("event_time"), _latest_plausible()
     suspect = at.isNull() | (at > latest) | (at < F.lit(PLAUSIBLE_FROM))
     clamped = F.when(at.isNull(), F.col("ingested_at")).otherwise(F.least(at, latest))
     return rows.withColumns({"suspect": suspect, "event_time": clamped})
@@ -51,30 +51,30 @@ def with_trusted_reception(rows: DataFrame) -> DataFrame:
     return trusted.withColumn("received_at", received_at).drop("event_time")
 
 
-def with_measured_times(rows: DataFrame, told: Column) -> DataFrame:
+def with_measured_times(rows: DataFrame, measured: Column) -> DataFrame:
     """`rows` with `event_time`, `suspect` (boolean) and `time_source` for values that may have a time of their own.
 
     `told` is what the value says of when it was measured, or null. It is believed where it can be (`time_source`
     "device"). Else it is when the message says it was made ("message"), or when the gateway received it ("gateway"); of
     a device that tells a time nobody can believe such a row is `suspect`.
     """
-    believed, of_message = believable(told), believable(F.col("event_time"))
+    believed, of_message = is_plausible(measured), is_plausible(F.col("event_time"))
     source = F.when(believed, F.lit("device")).when(F.col("event_time") == F.col("received_at"), F.lit("gateway"))
     return rows.withColumns(
         {
-            "suspect": F.when(told.isNull(), ~of_message).otherwise(~believed),
+            "suspect": F.when(measured.isNull(), ~of_message).otherwise(~believed),
             "time_source": source.otherwise(F.lit("message")),
-            "event_time": F.when(believed, told).otherwise(F.least(F.col("event_time"), _latest())),
+            "event_time": F.when(believed, measured).otherwise(F.least(F.col("event_time"), _latest_plausible())),
         }
     )
 
 
-def kept_under(time: str) -> Column:
+def event_date(time: str) -> Column:
     """The date that rows of this timestamp column are kept under (`event_date`)."""
     return F.when(F.col(time) < F.lit(PLAUSIBLE_FROM), F.lit(UNKNOWN_DATE)).otherwise(F.to_date(time))
 
 
-def hour_kept_under(time: str) -> Column:
+def event_hour(time: str) -> Column:
     """The hour of the day that rows of this timestamp column are kept under (`event_hour`)."""
     return F.when(F.col(time) < F.lit(PLAUSIBLE_FROM), F.lit(0)).otherwise(F.hour(time))
 

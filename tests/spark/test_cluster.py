@@ -147,12 +147,12 @@ import sys, time
 from spark import session
 master, python = sys.argv[1:]
 settings = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m", "spark.pyspark.python": python}
-started = session.start("keeps", session.Options(master, settings=settings))
+started = session.start("keeps", session.SessionOptions(master, settings=settings))
 until = time.monotonic() + 120
 while started.sparkContext._jsc.sc().getExecutorMemoryStatus().size() < 3:  # the driver's own is one
     assert time.monotonic() < until, "no two executors have come"
     time.sleep(0.1)
-kept = session.kept(started.range(0, 1000, 1, 8))
+kept = session.checkpoint(started.range(0, 1000, 1, 8))
 print("kept", flush=True)
 sys.stdin.readline()
 print(kept.count(), flush=True)

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from bridge import enrolment
 from edge.appliance import main
-from images.balena.account import Login, endpoint_of
-from images.balena.fleet import NewDevice, Registered, listed
-from images.balena.os_image import boot_partition, read_configuration
-from images.balena.variables import variables
+from images.balena.account import BalenaLogin, parse_endpoint
+from images.balena.fleet import NewDevice, RegisteredDevice, read_device_list
+from images.balena.os_image import find_boot_partition, read_configuration
+from images.balena.variables import parse_variables
 from images.errors import ImageError
 from images.programs import find
 from tests.support.balena_api import DEVICE_TYPE, FLEET, FLEET_ID, IMAGE, ROUTES, TOKEN, Cloud, cloud
@@ -92,7 +92,7 @@ class TestLogin:
         succeed(logged_in("logout"))
         assert not files[0].exists()
         fail(logged_in("devices", FLEET), "not logged in", "waypost balena login")
-        assert TOKEN not in repr(Login("https://x/", TOKEN))
+        assert TOKEN not in repr(BalenaLogin("https://x/", TOKEN))
 
     def test_a_token_that_is_not_taken_is_not_kept(self, run: Run, api: Cloud, tmp_path: Path) -> None:
         fail(run("login", "--host", api.url, "--token", "another"), "does not take the token", "Access tokens")
@@ -126,7 +126,7 @@ class TestLogin:
         ("host", "url"), [("x.example", "https://api.x.example/"), ("https://a:1/b", "https://a:1/")]
     )
     def test_a_host_is_an_address(self, host: str, url: str) -> None:
-        assert endpoint_of(host) == url
+        assert parse_endpoint(host) == url
 
     @pytest.mark.parametrize("answer", ["<html>", [], {"id": 1}])
     def test_something_else_answers(
@@ -257,12 +257,12 @@ class TestRegister:
         file = tmp_path / "x.csv"
         file.write_text(text)
         with pytest.raises(ImageError, match=said):
-            listed(file)
+            read_device_list(file)
 
     def test_a_device_of_any_name_whose_gateway_has_one_of_its_own(self, tmp_path: Path) -> None:
         file = tmp_path / "x.csv"
         file.write_text("name,WAYPOST_NAME\nHall 1 (Über),hall-1\n")
-        [device] = listed(file)
+        [device] = read_device_list(file)
         assert device.name == "Hall 1 (Über)"
 
     @pytest.mark.parametrize(
@@ -278,9 +278,9 @@ class TestRegister:
     def test_a_list_as_a_spreadsheet_saves_it(self, tmp_path: Path, text: str) -> None:
         file = tmp_path / "x.csv"
         file.write_bytes(text.encode())
-        assert listed(file) == [NewDevice("hall-1", "", {"A": "x"})]
-        assert "x" not in repr(listed(file)).replace("hall", "")
-        assert repr(Registered("a", "b"))
+        assert read_device_list(file) == [NewDevice("hall-1", "", {"A": "x"})]
+        assert "x" not in repr(read_device_list(file)).replace("hall", "")
+        assert repr(RegisteredDevice("a", "b"))
 
 
 class TestVariables:
@@ -320,27 +320,27 @@ class TestVariables:
     def test_what_no_gateway_would_take(self, tmp_path: Path, word: str, said: str) -> None:
         """It would be found where the gateway is, and not here."""
         with pytest.raises(ImageError) as refused:
-            variables([word])
+            parse_variables([word])
         assert said in refused.value.message
         assert "secret" not in refused.value.message
         name, _, value = word.partition("=")
         (tmp_path / "x.csv").write_text(f"name,{name}\nhall-1,{value}\n")
         with pytest.raises(ImageError) as refused:
-            listed(tmp_path / "x.csv")
+            read_device_list(tmp_path / "x.csv")
         assert said in refused.value.message
         right = ["A=anything", "WAYPOST_NAME=Hall_1", "WAYPOST_KEEP_FREE=1Gi"]
-        assert variables(right) == dict(each.split("=") for each in right)
+        assert parse_variables(right) == dict(each.split("=") for each in right)
 
     def test_a_token_for_two(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text(f"name,WAYPOST_TOKEN\nhall-1,{FOR_THE_HUB}\nhall-2,{FOR_THE_HUB}\n")
         with pytest.raises(ImageError, match="hall-2 has the token of hall-1"):
-            listed(tmp_path / "x.csv")
+            read_device_list(tmp_path / "x.csv")
 
     def test_none_is_set_when_one_is_wrong(self, logged_in: Run, api: Cloud) -> None:
         fail(logged_in("preload", FLEET, "A=1", "B"), "B: not NAME=VALUE")
         assert not api.variables
         with pytest.raises(ImageError, match="letters"):
-            variables(["1=2"])
+            parse_variables(["1=2"])
 
     def test_a_fleet_and_a_device_that_are_not_there(self, logged_in: Run) -> None:
         fail(logged_in("preload", "acme/other", "A=1"), "acme/other")
@@ -455,7 +455,7 @@ class TestDownload:
         file = tmp_path / "x.img"
         file.write_bytes(content)
         with pytest.raises(ImageError, match="no FAT partition"):
-            boot_partition(file)
+            find_boot_partition(file)
 
     @given(table=st.binary(max_size=1_200), tail=st.sampled_from([b"", bytes(4_096)]))
     def test_whatever_is_in_it(self, tmp_path_factory: pytest.TempPathFactory, table: bytes, tail: bytes) -> None:
@@ -463,4 +463,4 @@ class TestDownload:
         for head in (table, table[:510].ljust(510) + b"\x55\xaaEFI PART" + table[510:]):
             file.write_bytes(head + tail)
             with contextlib.suppress(ImageError):
-                assert boot_partition(file) % 512 == 0
+                assert find_boot_partition(file) % 512 == 0

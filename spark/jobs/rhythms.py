@@ -9,9 +9,9 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
-from spark.jobs.outcome import Job, Rhythm
-from spark.jobs.runner import Step, one_pass
-from spark.lake import Lake
+from spark.jobs.job import AnalyticsJob, Rhythm
+from spark.jobs.runner import JobStatus, run_pass
+from spark.lake import SparkLake
 
 FAILURES_MAX = 3
 """Passes of a rhythm that may fail in a row before following gives up: a commit race heals by itself, a broken disk
@@ -23,7 +23,7 @@ REST: Final[Mapping[Rhythm, float]] = {"values": 0.0, "messages": 1.0, "hourly":
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class FollowOptions:
     """How passes follow each other.
 
     `report`  is called when a job begins and ends, `passed` when a pass of a rhythm has ended, with its seconds; both
@@ -31,21 +31,23 @@ class Following:
     `every_s` seconds between the begins of passes, by rhythm.
     """
 
-    report: Callable[[Step], None]
-    passed: Callable[[Sequence[Job], Sequence[Step], float], None]
+    report: Callable[[JobStatus], None]
+    passed: Callable[[Sequence[AnalyticsJob], Sequence[JobStatus], float], None]
     every_s: Mapping[Rhythm, float] = field(default_factory=lambda: EVERY_S)
 
 
-def by_rhythm(jobs: Sequence[Job]) -> dict[Rhythm, list[Job]]:
+def group_by_rhythm(jobs: Sequence[AnalyticsJob]) -> dict[Rhythm, list[AnalyticsJob]]:
     """Return the jobs of each rhythm that has some, in their order."""
-    found: dict[Rhythm, list[Job]] = {name: [job for job in jobs if job.rhythm == name] for name in get_args(Rhythm)}
+    found: dict[Rhythm, list[AnalyticsJob]] = {
+        name: [job for job in jobs if job.rhythm == name] for name in get_args(Rhythm)
+    }
     return {name: some for name, some in found.items() if some}
 
 
-def follow(lake: Lake, jobs: Sequence[Job], how: Following) -> list[Step]:
+def follow(lake: SparkLake, jobs: Sequence[AnalyticsJob], how: FollowOptions) -> list[JobStatus]:
     """Run passes until a rhythm has failed `FAILURES_MAX` times in a row; returns the steps of its last pass."""
     over = threading.Event()
-    groups = by_rhythm(jobs)
+    groups = group_by_rhythm(jobs)
     pool = ThreadPoolExecutor(len(groups), thread_name_prefix="rhythm")
     try:
         running = [pool.submit(_repeat, lake, name, some, how, over) for name, some in groups.items()]
@@ -58,16 +60,18 @@ def follow(lake: Lake, jobs: Sequence[Job], how: Following) -> list[Step]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _repeat(lake: Lake, name: Rhythm, jobs: Sequence[Job], how: Following, over: threading.Event) -> list[Step]:
-    steps: list[Step] = []
+def _repeat(
+    lake: SparkLake, name: Rhythm, jobs: Sequence[AnalyticsJob], how: FollowOptions, over: threading.Event
+) -> list[JobStatus]:
+    steps: list[JobStatus] = []
     failures = 0
     while failures < FAILURES_MAX and not over.is_set():
-        begun = time.monotonic()
-        steps = one_pass(lake, jobs, how.report, at_once=1)
+        started = time.monotonic()
+        steps = run_pass(lake, jobs, how.report, at_once=1)
         if over.is_set():
             break
-        how.passed(jobs, steps, time.monotonic() - begun)
+        how.passed(jobs, steps, time.monotonic() - started)
         failures = failures + 1 if any(step.state == "failed" for step in steps) else 0
-        took = time.monotonic() - begun
+        took = time.monotonic() - started
         over.wait(max(how.every_s[name] - took, REST[name] * took))
     return steps

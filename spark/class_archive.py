@@ -15,26 +15,26 @@ import time
 from pathlib import Path
 
 from spark import java
-from spark.connector.jar_set import DELTA, share
+from spark.connector.jar_set import DELTA, share_folder
 
 MAKE_SECONDS_MAX = 240.0
 
 
-def path(home: java.Java) -> Path:
+def archive_path(home: java.Java) -> Path:
     """The archive for exactly this Java, this Spark and these jars, there or not."""
     from importlib.metadata import version  # noqa: PLC0415
 
-    return share() / f"classes-java{home.build}-spark{version('pyspark')}-{DELTA.pins()}.jsa"
+    return share_folder() / f"classes-java{home.build}-spark{version('pyspark')}-{DELTA.pins()}.jsa"
 
 
-def stale(home: java.Java) -> list[Path]:
+def find_stale(home: java.Java) -> list[Path]:
     """Archives that this Java, this Spark and these jars have no use for."""
-    return sorted(set(share().glob("classes-*.jsa")) - {path(home)})
+    return sorted(set(share_folder().glob("classes-*.jsa")) - {archive_path(home)})
 
 
-def notice(home: java.Java) -> str | None:
+def stale_notice(home: java.Java) -> str | None:
     """What to tell a person who starts Spark and had an archive once; None: starts are as fast as they were."""
-    if path(home).is_file() or not stale(home):
+    if archive_path(home).is_file() or not find_stale(home):
         return None
     command = shlex.join([sys.executable, "-P", "-m", "spark.setup", "archive"])
     return (
@@ -45,11 +45,11 @@ def notice(home: java.Java) -> str | None:
 
 def jvm_options(home: java.Java) -> tuple[str, ...]:
     """Options that use the archive; none when it has not been made."""
-    archive = path(home)
+    archive = archive_path(home)
     return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto") if archive.is_file() else ()
 
 
-def make() -> str:
+def make_archive() -> str:
     """Run one small pass of every job in a JVM that archives its classes on exit; returns what to tell the user.
 
     The new archive takes the place of all former ones. Never raises for a JVM that makes no archive (some runtimes
@@ -58,7 +58,7 @@ def make() -> str:
     """
     DELTA.paths()
     home = java.find()
-    target = path(home)
+    target = archive_path(home)
     target.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="waypost-archive-", dir=target.parent) as scratch:
@@ -80,6 +80,6 @@ def make() -> str:
             last = (done.stderr.strip().splitlines() or ["the JVM wrote no archive"])[-1]
             return f"no class archive: {last[:300]} (starts stay slower)"
         fresh.replace(target)
-    for former in stale(home):
+    for former in find_stale(home):
         former.unlink(missing_ok=True)
     return f"class archive made in {time.monotonic() - started:.0f} s: {target} ({target.stat().st_size / 1e6:.0f} MB)"

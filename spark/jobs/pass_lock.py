@@ -25,7 +25,7 @@ class PassRunning(RuntimeError):
 
 
 @contextmanager
-def taken(lake: Somewhere) -> Iterator[None]:
+def hold(lake: Somewhere) -> Iterator[None]:
     """While it lasts no other process makes a pass over the lake. Raises `PassRunning`.
 
     A bucket has no such lock: whoever runs jobs there sees to it that one does.

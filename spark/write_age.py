@@ -28,16 +28,16 @@ class WrittenTooLongAgo(RuntimeError):
         )
 
 
-def awake_or_not() -> float:
+def time_since_boot() -> float:
     """Seconds since this machine was started, those included in which it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Begun:
+class WriteClock:
     """When the first file of a commit was begun: now."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        self._clock = clock or awake_or_not
+        self._clock = clock or time_since_boot
         self._at = self._clock()
 
     def require_recent(self, table: str) -> None:

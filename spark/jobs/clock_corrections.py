@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from spark.lake import Lake
+from spark.lake import SparkLake
 from spark.transforms import clocks
 
 if TYPE_CHECKING:
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 OFFSETS: Final = "clock_offsets"
 
 
-def judged(lake: Lake, telemetry: DataFrame, version: int | None, now: datetime) -> DataFrame:
+def correct_for_readings(lake: SparkLake, telemetry: DataFrame, version: int | None, now: datetime) -> DataFrame:
     """Correct stamps for readings (`clocks.judged`) by the offsets of a version; messages may be held."""
     if version is None or not lake.open(OFFSETS, version).count():
         return telemetry
-    return clocks.judged(telemetry, lake.read(OFFSETS, version), now)
+    return clocks.correct_for_readings(telemetry, lake.read(OFFSETS, version), now)
 
 
-def delivered(lake: Lake, telemetry: DataFrame) -> DataFrame:
+def correct_for_delivery(lake: SparkLake, telemetry: DataFrame) -> DataFrame:
     """Correct stamps for delivery times (`clocks.delivered`); unknown times are null."""
-    return clocks.delivered(telemetry, lake.read(OFFSETS)) if lake.rows(OFFSETS) else telemetry
+    return clocks.correct_for_delivery(telemetry, lake.read(OFFSETS)) if lake.rows(OFFSETS) else telemetry

@@ -35,7 +35,7 @@ class TableUnreadable(RuntimeError):
 
 
 @contextmanager
-def named(table: str, of: Of = "log") -> Iterator[None]:
+def translate_errors(table: str, of: Of = "log") -> Iterator[None]:
     """Around what opens a table, or reads its rows. Raises `TableUnreadable`; that there is no such table stays what it
     is."""
     try:
@@ -43,22 +43,22 @@ def named(table: str, of: Of = "log") -> Iterator[None]:
     except TableNotFoundError:
         raise
     except FAILURES as error:
-        raise unreadable(table, error, of) from error
+        raise make_unreadable(table, error, of) from error
 
 
-def unreadable(table: str, error: Exception, of: Of = "log") -> TableUnreadable:
+def make_unreadable(table: str, error: Exception, of: Of = "log") -> TableUnreadable:
     """What to raise, or to say, when a table cannot be opened or read."""
-    text = told(error)
-    return TableUnreadable(table, f"table {table} cannot be read: {text}. {_way_back(table, text, of)}")
+    text = summarize(error)
+    return TableUnreadable(table, f"table {table} cannot be read: {text}. {_advise(table, text, of)}")
 
 
-def told(error: Exception) -> str:
+def summarize(error: Exception) -> str:
     """What an error says in a line; delta-rs adds the frames of its stack where RUST_BACKTRACE is set."""
     lines = takewhile(lambda line: not _FRAME.match(line), str(error).splitlines())
     return " ".join(line.strip() for line in lines)[:_CHARACTERS_MAX].rstrip(" .")
 
 
-def of_files(table: str) -> str:
+def advise_for_files(table: str) -> str:
     """Return what to do about damaged data files of a table."""
     from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
 
@@ -70,7 +70,7 @@ def of_files(table: str) -> str:
     )
 
 
-def _way_back(table: str, text: str, of: Of) -> str:
+def _advise(table: str, text: str, of: Of) -> str:
     from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
 
     if _NEWER.search(text):

@@ -20,7 +20,7 @@ from images import source
 from images.debian import SUITE, Mirror
 from images.errors import USAGE, ImageError
 from images.frozen import freezing, libraries
-from images.frozen.locked import DISTRIBUTION, entries, needed
+from images.frozen.lock_file import DISTRIBUTION, find_required, select_entries
 from images.programs import find, require, run
 from images.steps import Steps
 
@@ -69,18 +69,18 @@ def freeze(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
     if os.geteuid() != 0:
         raise ImageError("another kind of machine's programs are laid out as root", hint="use sudo", code=USAGE)
     require_emulation()
-    wanted = _libraries() | needed("pyinstaller", ENVIRONMENT) | {"pyinstaller"}
+    wanted = _list_packages() | find_required("pyinstaller", ENVIRONMENT) | {"pyinstaller"}
     lock = source.LOCK.read_text()
-    root = unpacked(steps, mirror, fresh=fresh)
-    debian = libraries.sources(root, list(libraries.PACKAGES))
-    wheels = entries(lock, wanted - {COMPILED_HERE})
+    root = unpack_python(steps, mirror, fresh=fresh)
+    debian = libraries.find_sources(root, list(libraries.PACKAGES))
+    wheels = select_entries(lock, wanted - {COMPILED_HERE})
     packages = steps.result(
         "libraries-arm64",
         "Python packages for arm64",
         [wheels, *TAGS],
         lambda folder, log: _unpack_wheels(folder, wheels, log),
     )
-    compiled = entries(lock, [COMPILED_HERE])
+    compiled = select_entries(lock, [COMPILED_HERE])
     proton = steps.result(
         "proton-arm64",
         "Proton for arm64, cross-compiled",
@@ -90,20 +90,22 @@ def freeze(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
     made = steps.result(
         "frozen-aarch64",
         "gateway for aarch64, frozen (emulated)",
-        [*freezing.inputs(), Path(libraries.__file__), wheels, compiled, *PACKAGES, *debian, RECIPE],
+        [*freezing.list_inputs(), Path(libraries.__file__), wheels, compiled, *PACKAGES, *debian, RECIPE],
         lambda folder, log: _freeze(folder, root, [packages, proton], log),
     )
     return made / freezing.PROGRAM
 
 
-def _libraries() -> set[str]:
+def _list_packages() -> set[str]:
     """Python packages of a gateway."""
-    return needed(f"{DISTRIBUTION}[edge,kafka]", ENVIRONMENT)
+    return find_required(f"{DISTRIBUTION}[edge,kafka]", ENVIRONMENT)
 
 
-def pinned() -> Mapping[str, str]:
+def pinned_versions() -> Mapping[str, str]:
     """Versions of the Python packages that are in a frozen gateway, by name. Raises ImageError."""
-    lines = entries(source.LOCK.read_text(), _libraries() | {"pyinstaller"})  # of that the program's first code
+    lines = select_entries(
+        source.LOCK.read_text(), _list_packages() | {"pyinstaller"}
+    )  # of that the program's first code
     return dict(re.findall(r"(?m)^([A-Za-z0-9._-]+)==([^\s;\\]+)", lines))
 
 
@@ -118,19 +120,19 @@ def require_emulation(registry: Path = BINFMT) -> None:
         )
 
 
-def unpacked(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
+def unpack_python(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
     """A root file system of arm64 with Debian's Python, nothing in it installed. Raises ImageError."""
     made = steps.result(
         "python-arm64",
         f"Python {PYTHON} for arm64 (Debian)",
-        [SUITE, *PACKAGES, *mirror.named],
+        [SUITE, *PACKAGES, *mirror.cache_inputs],
         lambda folder, log: mirror.unpack(folder / "root", PACKAGES, log=log),
         again=fresh,
     )
     return made / "root"
 
 
-def _pip(*arguments: str | Path) -> tuple[str | Path, ...]:
+def _pip_command(*arguments: str | Path) -> tuple[str | Path, ...]:
     return (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments)
 
 
@@ -139,7 +141,7 @@ def _unpack_wheels(folder: Path, lock: str, log: Path) -> None:
     tags = [word for tag in TAGS for word in ("--platform", f"{tag}_aarch64")]
     options = ("--python-version", PYTHON, "--implementation", "cp", "--only-binary", ":all:", "--no-compile")
     where = ("--target", folder / "packages", "--no-deps", "--require-hashes", "-r", folder / "lock")
-    run(*_pip("install", *tags, *options, *where), log=log)
+    run(*_pip_command("install", *tags, *options, *where), log=log)
 
 
 def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
@@ -147,7 +149,7 @@ def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
     (folder / "lock").write_text(lock)
     answers = f"_sysconfigdata__{TRIPLET}"
     shutil.copy(root / f"usr/lib/python{PYTHON}/{answers}.py", folder)
-    includes = _headers(root)
+    includes = _header_options(root)
     gcc = shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}"])
     environment = {
         "_PYTHON_HOST_PLATFORM": "linux-aarch64",
@@ -161,14 +163,14 @@ def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
         "SOURCE_DATE_EPOCH": str(freezing.DATE),
     }
     options = ("--no-build-isolation", "--no-deps", "--no-cache-dir", "--require-hashes", "-r", folder / "lock")
-    run(*_pip("wheel", "--wheel-dir", folder / "wheel", *options), log=log, environment=environment)
+    run(*_pip_command("wheel", "--wheel-dir", folder / "wheel", *options), log=log, environment=environment)
     wheels = sorted((folder / "wheel").glob("*.whl"))
     target = ("--target", folder / "packages", "--platform", "linux_aarch64", "--only-binary", ":all:", "--no-deps")
     python = ("--python-version", PYTHON, "--implementation", "cp", "--no-compile", "--no-index")
-    run(*_pip("install", *target, *python, *wheels), log=log)
+    run(*_pip_command("install", *target, *python, *wheels), log=log)
 
 
-def _headers(root: Path) -> list[str]:
+def _header_options(root: Path) -> list[str]:
     """Options of a compiler for those of Python and C there."""
     return [f"-I{root}/usr/include/{name}" for name in (f"python{PYTHON}", TRIPLET, "")]
 
@@ -186,20 +188,20 @@ def _freeze(folder: Path, root: Path, packages: list[Path], log: Path) -> None:
     shutil.copy(freezing.SPEC, build / "source" / spec)
     for name in ("hatch_build.py", "pyproject.toml"):
         shutil.copy(source.ROOT / name, build / "source")
-    compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_headers(root)])}
+    compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_header_options(root)])}
     run(sys.executable, build / "source" / "hatch_build.py", log=log, environment=compiler)
     for each in packages:
         shutil.copytree(each / "packages", build / "packages", dirs_exist_ok=True)
-    entry = freezing.prepare(build / "work")
-    inside = freezing.environment(Path("/build/source"), Path("/build") / entry.relative_to(build))
+    entry = freezing.write_entry(build / "work")
+    inside = freezing.build_environment(Path("/build/source"), Path("/build") / entry.relative_to(build))
     inside["PYTHONPATH"] = "/build/source:/build/packages"
     inside |= {"PATH": "/usr/sbin:/usr/bin", "HOME": "/build"}
-    words = freezing.command("/usr/bin/python3", root="/build/source", work="/build/work", target="/build/made")
+    words = freezing.build_command("/usr/bin/python3", root="/build/source", work="/build/work", target="/build/made")
     variables = (f"{name}={value}" for name, value in inside.items())
     run("env", "-i", *variables, find("chroot") or "chroot", place, *words, log=log)
     (build / "made" / freezing.PROGRAM).replace(folder / freezing.PROGRAM)
     warnings = build / "work" / "analysis" / "gateway" / "warn-gateway.txt"
     warnings.replace(folder / "warnings.txt")
-    found = libraries.sources(root, libraries.names(folder / freezing.PROGRAM))
+    found = libraries.find_sources(root, libraries.list_libraries(folder / freezing.PROGRAM))
     (folder / BUILT_USING).write_text(", ".join(found))
     shutil.rmtree(place)

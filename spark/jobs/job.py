@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from spark.lake import Lake
+from spark.lake import SparkLake
 
 Rhythm = Literal["values", "messages", "hourly"]
 """Pace of a job when following: values every few seconds, as people wait for them; messages and anomalies every minute;
@@ -14,19 +14,19 @@ every hour what hardly changes within one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobResult:
     """One run of one job: rows it read that were new to it, rows it wrote. Both 0: there was nothing new."""
 
     rows_in: int
     rows_out: int
 
 
-def merged(outcomes: Sequence[Outcome]) -> Outcome:
+def add_results(outcomes: Sequence[JobResult]) -> JobResult:
     """Return several as one."""
-    return Outcome(sum(each.rows_in for each in outcomes), sum(each.rows_out for each in outcomes))
+    return JobResult(sum(each.rows_in for each in outcomes), sum(each.rows_out for each in outcomes))
 
 
-class Step(Protocol):
+class JobStep(Protocol):
     """One part of a job: what it reads, what it alone writes."""
 
     @property
@@ -44,22 +44,22 @@ class Step(Protocol):
         """Tables it alone writes."""
         ...
 
-    def run(self, lake: Lake) -> Outcome:
+    def run(self, lake: SparkLake) -> JobResult:
         """Bring the outputs up to date with the inputs, however often it was stopped on the way."""
         ...
 
-    def forget(self, lake: Lake) -> None:
+    def forget(self, lake: SparkLake) -> None:
         """Empty the outputs; the next run rebuilds them from the start."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class AnalyticsJob:
     """A job by name: its steps, in order."""
 
     name: str
     about: str
-    steps: tuple[Step, ...]
+    steps: tuple[JobStep, ...]
     rhythm: Rhythm = "messages"
 
     @property
@@ -73,7 +73,7 @@ class Job:
         own = set(self.outputs)
         return tuple(dict.fromkeys(name for step in self.steps for name in step.inputs if name not in own))
 
-    def run(self, lake: Lake) -> Outcome:
+    def run(self, lake: SparkLake) -> JobResult:
         """Bring its tables up to date with its inputs, however often it was stopped."""
         outcomes = [step.run(lake) for step in self.steps]
-        return Outcome(outcomes[0].rows_in, sum(outcome.rows_out for outcome in outcomes))
+        return JobResult(outcomes[0].rows_in, sum(outcome.rows_out for outcome in outcomes))

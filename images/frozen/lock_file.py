@@ -15,7 +15,7 @@ from images.errors import ImageError
 DISTRIBUTION: Final = "waypost"
 
 
-def needed(root: str, environment: Mapping[str, str]) -> set[str]:
+def find_required(root: str, environment: Mapping[str, str]) -> set[str]:
     """Names of all that `root` needs, itself apart, near and far, where `environment` holds (PEP 508).
 
     Raises ImageError where something of it is not installed here.
@@ -30,11 +30,11 @@ def needed(root: str, environment: Mapping[str, str]) -> set[str]:
         for extra in ("", *one.extras):
             if (name, extra) not in seen:
                 seen.add((name, extra))
-                waiting += _asked_for(name, {**environment, "extra": extra})
+                waiting += _read_requirements(name, {**environment, "extra": extra})
     return found - {canonicalize_name(Requirement(root).name)}
 
 
-def _asked_for(name: str, environment: Mapping[str, str]) -> Iterator[Requirement]:
+def _read_requirements(name: str, environment: Mapping[str, str]) -> Iterator[Requirement]:
     try:
         texts = requires(name) or ()
     except PackageNotFoundError:
@@ -47,7 +47,7 @@ def _asked_for(name: str, environment: Mapping[str, str]) -> Iterator[Requiremen
             yield wanted
 
 
-def entries(lock: str, names: Iterable[str]) -> str:
+def select_entries(lock: str, names: Iterable[str]) -> str:
     """The lines of a lock file, hashes among them, of these packages. Raises ImageError where it lacks one."""
     blocks: dict[str, str] = {
         canonicalize_name(block.partition("==")[0]): block

@@ -9,16 +9,16 @@ import click
 from images.errors import USAGE, ImageError
 
 
-def asked(question: str, instead: str, *, hidden: bool = False, default: str | None = None) -> str:
+def ask(question: str, instead: str, *, hidden: bool = False, default: str | None = None) -> str:
     """What is typed. `instead`: how it is said without a keyboard. Raises ImageError, and click.Abort at Ctrl-C."""
-    nobody = ImageError(f"{question}: nobody is there to type it", hint=instead, code=USAGE)
+    no_terminal = ImageError(f"{question}: nobody is there to type it", hint=instead, code=USAGE)
     if hidden and not sys.stdin.isatty():  # what is typed would be seen
-        raise nobody
+        raise no_terminal
     try:
         typed: str = click.prompt(question, hide_input=hidden, default=default, show_default=False)
     except click.Abort:
         if sys.stdin.isatty():
             raise
         click.echo()
-        raise nobody from None
+        raise no_terminal from None
     return typed

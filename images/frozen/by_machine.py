@@ -7,15 +7,15 @@ from pathlib import Path
 
 from images.debian import Mirror
 from images.errors import USAGE, ImageError
-from images.frozen import foreign, freezing
+from images.frozen import cross, freezing
 from images.steps import Steps
 
 
-def frozen(steps: Steps, machine: str, mirror: Mirror, *, fresh: bool = False) -> Path:
+def freeze(steps: Steps, machine: str, mirror: Mirror, *, fresh: bool = False) -> Path:
     """The folder of a gateway for such machines (``x86_64``, ``aarch64``). Raises ImageError."""
-    here = platform.machine()
-    if machine == here:
+    own = platform.machine()
+    if machine == own:
         return freezing.freeze(steps)
     if machine == "x86_64":
-        raise ImageError(f"a gateway for x86_64 is made on such a machine; this is {here}", code=USAGE)
-    return foreign.freeze(steps, mirror, fresh=fresh)
+        raise ImageError(f"a gateway for x86_64 is made on such a machine; this is {own}", code=USAGE)
+    return cross.freeze(steps, mirror, fresh=fresh)
