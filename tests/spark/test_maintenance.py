@@ -10,11 +10,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from spark.write_age import UNNAMED_KEPT_HOURS, WRITTEN_HOURS_MAX
 
 from spark import maintenance
 from spark.cli import analytics
 from spark.maintenance import DUE_COMMITS, FOLLOWED_KEPT_HOURS
+from spark.write_age import UNNAMED_KEPT_HOURS, WRITTEN_HOURS_MAX
 from tests.spark import lakes
 from tests.spark.lakes import message
 from tests.support.delta_commits import data_changes

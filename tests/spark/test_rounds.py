@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from spark.jobs.rhythms import FAILURES_MAX, FollowOptions, follow, group_by_rhythm
 
 from spark.jobs import catalog, rhythms
 from spark.jobs.job import AnalyticsJob, JobResult, Rhythm
+from spark.jobs.rhythms import FAILURES_MAX, FollowOptions, follow, group_by_rhythm
 from spark.jobs.runner import JobStatus
 from spark.lake import SparkLake
 from tests.support.processes import wait_until
