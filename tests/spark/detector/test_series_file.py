@@ -141,7 +141,7 @@ def test_memory_does_not_depend_on_the_length(tmp_path: Path) -> None:
     program = (
         "import resource, sys\nfrom pathlib import Path\nfrom spark.detector.series_file import judge_file\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\nseen = []\n"
-        "judge(Path(sys.argv[1]), Path(sys.argv[2]), explain=False, tell=lambda _bytes: seen.append(peak()))\n"
+        "judge_file(Path(sys.argv[1]), Path(sys.argv[2]), explain=False, tell=lambda _bytes: seen.append(peak()))\n"
         "print(seen[0], seen[-1])\n"
     )
     command = [sys.executable, "-P", "-c", program, str(source), str(tmp_path / "out.csv")]
