@@ -107,7 +107,7 @@ def render(known: LakeFigures, facts: Facts, links: Links | None = None, home: s
         told=[(fact, _format_fact(fact.value), _format_fact(fact.expected)) for fact in facts.facts],
         tiles=_tiles(known),
         events=bands,
-        make_sections=made,
+        sections=made,
         ids={section.id for section in made},
     )  # fmt: skip
     return page.encode()
