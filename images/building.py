@@ -1,4 +1,4 @@
-"""From a checkout to the image of a card: every step in its order."""
+"""Build the image of a card from a checkout: all steps, in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from images.rootfs import building as rootfs
 from images.steps import Steps
 
 PROGRAMS = (*rootfs.PROGRAMS, *cross.PROGRAMS, *deb.PROGRAMS, *disk.SYSTEM_PROGRAMS)
-"""Of every system's parts."""
+"""Programs that the parts of every system need."""
 
 
 def build_image(
@@ -30,7 +30,10 @@ def build_image(
     *,
     fresh: bool = False,
 ) -> Path:
-    """The folder with all of an image; `pair`: key and certificate to sign with, or neither. Raises ImageError."""
+    """Return the folder with an image and its files. Raises ImageError.
+
+    `pair`: key and certificate to sign with, or neither.
+    """
     keys = _check_prerequisites(cache, pair, disk.PROGRAMS)
     archive, package = _build_parts(steps, mirror, fresh=fresh)
     return disk.build(steps, board, archive=archive, package=package, keys=keys)
@@ -38,8 +41,8 @@ def build_image(
 
 def build_bundle(
     steps: Steps, cache: Path, mirror: Mirror, pair: tuple[Path | None, Path | None], *, fresh: bool = False
-) -> bundle.Bundle:
-    """The file of an update, for all boards. Raises ImageError."""
+) -> bundle.UpdateBundle:
+    """Return the update bundle for all boards. Raises ImageError."""
     keys = _check_prerequisites(cache, pair, bundle.PROGRAMS)
     archive, package = _build_parts(steps, mirror, fresh=fresh)
     made = disk.build_system(steps, archive=archive, package=package, keys=keys)
@@ -49,10 +52,13 @@ def build_bundle(
 def _check_prerequisites(
     cache: Path, pair: tuple[Path | None, Path | None], programs: tuple[str, ...]
 ) -> signing.SigningKeys:
-    """What it is signed with. All that can be lacking is said before the first of many minutes. Raises ImageError."""
+    """Return the signing keys, after all checks: a missing program is reported before the first long step.
+
+    Raises ImageError.
+    """
     if os.geteuid() != 0:
         raise ImageError(
-            "an image holds files of several owners, which takes root", hint="sudo waypost image …", code=USAGE
+            "an image holds files of several owners, which requires root", hint="sudo waypost image …", code=USAGE
         )
     source.require_checkout()
     require(*dict.fromkeys((*PROGRAMS, *programs)))
@@ -61,8 +67,8 @@ def _check_prerequisites(
 
 
 def _build_parts(steps: Steps, mirror: Mirror, *, fresh: bool) -> tuple[Path, Path]:
-    """Debian's part of a root, and the gateway's package."""
-    with ThreadPoolExecutor(2) as pool:  # each is emulated for minutes on one processor
+    """Return the archive of Debian's part of a root file system, and the gateway's package."""
+    with ThreadPoolExecutor(2) as pool:  # each is emulated on one processor for minutes
         archive = pool.submit(rootfs.build_base, steps, mirror, fresh=fresh)
         frozen = pool.submit(cross.freeze, steps, mirror, fresh=fresh)
         package = deb.build_package(steps, frozen.result(), "aarch64")

@@ -1,4 +1,4 @@
-"""`waypost image`: from this checkout to a gateway somebody can install, boot or try."""
+"""`waypost image`: make a gateway that can be installed, booted or tried without a checkout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 machine_option = click.option(
     "--machine",
     type=click.Choice(["x86_64", "aarch64"]),
-    help="Kind of machine to make it for.  [default: that of this machine]",
+    help="Kind of machine to build for.  [default: this one's]",
 )
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
@@ -29,7 +29,7 @@ into_option = click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Folder for the results.  [default: this one]",
+    help="Folder for the results.  [default: the current one]",
 )
 
 
@@ -37,7 +37,7 @@ into_option = click.option(
 def image() -> None:
     """Make a gateway that needs no checkout: a folder, a package, an image of a card.
 
-    Steps whose inputs have not changed are not done again.
+    Steps with unchanged inputs are skipped.
     """
 
 
@@ -53,7 +53,7 @@ def freeze(
     """Make a folder with a gateway and the Python it runs on.
 
     \b
-    Copied to a machine without Python it serves:
+    It runs on a machine without Python:
       waypost image freeze --out ./frozen && ./frozen/waypost edge run --dev --data ./data
     """
     from images.debian import Mirror
@@ -79,7 +79,7 @@ def package(
     """Make a Debian package of a gateway, for Debian 12 or newer and Raspberry Pi OS.
 
     \b
-    On the machine that is to be a gateway, it serves when this is done:
+    On the gateway's machine; it serves when this is done:
       sudo apt install ./waypost_*.deb
     """
     from images.debian import Mirror
@@ -96,16 +96,16 @@ def package(
 @image.command()
 @cache_option
 @mirror_options
-@click.option("--board", type=click.Choice(["pi4", "pi3", "qemu"]), required=True, help="Board to make it for.")
+@click.option("--board", type=click.Choice(["pi4", "pi3", "qemu"]), required=True, help="Board to build for.")
 @key_option
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path, exists=True),
-    help="Certificate of that key (PEM); gateways keep it.",
+    help="Certificate of that key (PEM); gateways store it.",
 )
 @fresh_option
 @into_option
-@click.option("--url", metavar="URL", help="Of the folder Raspberry Pi Imager fetches it from.  [default: --out]")
+@click.option("--url", metavar="URL", help="Folder from which Raspberry Pi Imager fetches it.  [default: --out]")
 def build(
     cache: Path | None,
     mirror: str | None,
@@ -119,12 +119,11 @@ def build(
 ) -> None:
     """Make the image of a card, compressed and signed.
 
-    Next to it are its block map, checksums, signature and bill of materials, and the manifest that Raspberry Pi Imager
-    opens.
+    Next to it are its block map, checksums, signature, bill of materials, and the manifest for Raspberry Pi Imager.
 
-    Needs root. It takes ten minutes the first time, with downloads; five when only the gateway has changed, one when
-    only our files over Debian have; much more on a busy machine. Without --key a key made for this machine signs it,
-    which is good for trying out.
+    Needs root. It takes ten minutes the first time, with downloads; five when only the gateway has changed; one when
+    only our files on top of Debian have; much more on a busy machine. Without --key it is signed with a key made for
+    this machine, for trials.
 
     \b
     For a Raspberry Pi 4:
@@ -157,7 +156,7 @@ def build(
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path, exists=True),
-    help="Certificate of that key (PEM); gateways have it.",
+    help="Certificate of that key (PEM), which gateways have.",
 )
 @fresh_option
 @into_option
@@ -176,8 +175,8 @@ def bundle(
 ) -> None:
     """Make the file of an update, signed as images are.
 
-    It is for gateways whose images are signed with the same key. Needs root. A bundle fits all boards; it has no
-    firmware and no boot loader.
+    It fits gateways with images signed by the same key. Needs root. A bundle is for all boards; it has no firmware
+    and no boot loader.
 
     \b
     On a gateway:
@@ -214,13 +213,15 @@ image.add_command(container)
     "--disk", type=click.Path(path_type=Path), help="Keep the card in this file, and continue with it next time."
 )
 @click.option(
-    "--screenshot", type=click.Path(path_type=Path, dir_okay=False), help="Draw its screen (SVG) when it serves; end."
+    "--screenshot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write its screen (SVG) when it serves, and end.",
 )
-@click.option("--until", metavar="TEXT", help="With --screenshot: once its console has shown this.")
+@click.option("--until", metavar="TEXT", help="With --screenshot: wait until its console shows this.")
 def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: Path | None, until: str | None) -> None:
     """Boot an image in an emulated machine (QEMU).
 
-    The gateway's ports are 20000 higher here. The console is this terminal; Ctrl-A X ends the machine.
+    On this machine the gateway's ports are 20000 higher. The console is this terminal; Ctrl-A X ends the machine.
 
     \b
     MQTT is at 127.0.0.1:21883, AMQP at 25672; of a gateway that has enrolled, MQTT over TLS at 28883, HTTPS at 20443:
@@ -249,13 +250,13 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
 
 
 def _require_fetchable(url: str | None) -> None:
-    """Raises ImageError."""
+    """Raise ImageError unless the URL is HTTP or HTTPS."""
     if url is not None and not url.startswith(("https://", "http://")):
-        raise ImageError(f"--url {url}: it is fetched from https://host/path", code=USAGE)
+        raise ImageError(f"--url {url}: expected https://host/path", code=USAGE)
 
 
 def _freeze(steps: Steps, machine: str | None, mirror: Mirror, *, fresh: bool) -> tuple[Path, str]:
-    """A frozen gateway, and the kind of machine it is for."""
+    """Return a frozen gateway, and the kind of machine it is for."""
     import platform
 
     from images.frozen import by_machine

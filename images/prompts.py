@@ -1,4 +1,4 @@
-"""Questions to the person at the keyboard, and what helps where nobody is there."""
+"""Prompts for input, with an error that names the alternative where there is no terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from images.errors import USAGE, ImageError
 
 
 def ask(question: str, instead: str, *, hidden: bool = False, default: str | None = None) -> str:
-    """What is typed. `instead`: how it is said without a keyboard. Raises ImageError, and click.Abort at Ctrl-C."""
-    no_terminal = ImageError(f"{question}: nobody is there to type it", hint=instead, code=USAGE)
-    if hidden and not sys.stdin.isatty():  # what is typed would be seen
+    """Ask for a line and return it.
+
+    `instead`: how to give the value without a terminal. Raises ImageError, and click.Abort at Ctrl-C.
+    """
+    no_terminal = ImageError(f"{question}: there is no terminal to type it at", hint=instead, code=USAGE)
+    if hidden and not sys.stdin.isatty():  # the input would be visible
         raise no_terminal
     try:
         typed: str = click.prompt(question, hide_input=hidden, default=default, show_default=False)

@@ -1,4 +1,4 @@
-"""What is built: the packages of a gateway, installed or in a checkout, their version and their date."""
+"""Source of what is built: the packages of a gateway, installed or in a checkout, their version and date."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Final
 from images.errors import USAGE, ImageError
 
 ROOT: Final = Path(__file__).parent.parent
-"""The folder the packages are in: a checkout's, or where they are installed."""
+"""Folder that holds the packages: a checkout's, or that of the installation."""
 
 GATEWAY: Final = ("bridge", "edge")
 """The packages of a gateway."""
 
 LOCK: Final = ROOT / "requirements.lock"
 JAVA_LOCK: Final = ROOT / "requirements-jre.lock"
-"""The pins of a Java out of a wheel."""
+"""Pins of a Java from a wheel."""
 
 
 def read_version() -> str:
-    """Of Waypost."""
+    """Return the version of Waypost."""
     found = re.search(r'"([^"]+)"', (ROOT / "bridge" / "version.py").read_text().partition("VERSION")[2])
     if found is None:
         raise ImageError("bridge/version.py names no version")
@@ -30,10 +30,10 @@ def read_version() -> str:
 
 
 def build_date() -> int:
-    """Seconds since 1970 that everything made has as its date, so that the same inputs make the same bytes: what
-    SOURCE_DATE_EPOCH says (reproducible-builds.org), else when the checkout's commit was made, else its version file.
+    """Return the date of everything that is built, seconds since 1970, so that the same inputs give the same bytes.
 
-    Raises ImageError.
+    It is SOURCE_DATE_EPOCH (reproducible-builds.org), else the date of the checkout's commit, else that of its version
+    file. Raises ImageError.
     """
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given:
@@ -49,10 +49,10 @@ def build_date() -> int:
 
 
 def require_checkout() -> None:
-    """Raises ImageError where the pins of what a gateway is made of are not there."""
+    """Raise ImageError unless the pins of a gateway's packages are available."""
     if not LOCK.is_file():
         raise ImageError(
-            "images are built from a checkout: requirements.lock says what goes into them",
+            "images are built from a checkout: requirements.lock pins their packages",
             hint="clone the project, and run ./waypost image … there",
             code=USAGE,
         )

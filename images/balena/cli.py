@@ -1,4 +1,4 @@
-"""`waypost balena`: gateways as a fleet of balenaCloud or openBalena."""
+"""`waypost balena`: manage gateways as a fleet of balenaCloud or openBalena."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def balena() -> None:
 
 
 @balena.command()
-@click.option("--token", help="Access token; asked for unless given.  [env: BALENA_API_KEY]", envvar="BALENA_API_KEY")
+@click.option("--token", help="Access token; prompted for if missing.  [env: BALENA_API_KEY]", envvar="BALENA_API_KEY")
 @click.option("--host", default="balena-cloud.com", show_default=True, help="Host of an openBalena of your own.")
 def login(token: str | None, host: str) -> None:
     """Check an access token, and remember it.
 
-    Make one in balena's dashboard: Preferences, Access tokens. It is kept where only you can read it.
+    Create one in balena's dashboard: Preferences, Access tokens. It is stored in a file that only you can read.
     """
     from images.balena import account
 
-    token = token or ask("Access token", "BALENA_API_KEY in the environment is taken, too", hidden=True)
+    token = token or ask("Access token", "or set BALENA_API_KEY", hidden=True)
     given = account.BalenaLogin(account.parse_endpoint(host), token.strip())
     name = account.connect(given).name
     account.save_login(given, account.login_file())
@@ -108,20 +108,20 @@ def register(fleet: str, file: Path, out: Path) -> None:
     from images.balena.fleet import read_device_list
 
     if out.resolve() == file.resolve():
-        raise ImageError(f"{file} would be written over", hint="name another file: --out devices.csv", code=USAGE)
+        raise ImageError(f"{file} would be overwritten", hint="name another file: --out devices.csv", code=USAGE)
     wanted = read_device_list(file)
     target = _open_fleet(fleet)
     try:
         with out.open("w", newline="", encoding="utf-8") as text:
             _write_registered(text, target.register(wanted), len(wanted))
     except OSError as error:
-        hint = "what was registered stays so: run it again with another --out"
+        hint = "registered gateways stay registered: run it again with another --out"
         raise ImageError(f"{out}: {error.strerror}", hint=hint) from None
     click.echo(f"{len(wanted)} in {out}")
 
 
 def _write_registered(text: TextIO, devices: Iterator[RegisteredDevice], count: int) -> None:
-    """Each as soon as it is registered."""
+    """Write each device as soon as it is registered."""
     rows = csv.writer(text)
     rows.writerow(("name", "uuid"))
     with click.progressbar(devices, length=count, label="registered", file=sys.stderr) as shown:
@@ -135,9 +135,9 @@ def _write_registered(text: TextIO, devices: Iterator[RegisteredDevice], count: 
 @click.argument("variables", metavar="NAME=VALUE…", nargs=-1, required=True)
 @device_option
 def preload(fleet: str, variables: tuple[str, ...], device: str | None) -> None:
-    """Set variables that every gateway of a fleet gets, or one of them.
+    """Set variables of every gateway of a fleet, or of one.
 
-    NAME=@FILE takes the value from a file, so that a token is in no list of processes.
+    NAME=@FILE takes the value from a file, so that a token is not on a command line.
 
     \b
       waypost balena preload acme/gateways WAYPOST_HUB=amqps://hub.example:5671 'WAYPOST_FORWARD=plant/#'
@@ -147,8 +147,8 @@ def preload(fleet: str, variables: tuple[str, ...], device: str | None) -> None:
 
     checked = checked_variables(variables)
     if TOKEN in checked and device is None:
-        hint = "--device NAME says which; waypost balena register gives each of a list its own"
-        raise ImageError(f"{TOKEN} lets one gateway in, and not a fleet", hint=hint, code=USAGE)
+        hint = "--device NAME chooses it; waypost balena register gives each gateway of a list its own"
+        raise ImageError(f"{TOKEN} admits one gateway, not a fleet", hint=hint, code=USAGE)
     _open_fleet(fleet).set_variables(checked, device)
 
 
@@ -166,7 +166,7 @@ def pin(fleet: str, release: str | None, newest: bool, device: str | None) -> No
       waypost balena pin acme/gateways 1.4.0
     """
     if (release is None) is not newest:
-        raise ImageError("name a release, or say --newest", code=USAGE)
+        raise ImageError("name a release, or use --newest", code=USAGE)
     commit = _open_fleet(fleet).pin(release, device)
     click.echo(f"{device or fleet}: {commit or 'the newest'}")
 
@@ -175,7 +175,7 @@ def pin(fleet: str, release: str | None, newest: bool, device: str | None) -> No
 @click.argument("fleet")
 @json_option
 def releases(fleet: str, as_json: bool) -> None:
-    """List what was built for a fleet."""
+    """List the releases of a fleet."""
     found = _open_fleet(fleet).releases()
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -220,8 +220,8 @@ def download(device_type: str, version: str, out: Path) -> None:
 @click.argument("img", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("fleet")
 @click.option("--version", required=True, help="Version of balenaOS in the image.")
-@click.option("--device", metavar="NAME", help="Registered device that the card becomes.")
-@click.option("--wifi", metavar="SSID", help="Network to join; its password is asked for.")
+@click.option("--device", metavar="NAME", help="Registered device for this card.")
+@click.option("--wifi", metavar="SSID", help="Network to join; its password is prompted for.")
 @click.option(
     "--wifi-password", envvar="WAYPOST_WIFI_PASSWORD", help="Password of that network.  [env: WAYPOST_WIFI_PASSWORD]"
 )
@@ -237,7 +237,7 @@ def configure(
 
     os_image.find_boot_partition(img)
     if wifi is not None and wifi_password is None:
-        instead = "WAYPOST_WIFI_PASSWORD in the environment is taken, too; empty for an open network"
+        instead = "or set WAYPOST_WIFI_PASSWORD; empty for an open network"
         wifi_password = ask(f"Password of {wifi}", instead, hidden=True, default="")
     account = _load_account()
     made = os_image.make_configuration(

@@ -1,4 +1,4 @@
-"""`waypost image configure`: settings of gateways, looked at before they are written."""
+"""`waypost image configure`: check settings of gateways, then write them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ YAML = (".yaml", ".yml")
 @click.argument("target", metavar="[FILE]", type=click.Path(path_type=Path), required=False)
 @click.argument("values", metavar="[NAME=VALUE]…", nargs=-1)
 @click.option(
-    "--from", "source", type=click.Path(path_type=Path), help="Begin with this file (YAML), or a fleet's (CSV)."
+    "--from", "source", type=click.Path(path_type=Path), help="Start from this file (YAML), or that of a fleet (CSV)."
 )
 @click.option(
-    "--base", type=click.Path(path_type=Path), help="With a CSV: what its rows do not say is as in this file."
+    "--base", type=click.Path(path_type=Path), help="With a CSV: the file (YAML) for settings that its rows leave out."
 )
 @click.option("--show", is_flag=True, help="Print the settings in FILE, without secrets, and write nothing.")
-@click.option("--check", is_flag=True, help="Say whether the settings in FILE are right, and write nothing.")
+@click.option("--check", is_flag=True, help="Check the settings in FILE, and write nothing.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of the file, for editors.")
 def configure(
     target: Path | None,
@@ -42,12 +42,12 @@ def configure(
     check: bool,
     schema: bool,
 ) -> None:
-    """Write a gateway's settings: network, hub, who may log in.
+    """Write a gateway's settings: network, hub, SSH keys.
 
     The gateway applies them at its next start. FILE is a YAML file; or an image (.img), which gets it as waypost.yaml
-    on its first partition; or, with a CSV, a folder for one file per row. Without settings, FILE is made with each one
-    as a comment. NAME is the path of a setting (hub.url), and in a CSV its column. NAME=@FILE takes the value from a
-    file, so that a secret is in no list of processes.
+    on its first partition; or, with a CSV, a folder for one file per row. Without settings, FILE is created with each
+    one as a comment. NAME is the path of a setting (hub.url), and in a CSV its column. NAME=@FILE takes the value from
+    a file, so that a secret is not on a command line.
 
     \b
     A gateway on the cable that enrols by itself:
@@ -74,14 +74,12 @@ def configure(
         _show_or_check(target, _load_base(base), show=show)
     elif source is not None and of_fleet:
         if values:
-            raise ImageError(
-                "a CSV has the values of each gateway in its columns: none are given beside it", code=USAGE
-            )
+            raise ImageError("a CSV has the values of each gateway in its columns: leave out NAME=VALUE", code=USAGE)
         _write_fleet(target, source, _load_base(base))
     elif table.is_table(target):
         command = f"waypost image configure ./fleet --from {shlex.quote(str(target))}"
         hint = f"FILE is then a folder for one file per row: {command}"
-        raise ImageError(f"{target} is read, and not written", hint=hint, code=USAGE)
+        raise ImageError(f"{target} is an input and is not written", hint=hint, code=USAGE)
     else:
         _write_one(target, values, source)
 
@@ -103,9 +101,9 @@ def _show_or_check(target: Path, base: Plain | None, *, show: bool) -> None:
         if show:
             click.echo(text_of(without_secrets(each.document)), nl=False)
         else:
-            click.echo(f"{each.card.name}: right")
+            click.echo(f"{each.card.name}: valid")
     if not found:
-        click.echo(f"{target} says nothing: every line is a comment")
+        click.echo(f"{target} has no settings: every line is a comment")
     _print_notes(found)
 
 
@@ -117,7 +115,7 @@ def _print_notes(written: Sequence[CardSettings]) -> None:
 
 
 def _load_settings(target: Path, base: Plain | None) -> list[CardSettings]:
-    """Those in a YAML file, a CSV, or an image. Raises ImageError."""
+    """Load the settings in a YAML file, a CSV, or an image. Raises ImageError."""
     from edge.card.location import FILE
     from images.card import partition
     from images.card.settings import load_fleet, load_settings, parse_settings
@@ -146,17 +144,17 @@ def _write_one(target: Path, values: tuple[str, ...], source: Path | None) -> No
     elif into_image:
         text, called = partition.read_file(target, begin, FILE), f"{target}: {FILE}"
     made = None
-    if values:  # what is wrong in the file may be what they set right
+    if values:  # they may correct what is wrong in the file
         made = apply_arguments(values, None if text is None else parse_draft(text, called))
     elif text is not None:
         made = parse_settings(text, called)
     if not values and made is None and not into_image and source is None:
         _write(target, text_of(None).encode())
-        click.echo(f"{target}: every setting is there as a comment; fill it in")
+        click.echo(f"{target}: every setting is in it as a comment; fill it in")
         return
     if made is None:
         raise ImageError("no settings are given", hint="for example name=hall, or --from FILE", code=USAGE)
-    # A file somebody wrote stays as it is where nothing of it is changed.
+    # A file is copied unchanged if no value is given.
     content = made.card.text
     if into_image:
         partition.write_file(target, begin, FILE, content)
@@ -182,7 +180,7 @@ def _write_fleet(folder: Path, source: Path, base: Plain | None) -> None:
 
 
 def _write(target: Path, content: bytes) -> None:
-    """There whole or not at all; for its owner alone, as it has secrets. Raises ImageError."""
+    """Write a file whole or not at all, readable by its owner only, as it holds secrets. Raises ImageError."""
     import os
 
     fresh = target.with_name(f"{target.name}.part")
@@ -196,5 +194,5 @@ def _write(target: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             fresh.unlink()
-        hint = "" if target.parent.is_dir() else f"there is no folder {target.parent}: make it first"
+        hint = "" if target.parent.is_dir() else f"the folder {target.parent} does not exist: create it first"
         raise ImageError(f"{target}: {error.strerror}", hint=hint, code=USAGE) from None

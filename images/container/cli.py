@@ -1,4 +1,4 @@
-"""`waypost image container`: a gateway, a hub or Spark's jobs in a container."""
+"""`waypost image container`: containers of a gateway, a hub or the Spark jobs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     "machines",
     type=click.Choice(["x86_64", "aarch64"]),
     multiple=True,
-    help="For machines of this kind; repeatable.  [default: the one it is made on]",
+    help="Kind of machine to build for; repeatable.  [default: this one's]",
 )
 @click.option(
-    "--oci", is_flag=True, help="Build it, too, without Docker: an OCI archive beside the folder. Needs root."
+    "--oci", is_flag=True, help="Also build it without Docker: an OCI archive next to the folder. Needs root."
 )
 @click.option("--fresh", is_flag=True, help="Take Debian's newest packages, not those of the last build.")
 @out_option
@@ -44,9 +44,9 @@ def container(
     fresh: bool,
     out: Path,
 ) -> None:
-    """Make what a container is built from, for Docker or balena.
+    """Make the build folder of a container, for Docker or balena.
 
-    OUT is then a folder with a Dockerfile, what starts it, and all that they copy.
+    OUT is a folder with a Dockerfile and all files that it copies.
 
     \b
     A fleet of balena, or a machine with Docker:
@@ -100,8 +100,8 @@ def _build_for_this_machine(steps: Steps, role: str, machines: tuple[str, ...]) 
 
     if machines != (platform.machine(),):
         raise ImageError(
-            f"a container of a {role} is made on a machine of its kind; this is {platform.machine()}",
-            hint="leave --machine out",
+            f"a container of a {role} is built on a machine of its kind; this is {platform.machine()}",
+            hint="leave out --machine",
             code=USAGE,
         )
     return building.build_hub(steps) if role == "hub" else building.build_analytics(steps)

@@ -1,6 +1,7 @@
-"""An OCI image out of a folder with a Dockerfile: by buildah, without a daemon, on a base that Debian's packages make.
+"""Build an OCI image from a folder with a Dockerfile: by buildah, without a daemon, on a base of Debian packages.
 
-No registry is asked: where there is one, `docker build` takes the same folder, on the base its Dockerfile names.
+No registry is needed. Where one is available, `docker build` takes the same folder on the base that its Dockerfile
+names.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ _PYTHON: Final = ("ca-certificates", "libssl3", "libstdc++6", "python3", "python
 PACKAGES: Final = {
     "gateway": ("ca-certificates", "tzdata"),
     "hub": _PYTHON,
-    # Spark's scripts look for processes.
+    # Spark's scripts look for processes with ps.
     "analytics": (*_PYTHON, "procps"),
 }
-"""Of Debian: what a program that brings its Python asks for, and what one that does not."""
+"""Debian packages for a program that ships its own Python, and for one that does not."""
 
 
 def check_prerequisites(architectures: Sequence[str]) -> None:
-    """All that can be lacking is said before the first of many minutes. Raises ImageError."""
+    """Raise ImageError if something is missing, before the first long step."""
     if os.geteuid() != 0:
-        raise ImageError("a container's files have several owners, which takes root", hint="use sudo", code=USAGE)
+        raise ImageError(
+            "the files of a container have several owners, which requires root", hint="use sudo", code=USAGE
+        )
     require("buildah", "mmdebstrap")
     if "arm64" in architectures and os.uname().machine != "aarch64":
         require_emulation()
@@ -41,7 +44,7 @@ def check_prerequisites(architectures: Sequence[str]) -> None:
 def build_base(
     steps: Steps, mirror: Mirror, architecture: str, packages: Sequence[str], *, fresh: bool = False
 ) -> Path:
-    """The archive of a small Debian with these packages. Needs root. Raises ImageError."""
+    """Return the archive of a small Debian with these packages. Needs root. Raises ImageError."""
     made = steps.result(
         f"container-base-{architecture}",
         f"Debian {SUITE} for containers ({architecture})",
@@ -53,7 +56,7 @@ def build_base(
 
 
 def build(context: Path, archive: Path, architecture: str, name: str, out: Path, log: Path) -> None:
-    """Make `out`, an OCI archive that calls the image `name`, of a folder and a base. Raises ImageError."""
+    """Build `out`, an OCI archive with the image `name`, from a folder and a base. Raises ImageError."""
     kind = ("--arch", architecture)
     with tempfile.TemporaryDirectory(prefix="waypost-container-") as folder:
         buildah = ("buildah", "--root", f"{folder}/storage", "--runroot", f"{folder}/run", "--storage-driver", "vfs")
@@ -64,6 +67,6 @@ def build(context: Path, archive: Path, architecture: str, name: str, out: Path,
         stamp = ("--timestamp", str(source.build_date()))
         run(*buildah, "build", *options, *stamp, "--tag", name, context, log=log)
         fresh = out.with_name(f"{out.name}.part")
-        fresh.unlink(missing_ok=True)  # buildah adds to an archive that is there
+        fresh.unlink(missing_ok=True)  # buildah appends to an existing archive
         run(*buildah, "push", "--quiet", name, f"oci-archive:{fresh}:{name}", log=log)
         fresh.replace(out)

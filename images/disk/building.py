@@ -1,4 +1,4 @@
-"""The image of a card: boot partition, root slots A and B, data; and what is handed out with it."""
+"""Image of a card: boot partition, root slots A and B, data; and the files that are released with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOARDS: Final = {
     "pi4": ("start4.elf", "fixup4.dat", "bcm2711-rpi-*.dtb"),
     "qemu": (),
 }
-"""What the firmware of each needs beside U-Boot; the emulator brings its own."""
+"""Files that the firmware of each board needs in addition to U-Boot. The emulator has its own."""
 NAMES: Final = {
     "pi3": "Raspberry Pi 3",
     "pi4": "Raspberry Pi 4, 400 and Compute Module 4",
@@ -37,21 +37,23 @@ DATA_MIB: Final = 64
 ENVIRONMENT_BYTES: Final = 0x4000
 ENVIRONMENT: Final = "BOOT_ORDER=A B\nBOOT_A_LEFT=3\nBOOT_B_LEFT=3\n"
 NEITHER_DELAY_NOR_PROMPT: Final = -2
-"""Of U-Boot's bootdelay."""
+"""Value of U-Boot's `bootdelay`."""
 LEVEL: Final = "-10"
-"""Of zstd: 30 s for an image; the highest saves a tenth and takes ten minutes."""
+"""Level of zstd: 30 s for an image. The highest saves a tenth and takes ten minutes."""
 XZ_LEVEL: Final = "-1"
-"""xz's, for programs that do not read zstd (balenaEtcher, and Raspberry Pi Imager on Windows). By itself it would take
-many times as long, and save a tenth."""
+"""Level of xz, for programs that do not read zstd (balenaEtcher, and Raspberry Pi Imager on Windows).
+
+The default would take many times as long and save a tenth.
+"""
 
 
 def image_name(board: str) -> str:
-    """Of an image's files, without what comes after the point."""
+    """Return the name of an image's files, without the suffix."""
     return f"waypost-{source.read_version()}-{board}"
 
 
 def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: SigningKeys) -> Path:
-    """The folder with an image for such a board, and all that belongs to it. Needs root. Raises ImageError."""
+    """Return the folder with an image for a board and its files. Needs root. Raises ImageError."""
     require(*PROGRAMS)
     made = build_system(steps, archive=archive, package=package, keys=keys)
     return steps.result(
@@ -63,8 +65,10 @@ def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: Signi
 
 
 def build_system(steps: Steps, *, archive: Path, package: Path, keys: SigningKeys) -> Path:
-    """The folder with what every board has: the root's and the data partition's file systems, and the firmware. Needs
-    root. Raises ImageError."""
+    """Return the folder with what all boards share: root and data file systems, and the firmware.
+
+    Needs root. Raises ImageError.
+    """
     require(*SYSTEM_PROGRAMS)
     parts: list[Input] = [HERE, rootfs.OVERLAY, rootfs.UNITS, Path(rootfs.__file__), str(source.build_date())]
     return steps.result(
@@ -76,7 +80,7 @@ def build_system(steps: Steps, *, archive: Path, package: Path, keys: SigningKey
 
 
 def _make_root(folder: Path, archive: Path, package: Path, keys: SigningKeys, log: Path) -> None:
-    """The root's file system with its hash, what is installed in it, the data partition's, and the firmware."""
+    """Make the root file system with its hash and package list, the data file system, and the firmware."""
     tree, date = folder / rootfs.TREE, source.build_date()
     rootfs.lay_out(tree, archive, package, keys.certificate, log)
     shutil.copy(tree / "var/lib/dpkg/status", folder / "status")
@@ -98,7 +102,7 @@ def _make_root(folder: Path, archive: Path, package: Path, keys: SigningKeys, lo
 
 
 def make_image(folder: Path, board: str, system: Path, keys: SigningKeys, log: Path) -> None:
-    """Fill a folder with an image and what belongs to it. `system`: see `_root`. Raises ImageError."""
+    """Fill a folder with an image and its files. `system`: see `_make_root`. Raises ImageError."""
     work = folder / "work"
     parts = work / "input"
     parts.mkdir(parents=True)
@@ -126,14 +130,14 @@ def make_image(folder: Path, board: str, system: Path, keys: SigningKeys, log: P
 
 
 def make_boot_files(parts: Path, board: str, system: Path, log: Path) -> list[str]:
-    """What is on the boot partition; names of those that come with the board."""
+    """Write the files of the boot partition; return the names of those that the board needs."""
     environment = {"SOURCE_DATE_EPOCH": str(source.build_date())}
     script = ("-A", "arm64", "-O", "linux", "-T", "script", "-C", "none", "-n", "waypost", "-d", HERE / "boot.cmd")
     run("mkimage", *script, parts / "boot.scr", log=log, environment=environment)
     variables = parts / "rauc.env.txt"
     variables.write_text(ENVIRONMENT)
     run("mkenvimage", "-s", str(ENVIRONMENT_BYTES), "-o", parts / "rauc.env", variables, log=log)
-    (parts / FILE).write_text(text_of(None))  # to be filled in, on any laptop
+    (parts / FILE).write_text(text_of(None))  # to be filled in on any laptop
     shutil.copy(system / "root.sha256", parts)
     firmware = system / "firmware"
     found = [path for pattern in BOARDS[board] for path in sorted(firmware.glob(pattern))]
@@ -148,14 +152,16 @@ def make_boot_files(parts: Path, board: str, system: Path, log: Path) -> list[st
 
 
 def disable_prompt(tree: Path, log: Path) -> None:
-    """U-Boot takes a key on the console for nothing: a board's device tree says so, above its environment (U-Boot,
-    common/autoboot.c)."""
+    """Keep U-Boot from reading keys on the console.
+
+    The device tree of a board says so, and overrides the environment (U-Boot, common/autoboot.c).
+    """
     run("fdtput", "-c", tree, "/config", log=log)
     run("fdtput", "-t", "x", tree, "/config", "bootdelay", f"{NEITHER_DELAY_NOR_PROMPT & 0xFFFFFFFF:x}", log=log)
 
 
 def write_release_files(folder: Path, board: str, image: Path, system: Path, keys: SigningKeys, log: Path) -> None:
-    """Compress an image in two ways, and write its map, sums, signature, bill of materials and entry for Imager."""
+    """Compress an image in two ways, and write its map, checksums, signature, bill of materials and Imager entry."""
     target = folder / image_name(board)
     Path(f"{target}.img.bmap").write_text(bmap.make_map(image))
     run("zstd", "--quiet", "--force", "-T0", LEVEL, image, "-o", Path(f"{target}.img.zst"), log=log)

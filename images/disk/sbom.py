@@ -1,5 +1,6 @@
-"""The bill of materials of an image, as SPDX 2.3: its Debian packages, and what is in the gateway: Python and libraries
-of Debian's sources, and Python packages."""
+"""Bill of materials of an image (SPDX 2.3): Debian packages, and the Python, libraries and packages frozen into the
+gateway.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 OURS: Final = "waypost"
-"""The package that is none of Debian's."""
+"""Package that does not come from Debian."""
 NAMESPACE: Final = uuid.UUID("a4c3a9f2-6d0e-5f0d-9f0e-0d7b4f9f6c11")
 
 
@@ -26,22 +27,22 @@ LICENSES: Final = {
     "util-linux": "BSD-3-Clause",
     "zlib": "Zlib",
 }
-"""Of what is frozen into a gateway, by Debian's source. Debian's packages bring theirs (/usr/share/doc)."""
+"""Licences of what is frozen into a gateway, by Debian source. Debian packages ship theirs (/usr/share/doc)."""
 
 
 class Package(NamedTuple):
-    """One that is installed."""
+    """Installed Debian package."""
 
     name: str
     version: str
     architecture: str
     source: str
     built_using: tuple[tuple[str, str], ...] = ()
-    """Sources that are in it too, and their versions."""
+    """Sources that are built into it, and their versions."""
 
 
 def parse_packages(status: str) -> list[Package]:
-    """Those of dpkg's status file, by name."""
+    """Return the packages of dpkg's status file, sorted by name."""
     found = []
     for paragraph in status.split("\n\n"):
         fields = dict(
@@ -58,8 +59,10 @@ def parse_packages(status: str) -> list[Package]:
 def make_document(
     name: str, installed: Sequence[Package], libraries: Mapping[str, str], root_hash: str, date: int
 ) -> dict[str, Any]:
-    """The document of an image whose root file system has this hash. `libraries`: versions of the Python packages that
-    are in the gateway's own, by name."""
+    """Return the document of an image whose root file system has this hash.
+
+    `libraries`: versions of the Python packages in the gateway's package, by name.
+    """
     root, gateway = "SPDXRef-image", ""
     entries, contained = [], []
     for number, each in enumerate(installed):
@@ -102,7 +105,7 @@ def make_document(
 
 
 def format_time(date: int) -> str:
-    """As SPDX writes a time."""
+    """Format a time as SPDX requires."""
     return datetime.datetime.fromtimestamp(date, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -119,7 +122,7 @@ def _make_entry(reference: str, name: str, version: str, locator: str) -> dict[s
 
 
 def _make_source_entry(reference: str, source: str, version: str) -> dict[str, Any]:
-    """What was built from one of Debian's sources."""
+    """Return the entry for something built from a Debian source."""
     made = _make_entry(reference, source, version, f"pkg:deb/debian/{source}@{_quote_version(version)}?arch=source")
     return {**made, "supplier": "Organization: Debian", "licenseDeclared": LICENSES.get(source, "NOASSERTION")}
 
@@ -129,5 +132,5 @@ def _make_relation(one: str, what: str, other: str) -> dict[str, str]:
 
 
 def _quote_version(version: str) -> str:
-    """In a package URL."""
+    """Quote a version for a package URL."""
     return quote(version, safe=":~.-")

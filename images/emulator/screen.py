@@ -1,6 +1,6 @@
-"""What a terminal shows of a console: lines with their colours, as U-Boot, Linux and systemd write them (ECMA-48).
+"""Render the output of a console: lines with colours, as U-Boot, Linux and systemd write them (ECMA-48).
 
-They erase lines (EL) and go up one (RI); anything else that moves the cursor is left out.
+They erase lines (EL) and move up one line (RI). Other cursor movements are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def render_lines(output: str) -> list[str]:
-    """Lines on a terminal without end, colours as escape sequences (SGR) in them."""
+    """Return the lines of a terminal of unlimited height, with colours as escape sequences (SGR)."""
     lines, row, at_start = [""], 0, False
     for piece in _PIECES.findall(output):
         if piece == "\n":
@@ -44,7 +44,7 @@ def render_lines(output: str) -> list[str]:
 
 
 def render_svg(output: str, title: str) -> str:
-    """An SVG of what stands on a terminal's screen in the end. Who looks at it asks nobody for a font."""
+    """Return an SVG of the last screen of a terminal. It loads no font."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="standard")
     for line in render_lines(output.rstrip())[-HEIGHT:]:
         console.print(Text.from_ansi(line), overflow="fold", highlight=False)

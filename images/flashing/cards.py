@@ -1,4 +1,4 @@
-"""Several cards at once, each in a thread, each with settings of its own; what fails on one stops no other."""
+"""Write several cards at once, each in a thread and with its own settings; a failure of one stops no other."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from images.flashing.image import VerifiedImage, change_boot_partition
 from images.flashing.labels import Label
 
 CARDS_MAX = 16
-"""At once: readers at one machine's USB."""
+"""Cards written at once: card readers on the USB of one machine."""
 
 
 class CardJob(NamedTuple):
-    """One card."""
+    """One card to write."""
 
     target: Path
     disk: Disk | None
-    """None: it is a file."""
+    """None: the target is a file."""
     card: Card | None
-    """Its settings; None: as the image has it."""
+    """Settings to write; None: leave those of the image."""
 
 
 class CardResult(NamedTuple):
-    """What became of one."""
+    """Result of one card."""
 
     job: CardJob
     written: writing.WriteResult | None
@@ -42,7 +42,7 @@ class CardResult(NamedTuple):
 def assign_jobs(
     targets: Sequence[tuple[Path, Disk | None]], cards: Sequence[Card], names: Sequence[str]
 ) -> list[CardJob]:
-    """Which settings go onto which card: in their order; `names`: of those cards alone. Raises ImageError."""
+    """Assign settings to cards, in order. `names`: only these gateways, in this order. Raises ImageError."""
     if len(targets) > CARDS_MAX:
         raise ImageError(f"{CARDS_MAX} cards at once at most", code=USAGE)
     chosen = list(cards)
@@ -51,26 +51,28 @@ def assign_jobs(
         lacking = [name for name in names if name not in by_name]
         if lacking:
             raise ImageError(
-                f"no settings are for {', '.join(lacking)}", hint=f"there are {_list_names(cards)}", code=USAGE
+                f"no settings are for {', '.join(lacking)}",
+                hint=f"there are settings for {_list_names(cards)}",
+                code=USAGE,
             )
         twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:  # a token lets one gateway in
+        if twice:  # a token admits one gateway
             raise ImageError(f"named twice: {', '.join(twice)}", hint="a gateway has one card", code=USAGE)
         chosen = [by_name[name] for name in names]
     if not cards:
         return [CardJob(target, disk, None) for target, disk in targets]
     if len(chosen) != len(targets):
         words = f"{_count(targets, 'card')}, and settings for {_count(chosen, 'gateway')}: {_list_names(chosen)}"
-        raise ImageError(words, hint="--only NAME, once for each card, says which", code=USAGE)
+        raise ImageError(words, hint="--only NAME, once for each card, chooses them", code=USAGE)
     return [CardJob(target, disk, card) for (target, disk), card in zip(targets, chosen, strict=True)]
 
 
 def write_cards(
     handed: VerifiedImage, all_jobs: Sequence[CardJob], progress: Callable[[int, str, int], None]
 ) -> list[CardResult]:
-    """Write the cards. `progress`: as `writing.Progress`, with the number of the card before it.
+    """Write the cards. `progress`: as `writing.Progress`, preceded by the number of the card.
 
-    Ctrl-C ends the writing of each within a piece of it.
+    Ctrl-C stops each card within one piece.
     """
     stopped = threading.Event()
 
@@ -79,7 +81,7 @@ def write_cards(
 
         def shown(what: str, count: int) -> None:
             if stopped.is_set():
-                raise ImageError("stopped: it starts nothing now", hint="do it again", code=INTERRUPTED)
+                raise ImageError("stopped: the card does not start now", hint="run the command again", code=INTERRUPTED)
             progress(number, what, count)
 
         try:
@@ -102,12 +104,12 @@ def write_cards(
 
 
 def make_disk_id() -> bytes:
-    """Make an id for a card. Zero would mean that it has none."""
+    """Return a random id for a card. Zero would mean that it has none."""
     return (secrets.randbelow((1 << 32) - 1) + 1).to_bytes(4, "little")
 
 
 def make_label(outcome: CardResult, image: str) -> Label:
-    """Of a card with settings."""
+    """Return the label of a card with settings."""
     card, disk = outcome.job.card, outcome.job.disk
     where = disk.serial if disk is not None and disk.serial else outcome.job.target.name
     if card is None:
@@ -118,7 +120,7 @@ def make_label(outcome: CardResult, image: str) -> Label:
 
 
 def estimate_bytes(handed: VerifiedImage) -> int:
-    """Bytes that a card takes to be written and read back."""
+    """Return the bytes to write and to read back for one card."""
     return 2 * handed.layout.mapped
 
 

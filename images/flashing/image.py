@@ -1,4 +1,4 @@
-"""An image that was handed out, with its map, sums and signature: looked at before any card is touched."""
+"""Verify a released image with its map, checksums and signature, before a card is touched."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from images.programs import require
 
 PIECE: Final = 1 << 20
 MAP_BYTES_MAX: Final = 16 << 20
-"""Of a block map: one with a range for every other block of 4 GB has 60 MB; ours has 100 kB."""
+"""Bytes of a block map. One with a range for every other block of 4 GB has 60 MB; ours has 100 kB."""
 DECLARATIONS: Final = (b"<!DOCTYPE", b"<!ENTITY")
-"""Entities that a map declared could unfold without end. A comment, as bmaptool writes one, is none."""
+"""Declarations of entities, which could expand without end. A comment, as bmaptool writes one, is harmless."""
 BLOCKS: Final = (512, 1 << 20)
-"""Sizes a block of a map may have, bytes."""
+"""Smallest and largest size of a block in a map, bytes."""
 CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
-AGAIN: Final = "download it and what is beside it again; it is not written to any card"
+AGAIN: Final = "download it and the files next to it again; nothing was written"
 
 
 class BlockRange(NamedTuple):
-    """Part of a card that an image fills; bytes."""
+    """Part of a card that an image fills, in bytes."""
 
     begin: int
     end: int
     digest: str
-    """SHA-256."""
+    """SHA-256 of the part."""
 
 
 class ImageLayout(NamedTuple):
-    """What a block map says."""
+    """Content of a block map."""
 
     size: int
     block: int
@@ -53,15 +53,15 @@ class ImageLayout(NamedTuple):
 
 
 class VerifiedImage(NamedTuple):
-    """An image and what belongs to it."""
+    """Image whose signature and checksums are valid, and its layout."""
 
     file: Path
     layout: ImageLayout
     sums: str
-    """Digest of the sums, by which it can be named."""
+    """Digest of the checksum file; it identifies the image."""
 
     def open(self) -> IO[bytes]:
-        """What is to be on a card, to be read from its start. Raises ImageError."""
+        """Open the uncompressed content of the image. Raises ImageError."""
         try:
             # The caller closes it.
             source = lzma.open(self.file) if self.file.suffix == ".xz" else self.file.open("rb")  # noqa: SIM115
@@ -73,9 +73,9 @@ class VerifiedImage(NamedTuple):
 
 
 def verify_image(file: Path, certificate: Path | None, *, signed: bool = True, own: bool = False) -> VerifiedImage:
-    """An image that is what its maker has signed. `certificate`: the maker's; `own`: this machine's, as none was named.
+    """Verify an image against the signature of its maker, and return it. Raises ImageError.
 
-    Raises ImageError.
+    `certificate`: the maker's; `own`: it is this machine's, as none was named.
     """
     compressed = file.suffix in partition.COMPRESSED
     stem = Path(str(file).removesuffix(file.suffix if compressed else "").removesuffix(".img"))
@@ -84,7 +84,7 @@ def verify_image(file: Path, certificate: Path | None, *, signed: bool = True, o
     companions = (sums, mapping, *((signature,) if signed else ()))
     for each in (file, *companions):
         if not each.is_file():
-            hint = f"beside an image are {', '.join(path.name for path in companions)}: download these too"
+            hint = f"an image comes with {', '.join(path.name for path in companions)}: download them, too"
             raise ImageError(f"{each} is not there", hint=hint, code=USAGE)
     if signed:
         _require_signature(sums, certificate, own=own)
@@ -95,13 +95,13 @@ def verify_image(file: Path, certificate: Path | None, *, signed: bool = True, o
         if known is None and (each is mapping or compressed):
             raise ImageError(f"{sums} does not name {each.name}", hint=AGAIN, code=INTEGRITY)
         if known is not None and filesystem.compute_sha256(each) != known:
-            words = f"{each} is not what its sums say: it was not downloaded whole, or somebody has changed it"
+            words = f"{each} does not match its checksum: the download is incomplete, or the file was changed"
             raise ImageError(words, hint=AGAIN, code=INTEGRITY)
     return VerifiedImage(file, read_layout(mapping), filesystem.compute_sha256(sums))
 
 
 def read_layout(mapping: Path) -> ImageLayout:
-    """Read a block map (format 2.0, as of bmap-tools). Raises ImageError."""
+    """Read a block map (format 2.0 of bmap-tools). Raises ImageError."""
     with mapping.open("rb") as source:
         text = source.read(MAP_BYTES_MAX + 1)
     try:
@@ -110,14 +110,14 @@ def read_layout(mapping: Path) -> ImageLayout:
         raise ImageError(f"{mapping} is not a block map", hint=AGAIN, code=INTEGRITY) from None
     in_order = all(one.end <= other.begin for one, other in pairwise(layout.ranges))
     if not layout.ranges or layout.ranges[0].begin != 0 or not in_order:
-        raise ImageError(f"{mapping} is not a map of an image", hint=AGAIN, code=INTEGRITY)
+        raise ImageError(f"{mapping} is not the map of an image", hint=AGAIN, code=INTEGRITY)
     return layout
 
 
 def change_boot_partition(handed: VerifiedImage, name: str, content: bytes) -> dict[int, bytes]:
-    """Blocks of a card that are others than in the image once its first partition has this file: by where they begin.
+    """Return the blocks of a card that differ from the image once its first partition has this file.
 
-    Raises ImageError.
+    The keys are offsets in bytes. Raises ImageError.
     """
     block = handed.layout.block
     with tempfile.TemporaryDirectory(prefix="waypost-flash-") as folder:
@@ -141,36 +141,38 @@ def change_boot_partition(handed: VerifiedImage, name: str, content: bytes) -> d
 
 
 _WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"\0<", b"<\0")
-"""Beginnings of XML with two bytes or more a character, in which declarations would be spelled otherwise."""
+"""Beginnings of XML in encodings of two or more bytes a character, in which declarations would look different."""
 
 
 def _require_signature(sums: Path, certificate: Path | None, *, own: bool) -> None:
     if certificate is None:
-        hint = "--certificate FILE is the maker's certificate; --unsigned takes the image as it is"
-        raise ImageError(f"whose signature is to be under {sums.name}?", hint=hint, code=USAGE)
+        hint = "--certificate FILE names the maker's certificate; --unsigned skips the signature"
+        raise ImageError(f"a certificate is needed to verify {sums.name}", hint=hint, code=USAGE)
     try:
         text = certificate.read_bytes()
     except OSError as error:
         raise ImageError(f"{certificate}: {error.strerror}", hint="name the maker's certificate", code=USAGE) from None
     if CERTIFICATE not in text:
-        raise ImageError(f"{certificate} is no certificate", hint="it begins with BEGIN CERTIFICATE (PEM)", code=USAGE)
+        raise ImageError(
+            f"{certificate} is not a certificate", hint="it begins with BEGIN CERTIFICATE (PEM)", code=USAGE
+        )
     require("openssl")
     with tempfile.TemporaryDirectory(prefix="waypost-flash-") as folder:
         try:
             signing.verify(sums, certificate, Path(folder) / "log")
         except ImageError:
-            words = f"the signature under {sums} is not that of {certificate}, or the sums were changed"
-            hint = "do not use this image; ask who made it"
+            words = f"the signature of {sums} does not match {certificate}, or the checksums were changed"
+            hint = "do not use this image; ask its maker"
             if own:
-                hint = f"it is of another maker: --certificate FILE is the maker's. It is of this machine: {hint}"
+                hint = f"if another machine built it, name the maker's certificate with --certificate FILE; else {hint}"
             raise ImageError(words, hint=hint, code=INTEGRITY) from None
 
 
 def _parse_layout(text: bytes) -> ImageLayout:
-    """Raises ValueError, ElementTree.ParseError."""
+    """Parse a block map. Raises ValueError and ElementTree.ParseError."""
     if len(text) > MAP_BYTES_MAX or any(each in text for each in DECLARATIONS) or text[:2] in _WIDE:
         raise ValueError("too large, or with declarations")
-    root = ElementTree.fromstring(text)  # noqa: S314 - without declarations
+    root = ElementTree.fromstring(text)  # noqa: S314 - declarations are refused above
     size, block = (int(root.findtext(name, "")) for name in ("ImageSize", "BlockSize"))
     kind = root.findtext("ChecksumType", "").strip()
     if kind != "sha256" or not BLOCKS[0] <= block <= BLOCKS[1]:
@@ -200,7 +202,7 @@ def _read_pieces(source: IO[bytes], count: int) -> Iterator[bytes]:
 
 
 def _copy(source: IO[bytes], target: Path, count: int) -> None:
-    """Append, with holes where there are zeros."""
+    """Append data, leaving holes for zeros."""
     with target.open("r+b") as out:
         at = out.seek(0, 2)
         for piece in _read_pieces(source, count):

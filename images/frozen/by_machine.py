@@ -1,4 +1,4 @@
-"""A frozen gateway for a kind of machine, whichever way it is made here."""
+"""Freeze a gateway for a kind of machine, in the way that fits."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from images.steps import Steps
 
 
 def freeze(steps: Steps, machine: str, mirror: Mirror, *, fresh: bool = False) -> Path:
-    """The folder of a gateway for such machines (``x86_64``, ``aarch64``). Raises ImageError."""
+    """Return the folder of a gateway for a machine (``x86_64``, ``aarch64``). Raises ImageError."""
     own = platform.machine()
     if machine == own:
         return freezing.freeze(steps)
     if machine == "x86_64":
-        raise ImageError(f"a gateway for x86_64 is made on such a machine; this is {own}", code=USAGE)
+        raise ImageError(f"a gateway for x86_64 is built on such a machine; this is {own}", code=USAGE)
     return cross.freeze(steps, mirror, fresh=fresh)

@@ -1,8 +1,8 @@
-"""The same for arm64 machines, made on another kind: what can be is compiled across, PyInstaller alone is emulated.
+"""Freeze a gateway for arm64 on another machine: compile what can be cross-compiled, and emulate PyInstaller alone.
 
-Debian's Python for arm64 is unpacked, not installed: nothing of it has to run for that, so it takes half a minute
-and not a quarter of an hour. Wheels of arm64 are unpacked by this machine's pip. Proton, of which there are none, is
-compiled by a cross compiler against the headers there.
+Debian's Python for arm64 is unpacked, not installed. Nothing has to run for that, so it takes half a minute and not a
+quarter of an hour. This machine's pip unpacks wheels for arm64. Proton has none, and is compiled by a cross compiler
+against the headers there.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from images.programs import find, require, run
 from images.steps import Steps
 
 PYTHON: Final = "3.11"
-"""Debian's in `SUITE`."""
+"""Version of Debian's Python in `SUITE`."""
 PACKAGES: Final = (
     "bash", "binutils", "coreutils", "libc-bin", "libc6-dev", "libffi8", "libsqlite3-0", "libssl-dev", "python3-dev",
 )  # fmt: skip
-"""Of Debian: Python with its headers, and what PyInstaller reads libraries with."""
+"""Debian packages: Python with its headers, and what PyInstaller needs to read libraries."""
 RECIPE: Final = "1"
-"""Another one makes everything here anew: for changes of how, where what it is made of stays the same."""
+"""Version of the steps here. A new one builds everything again when the steps change and their inputs do not."""
 BINFMT: Final = Path("/proc/sys/fs/binfmt_misc")
-"""Where the kernel says which kinds of programs it has an interpreter for."""
+"""Folder in which the kernel lists the kinds of programs that it has an interpreter for."""
 TRIPLET: Final = "aarch64-linux-gnu"
 PROGRAMS: Final = ("mmdebstrap", "qemu-aarch64-static", f"{TRIPLET}-gcc", "chroot")
 TAGS: Final = (
@@ -45,9 +45,9 @@ TAGS: Final = (
     "manylinux2014",
     "linux",
 )
-"""Of wheels that run there."""
+"""Tags of wheels that run there."""
 BUILT_USING: Final = "built-using"
-"""File beside a frozen gateway: what of Debian is in it, as that field of a package has it."""
+"""File next to a frozen gateway: what it contains of Debian, in the form of that field of a package."""
 COMPILED_HERE: Final = "python-qpid-proton"
 ENVIRONMENT: Final = {
     "implementation_name": "cpython",
@@ -59,15 +59,18 @@ ENVIRONMENT: Final = {
     "python_version": PYTHON,
     "sys_platform": "linux",
 }
-"""Of the markers of requirements."""
+"""Environment for the markers of requirements."""
 
 
 def freeze(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
-    """The folder of a gateway for arm64. `fresh`: with Debian's newest Python and libraries. Raises ImageError."""
+    """Return the folder of a gateway for arm64. Raises ImageError.
+
+    `fresh`: with Debian's newest Python and libraries.
+    """
     source.require_checkout()
     require(*PROGRAMS)
     if os.geteuid() != 0:
-        raise ImageError("another kind of machine's programs are laid out as root", hint="use sudo", code=USAGE)
+        raise ImageError("laying out programs of another machine requires root", hint="use sudo", code=USAGE)
     require_emulation()
     wanted = _list_packages() | find_required("pyinstaller", ENVIRONMENT) | {"pyinstaller"}
     lock = source.LOCK.read_text()
@@ -97,23 +100,23 @@ def freeze(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
 
 
 def _list_packages() -> set[str]:
-    """Python packages of a gateway."""
+    """Return the names of the Python packages of a gateway."""
     return find_required(f"{DISTRIBUTION}[edge,kafka]", ENVIRONMENT)
 
 
 def pinned_versions() -> Mapping[str, str]:
-    """Versions of the Python packages that are in a frozen gateway, by name. Raises ImageError."""
+    """Return the versions of the Python packages in a frozen gateway, by name. Raises ImageError."""
     lines = select_entries(
         source.LOCK.read_text(), _list_packages() | {"pyinstaller"}
-    )  # of that the program's first code
+    )  # its boot loader is in the program
     return dict(re.findall(r"(?m)^([A-Za-z0-9._-]+)==([^\s;\\]+)", lines))
 
 
 def require_emulation(registry: Path = BINFMT) -> None:
-    """Raises ImageError where the kernel does not start programs of arm64."""
+    """Raise ImageError if the kernel does not run programs for arm64."""
     if not (registry / "qemu-aarch64").exists():
         raise ImageError(
-            "the kernel of this machine does not start programs of arm64 yet, though the emulator is installed",
+            "the kernel of this machine does not run programs for arm64 yet, though the emulator is installed",
             hint="sudo systemctl restart systemd-binfmt\n"
             f"without systemd: mount -t binfmt_misc none {BINFMT}; then /usr/lib/systemd/systemd-binfmt",
             code=USAGE,
@@ -121,7 +124,7 @@ def require_emulation(registry: Path = BINFMT) -> None:
 
 
 def unpack_python(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
-    """A root file system of arm64 with Debian's Python, nothing in it installed. Raises ImageError."""
+    """Return a root file system of arm64 with Debian's Python, unpacked and not installed. Raises ImageError."""
     made = steps.result(
         "python-arm64",
         f"Python {PYTHON} for arm64 (Debian)",
@@ -145,7 +148,7 @@ def _unpack_wheels(folder: Path, lock: str, log: Path) -> None:
 
 
 def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
-    """Its build asks Python how to compile: it is told what arm64's would say."""
+    """Cross-compile Proton: its build asks Python how to compile, and gets the answers of arm64's Python."""
     (folder / "lock").write_text(lock)
     answers = f"_sysconfigdata__{TRIPLET}"
     shutil.copy(root / f"usr/lib/python{PYTHON}/{answers}.py", folder)
@@ -171,12 +174,12 @@ def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
 
 
 def _header_options(root: Path) -> list[str]:
-    """Options of a compiler for those of Python and C there."""
+    """Return compiler options for the headers of Python and C in a root."""
     return [f"-I{root}/usr/include/{name}" for name in (f"python{PYTHON}", TRIPLET, "")]
 
 
 def _freeze(folder: Path, root: Path, packages: list[Path], log: Path) -> None:
-    """In a copy of the root: PyInstaller runs there, by the emulator that the kernel starts for programs of arm64."""
+    """Run PyInstaller in a copy of the root, in the emulator that the kernel starts for programs of arm64."""
     place = folder / "root"
     run("cp", "-a", "--reflink=auto", root, place, log=log)
     build = place / "build"

@@ -1,6 +1,6 @@
-"""A Debian package of a frozen gateway: `apt install ./waypost_*.deb`, and it serves.
+"""Debian package of a frozen gateway: after `apt install ./waypost_*.deb` it serves.
 
-dpkg-deb alone makes it; the same gateway makes the same bytes.
+dpkg-deb alone builds it, and the same gateway gives the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROGRAMS: Final = ("dpkg-deb",)
 SCRIPTS: Final = ("postinst", "prerm", "postrm")
 LIBRARY: Final = "usr/lib/waypost"
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-"""What Debian calls a kind of machine, by what the kernel does."""
+"""Debian's name of a kind of machine, by the kernel's."""
 
 CONTROL: Final = """\
 Package: waypost
@@ -42,7 +42,7 @@ Description: messaging gateway that survives the power cut
 
 
 def build_package(steps: Steps, frozen: Path, machine: str) -> Path:
-    """The package of a frozen gateway for such machines (``x86_64``, ``aarch64``). Raises ImageError."""
+    """Return the package of a frozen gateway for a machine (``x86_64``, ``aarch64``). Raises ImageError."""
     require(*PROGRAMS)
     name = f"waypost_{source.read_version()}_{ARCHITECTURES[machine]}.deb"
     made = steps.result(
@@ -80,13 +80,13 @@ def _make(target: Path, frozen: Path, machine: str, log: Path) -> None:
 
 
 def _built_using_field(frozen: Path) -> str:
-    """What of Debian is inside; of a gateway frozen with this machine's own libraries nothing is said."""
+    """Return the field for what is inside of Debian; empty for a gateway frozen with this machine's own libraries."""
     note = frozen.with_name(BUILT_USING)
     return f"Built-Using: {note.read_text()}\n" if note.is_file() else ""
 
 
 def _lay_out(tree: Path, frozen: Path) -> None:
-    """The files of the package."""
+    """Lay out the files of the package."""
     shutil.copytree(frozen, tree / LIBRARY, symlinks=True)
     shutil.copy(HERE / "prepare", tree / LIBRARY / "prepare")
     (tree / "usr/bin").mkdir()
@@ -101,7 +101,7 @@ def _lay_out(tree: Path, frozen: Path) -> None:
 
 
 def _normalize(tree: Path) -> None:
-    """Modes and dates that say nothing of who made it, and when."""
+    """Set modes and dates that do not depend on who builds the package, and when."""
     for path in (*tree.rglob("*"), tree):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
@@ -109,7 +109,7 @@ def _normalize(tree: Path) -> None:
 
 
 def find_libc_version(tree: Path) -> str:
-    """The C library that every program and library of a tree runs on: the newest version one of them names."""
+    """Return the newest version of the C library that a program or library of a tree requires."""
     found = {
         tuple(map(int, version.split(b".")))
         for path in tree.rglob("*")

@@ -95,18 +95,18 @@ class TestLogin:
         assert TOKEN not in repr(BalenaLogin("https://x/", TOKEN))
 
     def test_a_token_that_is_not_taken_is_not_kept(self, run: Run, api: Cloud, tmp_path: Path) -> None:
-        fail(run("login", "--host", api.url, "--token", "another"), "does not take the token", "Access tokens")
+        fail(run("login", "--host", api.url, "--token", "another"), "refuses the token", "Access tokens")
         assert not (tmp_path / ".config").exists()
 
     def test_nobody_is_there_to_type_it(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO(""))
-        fail(run("login"), "Access token: nobody is there to type it", "BALENA_API_KEY")
+        fail(run("login"), "Access token: there is no terminal to type it at", "BALENA_API_KEY")
 
     def test_nobody_answers(self, run: Run) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             host = f"http://127.0.0.1:{taken.getsockname()[1]}"
-            fail(run("login", "--host", host, "--token", "t"), "cannot be reached", "check it")
+            fail(run("login", "--host", host, "--token", "t"), "cannot be reached", "check the network")
 
     @pytest.mark.parametrize(
         ("host", "said"),
@@ -133,7 +133,7 @@ class TestLogin:
         self, run: Run, api: Cloud, monkeypatch: pytest.MonkeyPatch, answer: object
     ) -> None:
         monkeypatch.setitem(ROUTES, "GET /actor/v1/whoami", lambda *_: answer)
-        fail(run("login", "--host", api.url, "--token", TOKEN), "no API of balena")
+        fail(run("login", "--host", api.url, "--token", TOKEN), "not an API of balena")
 
 
 class TestRegister:
@@ -190,7 +190,7 @@ class TestRegister:
         out = str(tmp_path / "out.csv")
         api.breaks.add(broken)
         done = logged_in("register", FLEET, str(gateways), "--out", out)
-        fail(done, "broke before all of the answer had come", "do it again")
+        fail(done, "broke before the answer was complete", "run the command again")
         assert "AttributeError" not in done.stderr
         assert "logged in" not in done.stderr
         assert not api.breaks
@@ -205,7 +205,7 @@ class TestRegister:
             api.says = says
             api.fails["POST /v7/device_environment_variable"] = 500
             done = logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "out.csv"))
-            fail(done, f"answers 500 (Internal Server Error){said}\n", "do it again")
+            fail(done, f"answers 500 (Internal Server Error){said}\n", "try again")
             assert done.stdout == ""
 
     def test_what_the_sdk_does_not_look_at(self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ class TestRegister:
     ) -> None:
         """The list has the tokens, and would be lost."""
         before = gateways.read_text()
-        fail(logged_in("register", FLEET, str(gateways), "--out", str(gateways)), "would be written over")
+        fail(logged_in("register", FLEET, str(gateways), "--out", str(gateways)), "would be overwritten")
         assert gateways.read_text() == before
         fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "no" / "o")), "another --out")
         assert not api.devices
@@ -232,25 +232,25 @@ class TestRegister:
         self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
     ) -> None:
         api.actor = "application"
-        fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "o")), "needs that of a person")
+        fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "o")), "needs a user's token")
 
     @pytest.mark.parametrize(
         ("text", "said"),
         [
             ("", "no column name"),
-            ("name,name\na,b\n", "two columns of one name"),
-            ("name,tenant\na\n", "line 2: not as many fields"),
-            ("name\na,b\n", "line 2: not as many fields"),
+            ("name,name\na,b\n", "two columns have the same name"),
+            ("name,tenant\na\n", "line 2: the number of fields differs"),
+            ("name\na,b\n", "line 2: the number of fields differs"),
             ("name,tenant\na,t\n ,t\n", "line 3: no name"),
-            ("name\na\na\n", "twice there: a"),
+            ("name\na\na\n", "listed twice: a"),
             ("name,2x\na,b\n", "2x: a variable's name"),
             ("name,BALENA_HOST\na,b\n", "configures balenaOS itself"),
             ('name\n"a\n', "row 2: unexpected end"),
             ("name\nhall-1\nHall 1\n", 'line 3: column name, as WAYPOST_NAME: "Hall 1" is not a name'),
             ("name\nÜber\n", "line 2: column name, as WAYPOST_NAME"),
             ("name\n-hall\n", "line 2: column name, as WAYPOST_NAME"),
-            ("name\nhall_1\nHALL-1\n", "twice there: hall-1"),
-            ("name,WAYPOST_NAME\nHall 1,hall\nHall 2,hall\n", "twice there: hall"),
+            ("name\nhall_1\nHALL-1\n", "listed twice: hall-1"),
+            ("name,WAYPOST_NAME\nHall 1,hall\nHall 2,hall\n", "listed twice: hall"),
         ],
     )
     def test_a_list_that_is_none(self, tmp_path: Path, text: str, said: str) -> None:
@@ -297,7 +297,7 @@ class TestVariables:
     def test_out_of_a_file(self, logged_in: Run, api: Cloud, tmp_path: Path) -> None:
         (tmp_path / "token").write_text(f"{FOR_THE_HUB}\n")
         token = f"WAYPOST_TOKEN=@{tmp_path / 'token'}"
-        fail(logged_in("preload", FLEET, token), "lets one gateway in", "--device NAME")
+        fail(logged_in("preload", FLEET, token), "admits one gateway", "--device NAME")
         api.devices.append({"id": 100, "uuid": "ab" * 31, "device_name": "hall-1"})
         succeed(logged_in("preload", FLEET, token, "--device", "hall-1"))
         assert api.variables == {("device", 100, "WAYPOST_TOKEN"): FOR_THE_HUB}
@@ -442,7 +442,7 @@ class TestDownload:
         api.short_of = 1_000
         out = tmp_path / "balena.img"
         done = logged_in("os", "download", DEVICE_TYPE, "--out", str(out))
-        fail(done, "broke before all of the answer had come", "do it again")
+        fail(done, "broke before the answer was complete", "run the command again")
         assert not [word for word in ("IncompleteRead", "(", "Error") if word in done.stderr.replace("Error:", "")]
         assert not list(tmp_path.glob("balena*"))
 

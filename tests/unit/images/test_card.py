@@ -93,7 +93,7 @@ class TestTheFile:
         ("sshKeys=ssh-ed25519 AAAA", "not a public key"), ("hub.url=amqp://hub.example", "without TLS"),
         ("hub.failover=amqps://hub.example ws://hub.example", "without TLS"), ("hub.failover=hub", "is not a hub URL"),
         ("hub.proxy.host=a/b", "no host"), ("hub.proxy.port=http", "port"), ("hub.proxy.username=a:b", "with a colon"),
-        (f"hub.proxy.password={PLACEHOLDER}", "write the secret itself"), ("hub.proxy=x", "no setting is called"),
+        (f"hub.proxy.password={PLACEHOLDER}", "write the secret itself"), ("hub.proxy=x", "is not a setting"),
         ("hub.token=wpt1.x.y.z", "token"), ("hub.forward=", "forward"),
         ("hub.forward=plant/#/x", "# must be alone in the last level"),
         ("hub.forward=plant/*", "wildcards are + and #"),
@@ -163,7 +163,7 @@ class TestTheFile:
         assert len(refused.value.message) < 100
 
     def test_a_terminal_of_another_encoding(self) -> None:
-        with pytest.raises(ImageError, match="not in UTF-8") as refused:
+        with pytest.raises(ImageError, match="not UTF-8") as refused:
             apply_arguments(["name=hall", "wifi.ssid=pl\udce4nt"], None)
         assert "wifi.ssid=@FILE" in refused.value.hint
 
@@ -228,7 +228,7 @@ class TestTheFile:
 
     @pytest.mark.parametrize(("text", "said"), [
         ("- a list\n", "one resource of kind Card"), ("a: 1\n---\nb: 2\n", "one resource of kind Card"),
-        ("apiVersion: waypost/v1\nkind: Card\nspec: [hostname]\n", "other.yaml:3: spec: a mapping is wanted"),
+        ("apiVersion: waypost/v1\nkind: Card\nspec: [hostname]\n", "other.yaml:3: spec: a mapping is expected"),
         ("a: 1\na: 2\n", "written twice"), ("a: [\n", "not YAML"), ("kind: Store\n", 'unknown kind "Store"'),
     ])  # fmt: skip
     def test_a_file_of_something_else_is_not_written_over(
@@ -270,12 +270,12 @@ class TestAdvice:
 
     def test_nobody_can_log_in(self) -> None:
         [line] = list_notes([apply_arguments(["name=hall"], None).card])
-        assert line.startswith("hall: without sshKeys nobody can log in")
+        assert line.startswith("hall: without sshKeys login is impossible")
         assert self.said() == []
 
     def test_nothing_is_found_by_name(self) -> None:
         static = ("cable.address=10.0.0.2/24", "cable.gateway=10.0.0.1")
-        assert self.said(*static) == ["hall: without cable.dns it finds nothing by name: hub.example"]
+        assert self.said(*static) == ["hall: without cable.dns it cannot resolve host names: hub.example"]
         assert self.said(*static, "cable.dns=10.0.0.1") == []
         assert self.said(*static, "wifi.ssid=x", "wifi.country=DE") == [], "that network may have a server"
         assert self.said(*static, "hub.proxy.host=10.0.0.9") == [], "the proxy knows names"
@@ -283,7 +283,7 @@ class TestAdvice:
     def test_nothing_is_reached(self) -> None:
         static = ("cable.address=10.0.0.2/24", "cable.dns=10.0.0.3")
         assert self.said(*static) == [
-            "hall: without cable.gateway it reaches 10.0.0.0/24 alone, and perhaps not hub.example"
+            "hall: without cable.gateway it reaches only 10.0.0.0/24, and perhaps not hub.example"
         ]
         near = [word.replace("hub.example", "10.0.0.7") for word in self.HUB]
         assert list(list_notes([apply_arguments([*near, *static], None).card])) == []
@@ -325,7 +325,7 @@ class TestFleets:
             f"{file}:2: hub.url:",
             f"{file}:2: cable.address:",
             f"{file}:4: name: is missing",
-            f"{file}:5: a cell is in a column that has no name",
+            f"{file}:5: a cell is in a column without a name",
         ):
             assert place in said
         assert f"{file}:3: name: " not in mistaken(tmp_path, "name\nnorth\nsouth\nx y\n")
@@ -338,7 +338,7 @@ class TestFleets:
         (tmp_path / "fleet.csv").write_text(f"name,hub.token\nnorth,\nsouth,{TOKEN}\neast,{other}\n")
         with pytest.raises(ImageError) as refused:
             load_fleet(tmp_path / "fleet.csv", base)
-        said = f"{tmp_path / 'fleet.csv'}:3: hub.token: is that of row 2, and a token lets one gateway in"
+        said = f"{tmp_path / 'fleet.csv'}:3: hub.token: is that of row 2, and a token admits one gateway"
         assert refused.value.message.startswith(said)
         assert "\n" not in refused.value.message
 
@@ -349,8 +349,8 @@ class TestFleets:
             load_fleet(tmp_path / "fleet.csv", base)
 
     @pytest.mark.parametrize(("text", "said"), [
-        ("", "a column name is wanted"), ("name,name\n", "each column once"), ("name\n", "has no rows"),
-        ("name,wifi\nx,y\n", "no setting is called"), ("name,\nnorth,x\n", "a cell is in a column that has no name"),
+        ("", "the column name is required"), ("name,name\n", "each column may be there once"), ("name\n", "has no rows"),
+        ("name,wifi\nx,y\n", "is not a setting"), ("name,\nnorth,x\n", "a cell is in a column without a name"),
         (f'name,hostname\nnorth,"n\n{"x" * csv.field_size_limit()}', "row 2: field larger"),
     ])  # fmt: skip
     def test_a_table_that_is_none(self, tmp_path: Path, text: str, said: str) -> None:
@@ -377,7 +377,7 @@ class TestFleets:
 
     def test_errors_name_the_row_behind_a_line_for_excel(self, tmp_path: Path) -> None:
         assert f"{tmp_path / 'fleet.csv'}:3: hostname" in mistaken(tmp_path, "sep=;\nname;hostname\na;B\n")
-        assert "a quotation mark that none ends" in mistaken(tmp_path, 'name;hostname\na;"b\nc;d\n')
+        assert "an unclosed quotation mark" in mistaken(tmp_path, 'name;hostname\na;"b\nc;d\n')
 
     def test_spaces_of_a_password_are_not_guessed(self, tmp_path: Path) -> None:
         """Somebody writes one behind each comma, and a password may end with one: either way it would be another."""
@@ -396,7 +396,7 @@ class TestTheCommand:
     def test_on_the_first_partition(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         image = str(card(tmp_path))
         assert run(["image", "configure", "--check", image]) == 0
-        assert "says nothing" in capsys.readouterr().out
+        assert "has no settings" in capsys.readouterr().out
         assert run(["image", "configure", image, *words()]) == 0
         assert run(["image", "configure", image, "hostname=other"]) == 0
         assert run(["image", "configure", "--show", image]) == 0
@@ -446,7 +446,7 @@ class TestTheCommand:
         (["hall.yaml", "name=hall", "--base", "taken.yaml"], "--base goes with a CSV"),
         (["fleet", "--from", "taken.yaml", "--base", "taken.yaml"], "--base goes with a CSV"),
         (["fleet.csv"], "configure ./fleet --from fleet.csv"), (["fleet.csv", "name=x"], "--from fleet.csv"),
-        (["nowhere/hall.yaml", "name=x"], "there is no folder nowhere"),
+        (["nowhere/hall.yaml", "name=x"], "the folder nowhere does not exist"),
     ])  # fmt: skip
     def test_a_fleet_and_one_gateway_mixed_up(
         self, words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

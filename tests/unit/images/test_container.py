@@ -69,7 +69,7 @@ def test_a_gateways_folder_has_its_packages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("machine", "said"), [
-    ("x86_64", "sudo apt install buildah mmdebstrap"), ("aarch64", "does not start programs of arm64"),
+    ("x86_64", "sudo apt install buildah mmdebstrap"), ("aarch64", "does not run programs for arm64"),
 ])  # fmt: skip
 def test_what_is_missing_for_an_archive_is_said_before_the_first_step(
     machine: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -453,7 +453,7 @@ class TestEmulator:
     def test_ports(self) -> None:
         assert machine.parse_ports(["1:2", "3:4"]) == {1: 2, 3: 4}
         assert machine.parse_ports([])[21883] == 1883
-        with pytest.raises(ImageError, match="leads elsewhere already"):
+        with pytest.raises(ImageError, match="is used twice"):
             machine.parse_ports(["1:2", "1:3"])
         for wrong in ("1883", "a:b", "0:1", "1:70000"):
             with pytest.raises(ImageError, match="two ports"):
@@ -503,7 +503,7 @@ class TestEmulator:
         (tmp_path / "x.img").touch()
         screen = str(tmp_path / "x.img" / "screen.svg")
         assert run(["image", "run", str(tmp_path / "x.img"), "--screenshot", screen]) == 2
-        assert "x.img is no folder" in capsys.readouterr().err, "and not when it has served"
+        assert "x.img is not a folder" in capsys.readouterr().err, "and not when it has served"
 
     @needs("zstd")
     def test_what_the_disk_says_names_no_log_that_is_gone(
@@ -549,7 +549,7 @@ class TestEmulator:
         monkeypatch.setattr(machine, "require", lambda *_: None)
         file = tmp_path / "hall.yaml"
         file.write_text("name: hall\n")
-        with pytest.raises(ImageError, match="no image of a card"):
+        with pytest.raises(ImageError, match="not an image of a card"):
             machine.make_disk(file, tmp_path, tmp_path / "log")
 
 
@@ -574,14 +574,14 @@ def test_a_place_where_nothing_can_be_is_said_before_the_first_step(
     (tmp_path / "file").touch()
     command = ["image", *words, "--cache", str(tmp_path / "cache"), "--out"]
     assert run([*command, str(tmp_path / "file" / "cards")]) == 2
-    assert "file is no folder" in capsys.readouterr().err
+    assert "file is not a folder" in capsys.readouterr().err
     assert run([*command, str(tmp_path / "new" / "cards")]) == 1
     assert "begun" in capsys.readouterr().err
 
 
 def test_a_folder_that_nobody_fetches_from_is_said_before_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["image", "bundle", "--url", "files.example/waypost"]) == 2
-    assert "--url files.example/waypost: it is fetched from https://host/path" in capsys.readouterr().err
+    assert "--url files.example/waypost: expected https://host/path" in capsys.readouterr().err
 
 
 def test_what_a_hub_is_told_of_a_bundle_is_a_resource(tmp_path: Path) -> None:

@@ -151,6 +151,6 @@ class TestCopies:
         other = tmp_path / "other"
         other.mkdir()
         (other / "letters").touch()
-        with pytest.raises(ImageError, match="nothing this command made"):
+        with pytest.raises(ImageError, match="was not made by this command"):
             copy_tree(made, other, holding="program")
         assert (other / "letters").exists()
