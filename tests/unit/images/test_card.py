@@ -349,7 +349,8 @@ class TestFleets:
             load_fleet(tmp_path / "fleet.csv", base)
 
     @pytest.mark.parametrize(("text", "said"), [
-        ("", "the column name is required"), ("name,name\n", "each column may be there once"), ("name\n", "has no rows"),
+        ("", "the column name is required"), ("name,name\n", "each column may be there once"),
+        ("name\n", "has no rows"),
         ("name,wifi\nx,y\n", "is not a setting"), ("name,\nnorth,x\n", "a cell is in a column without a name"),
         (f'name,hostname\nnorth,"n\n{"x" * csv.field_size_limit()}', "row 2: field larger"),
     ])  # fmt: skip
