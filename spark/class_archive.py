@@ -1,8 +1,8 @@
-"""The class archive: the JVM's classes, parsed and linked once at set-up, mapped at every later start.
+"""Class archive: the JVM's classes, parsed and linked once at set-up, mapped at every later start.
 
-Optional and tolerant: without an archive, or with one made by another Java or for other jars, starts are slower and
-nothing else. The JVM checks by itself that an archive fits and passes over one that does not, without a word. So its
-name says what it was made by and for: one of another name is stale, which the commands say.
+It is optional. Without an archive, or with one made by another Java or for other jars, starts are slower and nothing
+else changes. The JVM silently ignores an archive that does not fit. For this reason the name of an archive states what
+it was made by and for; one with another name is stale, and the commands say so.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ MAKE_SECONDS_MAX = 240.0
 
 
 def archive_path(home: java.Java) -> Path:
-    """The archive for exactly this Java, this Spark and these jars, there or not."""
+    """Return the path of the archive for exactly this Java, this Spark and these jars."""
     from importlib.metadata import version  # noqa: PLC0415
 
     return share_folder() / f"classes-java{home.build}-spark{version('pyspark')}-{DELTA.pins()}.jsa"
 
 
 def find_stale(home: java.Java) -> list[Path]:
-    """Archives that this Java, this Spark and these jars have no use for."""
+    """Return the archives that do not fit this Java, this Spark and these jars."""
     return sorted(set(share_folder().glob("classes-*.jsa")) - {archive_path(home)})
 
 
 def stale_notice(home: java.Java) -> str | None:
-    """What to tell a person who starts Spark and had an archive once; None: starts are as fast as they were."""
+    """Return a notice for users whose archive has become stale; None if starts are as fast as before."""
     if archive_path(home).is_file() or not find_stale(home):
         return None
     command = shlex.join([sys.executable, "-P", "-m", "spark.setup", "archive"])
@@ -44,17 +44,17 @@ def stale_notice(home: java.Java) -> str | None:
 
 
 def jvm_options(home: java.Java) -> tuple[str, ...]:
-    """Options that use the archive; none when it has not been made."""
+    """Return options that use the archive; none if it has not been made."""
     archive = archive_path(home)
     return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto") if archive.is_file() else ()
 
 
 def make_archive() -> str:
-    """Run one small pass of every job in a JVM that archives its classes on exit; returns what to tell the user.
+    """Run one small pass of every job in a JVM that archives its classes on exit; return a message for the user.
 
-    The new archive takes the place of all former ones. Never raises for a JVM that makes no archive (some runtimes
-    cannot): the message says so. Raises `ConnectorMissing` or `java.JavaMissing` when no pass can be run at all,
-    `OSError` when the environment cannot be written.
+    The new archive replaces all former ones. A JVM that makes no archive (some runtimes cannot) is no error: the
+    message says so. Raises `ConnectorMissing` or `java.JavaMissing` when no pass can be run at all, and `OSError` when
+    the environment cannot be written.
     """
     DELTA.paths()
     home = java.find()

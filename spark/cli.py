@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from spark.report.queries import LakeFigures, ReportReader
 
 FAILED, USAGE, INTEGRITY = 1, 2, 4
-"""Exit codes, beside 0: the thing asked for failed; wrong usage or configuration; the data breaks its contract."""
+"""Exit codes other than 0: failed; wrong usage or configuration; data that breaks its contract."""
 _SECRET = re.compile(r"(\.secret|\.secret\.key|\.session\.token|[pP]assword)$")
-"""Settings whose value is a secret itself, and not the name of one."""
+"""Settings that hold a secret itself, not the name of one."""
 
 
 @click.group()
@@ -107,7 +107,7 @@ def maintain(lake: Place) -> None:
 
 
 def _maintain(lake: Place, names: Sequence[str], *, by_need: bool = False) -> bool:
-    """Look after these tables, or those of them that need it; False when one could not be."""
+    """Maintain these tables, or those that are due (`by_need`); return False if one could not be maintained."""
     from spark import conflict, maintenance, table_errors
     from spark.jobs import catalog
 
@@ -140,7 +140,7 @@ def _select_jobs(names: Sequence[str], which: Literal["chosen", "made_of"]) -> l
 
 @dataclass(frozen=True)
 class _PassOptions:
-    """How passes are made. `rebuilds`: the tables of the jobs are emptied first."""
+    """Options of passes. `rebuilds`: empty the tables of the jobs first."""
 
     follow: bool
     master: str | None
@@ -200,8 +200,10 @@ def _run_passes(lake: Place, jobs: list[AnalyticsJob], how: _PassOptions) -> Non
 
 
 def _maintain_by_need(lake: Place, jobs: Sequence[AnalyticsJob], steps: Sequence[JobStatus]) -> None:
-    """After a pass of these jobs, look after the tables of their rhythms, which no job writes now; tables of no job go
-    with the values. A lake in which something is damaged is left as it is."""
+    """After a pass, maintain the tables of its rhythms, which no job writes now.
+
+    Tables of no job go with the values. A lake with a damaged table is left as it is.
+    """
     from spark.jobs import catalog
 
     rhythm_of = {name: job.rhythm for job in catalog.JOBS for name in job.outputs}
@@ -212,7 +214,7 @@ def _maintain_by_need(lake: Place, jobs: Sequence[AnalyticsJob], steps: Sequence
 
 
 def _exit_for(steps: Sequence[JobStatus], log: Path) -> None:
-    """Say what the last pass met, and leave with the exit code for it."""
+    """Print what went wrong in the last pass, and exit with its code."""
     wrong: dict[str, list[str]] = {}  # one damaged table ends most jobs with the same words
     for step in steps:
         if step.error is not None:
@@ -242,7 +244,7 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
 
 
 class _Display:
-    """Progress on standard error: a live table on a terminal, a line a job elsewhere; JSON on standard output."""
+    """Progress on standard error: a live table on a terminal, otherwise a line per job; JSON on standard output."""
 
     def __init__(self, names: list[str], as_json: bool) -> None:
         from rich.console import Console
@@ -268,16 +270,16 @@ class _Display:
             self._live.stop()
 
     def show_starting(self) -> None:
-        """A job needs Spark, which takes some seconds to start."""
+        """Show that Spark is being started, which takes some seconds."""
         self._phase = "starting Spark"
 
     def show_started(self, seconds: float) -> None:
-        """Spark is up."""
+        """Show that Spark has started."""
         self._phase = f"Spark started in {seconds:.1f} s"
         self._line(self._phase)
 
     def show(self, step: JobStatus) -> None:
-        """A job began or ended."""
+        """Show that a job began or ended."""
         self._steps[step.job] = step
         if step.state == "running":
             self._started[step.job] = time.monotonic()
@@ -287,7 +289,7 @@ class _Display:
             )
 
     def pass_done(self, steps: Sequence[JobStatus], seconds: float) -> None:
-        """Every job of a pass has ended, `seconds` after the pass began."""
+        """Print the result of a pass after `seconds`."""
         if self._as_json:
             jobs = [
                 {
@@ -390,7 +392,10 @@ def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, fac
 def _draw(
     lake: ReportReader, out: str | None, folder: bool, gateway: str | None, facts: Facts
 ) -> tuple[LakeFigures, str | bytes | None]:
-    """Write the page, or pages; what is on the first, and what was written, or is to be on standard output."""
+    """Write the page or pages.
+
+    Returns the figures of the first page, and a summary, or the page itself for standard output.
+    """
     from spark.report import page
 
     if folder and out is not None:

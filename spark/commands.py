@@ -1,4 +1,4 @@
-"""`waypost analytics schema` and `replay`: what somebody knows of messages, and reading again what was not readable."""
+"""`waypost analytics schema` and `replay`: register how messages are read, and read rejected ones again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark.interruption import CONTINUES, interruptible
 FAILED, USAGE, INTEGRITY = 1, 2, 4
 Command = TypeVar("Command", bound=Callable[..., Any])
 UMASK_SETTING = "spark.hadoop.fs.permissions.umask-mode"
-"""Hadoop sets the modes of files it makes, whatever the process's umask is."""
+"""Hadoop sets the modes of the files that it creates, independent of the process's umask."""
 
 
 def _lake(checked: Callable[[Place], Place]) -> Callable[[Command], Command]:
@@ -41,7 +41,7 @@ _FORMATS = "json, number, text, cbor, senml+json, senml+cbor, sparkplug, protobu
 
 
 def require_lake(lake: Place) -> Place:
-    """A lake as it was given. Raises `click.UsageError` when there is none."""
+    """Return the lake. Raises `click.UsageError` if there is none at this place."""
     try:
         if lake.at("telemetry").is_table():
             return lake
@@ -54,15 +54,14 @@ def require_lake(lake: Place) -> Place:
 
 
 def match_permissions(lake: Place) -> int:
-    """What is made from here on is as open to other users as the lake itself; the umask. A hub's lake is not at all."""
+    """Give new files the permissions of the lake, and return the umask. The lake of a hub is closed to other users."""
     closed = ~stat.S_IMODE(lake.path.stat().st_mode) & 0o077 if isinstance(lake, Folder) else 0o077
     os.umask(closed)
     return closed
 
 
 def require_writable(lake: Place) -> None:
-    """Raise `click.UsageError` where this user may not write, or the store does not see to it that of two who commit at
-    once one does."""
+    """Raise `click.UsageError` if this user may not write, or if the store lacks conditional writes."""
     if isinstance(lake, Folder) and not os.access(lake.path, os.W_OK | os.X_OK):
         owner = lake.path.stat().st_uid
         raise click.UsageError(f"{lake.uri} is not this user's to write: run it as its owner (user id {owner})")
@@ -73,7 +72,7 @@ def require_writable(lake: Place) -> None:
 
 
 def warn_stale_archive() -> None:
-    """A note where starts of Spark have become slower. Raises `java.JavaMissing`."""
+    """Print a note if Spark starts slower than it could. Raises `java.JavaMissing`."""
     from spark import class_archive, cluster, java
 
     note = None if cluster.is_submitted() else class_archive.stale_notice(java.find())
@@ -82,7 +81,7 @@ def warn_stale_archive() -> None:
 
 
 def _require_folder(lake: Place) -> Place:
-    """A place that may become a lake. Raises `click.UsageError`."""
+    """Return a place that may become a lake. Raises `click.UsageError`."""
     if isinstance(lake, Folder) and not lake.path.is_dir():
         raise click.UsageError(f"--lake {lake.uri}: there is no such folder")
     return lake
@@ -93,7 +92,7 @@ lake_option, _LAKE = _lake(require_lake), _lake(_require_folder)
 
 @contextmanager
 def _exit_if_unreadable() -> Iterator[None]:
-    """Around what reads tables: says of one that cannot be read what is wrong and what to do, and leaves."""
+    """Print the error and the next step, and exit, if a table cannot be read."""
     from spark.table_errors import TableUnreadable
 
     try:

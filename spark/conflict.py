@@ -1,4 +1,4 @@
-"""Two writers that commit to a table at the same moment: one does, and the other one learns of it."""
+"""Conflicts of two writers that commit to a table at the same moment: one succeeds, the other is notified."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ConcurrentWrite(RuntimeError):
 
 @contextmanager
 def translate_conflict(table: str) -> Iterator[None]:
-    """Around a commit. Raises `Overtaken` where another writer's commit is why it failed."""
+    """Raise `ConcurrentWrite` if a commit in the body fails because of another writer's commit."""
     try:
         yield
     except Exception as error:  # Spark's own have no class in common
@@ -34,5 +34,5 @@ def translate_conflict(table: str) -> Iterator[None]:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return whether another writer's commit is why this failed."""
+    """Return whether another writer's commit caused this error."""
     return isinstance(error, CommitFailedError) or bool(_OF_SPARK.search(f"{type(error).__name__}: {error}"))

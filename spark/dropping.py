@@ -1,13 +1,13 @@
-"""Damaged files of landed tables are taken out of their tables, so that everything else can be read again. No JVM.
+"""Take damaged files out of landed tables, so that the rest can be read again. No JVM.
 
-Four steps: the loss is recorded in table `set_aside`; files that are there are moved to `_damaged`, next to the tables;
-delta-rs takes files that are missing out of the table's log; a file without rows is put in the place of each. A process
-that is killed between two steps has lost nothing, and the next run does the rest: a file that was moved is found
-missing, and its row is there.
+Four steps: the loss is recorded in table `set_aside`; existing files are moved to `_damaged`, next to the tables;
+delta-rs removes missing files from the table's log; a file without rows is put in the place of each. A process that is
+killed between two steps has lost nothing. The next run does the rest: a file that was moved is missing, and its row
+exists.
 
-The files without rows are for streams with a checkpoint: they read the files of each commit, also those that a later
-one has taken out, and would fail as before. Vacuum deletes them after a week, when such a stream has to restart from
-scratch.
+The files without rows are for streams with a checkpoint. They read the files of each commit, also files that a later
+commit removed, and would fail as before. Vacuum deletes these files after a week, when such a stream has to restart
+from scratch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark.maintenance import FOLLOWED_KEPT_HOURS
 from spark.verification import DamagedFile
 
 DAMAGED: Final = "_damaged"
-"""Folder of the lake that keeps what was in the place of damaged files: a folder a table."""
+"""Folder of the lake that keeps damaged files, a folder per table."""
 JOB: Final = "verify"
 """Reader of the files, as table `set_aside` names it."""
 _SET_ASIDE: Final = schemas.SET_ASIDE
@@ -41,10 +41,10 @@ _MISSING: Final = "missing"
 
 
 def drop(lake: Place, table: str, damaged: Iterable[DamagedFile]) -> list[DamagedFile]:
-    """Take damaged files out of a landed table; return those that were, with the reasons that table `set_aside` has.
+    """Take damaged files out of a landed table; return those that were, with the reasons from table `set_aside`.
 
-    Files that are missing without having been named go, too: delta-rs takes all of them. Raises `TableUnreadable`
-    where `set_aside` cannot be read, and one of `table_errors.FAILURES`; then the next run does the rest.
+    Other missing files go, too: delta-rs removes all of them. Raises `TableUnreadable` if `set_aside` cannot be read,
+    and one of `table_errors.FAILURES`; then the next run does the rest.
     """
     place = lake.at(table)
     opened = place.delta()
@@ -64,7 +64,7 @@ def drop(lake: Place, table: str, damaged: Iterable[DamagedFile]) -> list[Damage
 
 
 def record_losses(lake: Place, table: str, damaged: Sequence[DamagedFile]) -> dict[str, str]:
-    """Add a row to table `set_aside` for each file that has none yet, on the medium on return.
+    """Add a row to table `set_aside` for each file that has none yet; it is on the medium on return.
 
     Returns the reasons of the files of this table, by path.
     """
@@ -81,7 +81,7 @@ def record_losses(lake: Place, table: str, damaged: Sequence[DamagedFile]) -> di
 
 
 def move_away(lake: Place, table: str, path: str) -> None:
-    """Move a file of a table, if it is there, to the same path below `_damaged`. Another one there stays."""
+    """Move a file of a table, if it exists, to the same path below `_damaged`. A file there keeps its name."""
     place, (folder, _, name) = lake.at(table), path.rpartition("/")
     content = place.read(path)
     if content is None:
@@ -96,7 +96,7 @@ def move_away(lake: Place, table: str, path: str) -> None:
 
 
 def remove_missing(place: Place) -> list[str]:
-    """Take the files that are missing out of a table's log, on the medium on return; return their paths."""
+    """Remove missing files from a table's log, on the medium on return; return their paths."""
     table = place.delta()
     before = table.version()
     removed: list[str] = table.repair(dry_run=False)["files_removed"]
@@ -105,7 +105,7 @@ def remove_missing(place: Place) -> list[str]:
 
 
 def add_empty_files(lake: Place, table: str) -> None:
-    """Put a file without rows where a dropped one was, if none is there; of those that streams may still read."""
+    """Put a file without rows in the place of each dropped one that streams may still read."""
     place = lake.at(table)
     since = datetime.now(UTC) - timedelta(hours=FOLLOWED_KEPT_HOURS)
     try:
@@ -133,7 +133,7 @@ def _empty_file(table: deltalake.DeltaTable) -> bytes:
 
 
 def forget_restored(lake: Place) -> None:
-    """Delete the rows of table `set_aside` whose files are in their tables again. Raises `TableUnreadable`."""
+    """Delete the rows of table `set_aside` for files that are in their tables again. Raises `TableUnreadable`."""
     try:
         with table_errors.translate_errors(_SET_ASIDE.name):
             noted = lake.at(_SET_ASIDE.name).delta()
@@ -151,7 +151,7 @@ def forget_restored(lake: Place) -> None:
 
 
 def _list_paths(place: Place) -> set[str]:
-    """Return the paths of a table's files; none when it cannot be read, which its readers report."""
+    """Return the paths of a table's files; none if it cannot be read, which its readers report."""
     with suppress(*table_errors.FAILURES):
         return {file.path for file in list_files(place.delta())}
     return set()
@@ -201,7 +201,7 @@ def _append(place: Place, table: deltalake.DeltaTable, rows: Sequence[dict[str, 
 
 
 def _sync_log(place: Place, table: deltalake.DeltaTable, before: int) -> None:
-    """Put on the medium what commits after version `before` left in a table's log: delta-rs syncs nothing."""
+    """Sync the commits after version `before` to the medium: delta-rs syncs nothing."""
     table.update_incremental()
     for version in range(before + 1, table.version() + 1):
         place.sync(LOG, (f"{version:020}.json", f"{version:020}.checkpoint.parquet", "_last_checkpoint"))

@@ -1,4 +1,4 @@
-"""Data files of a table, written by Spark's executors: each task writes its rows with Arrow, and says what it wrote.
+"""Write data files of a table on Spark's executors: each task writes its rows with Arrow, and reports its files.
 
 No reader sees the files before a commit names them (`spark.sink`). A task that is run twice leaves files that no commit
 names; maintenance deletes them.
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Rows in memory that a task gathers before it writes the largest part of them: some copies of that are its memory."""
+"""Bytes of rows that a task gathers before it writes the largest part. Some copies of that are its memory."""
 SPLIT_ROWS: Final = 5_000
-"""Rows from which on a file of windows ends with a window: the next fold rewrites files of its windows only."""
+"""Rows from which on a file of windows ends with a window, so that the next fold rewrites few files."""
 _FILES: Final = pa.schema(
     [
         ("path", pa.string()),
@@ -38,7 +38,7 @@ _FILES: Final = pa.schema(
 )
 _FILES_SQL: Final = "path string, size bigint, partition string, modified bigint, stats string, rows bigint"
 Partition = tuple[tuple[str, str], ...]
-"""The partition columns of a file and their values, as the log has them."""
+"""Partition columns of a file and their values, as in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class TaskWriter:
 
 
 class _PendingRows:
-    """Rows of a task that are in no file yet, by partition."""
+    """Rows of a task that are not in a file yet, by partition."""
 
     def __init__(self) -> None:
         self._parts: dict[Partition, list[pa.Table]] = {}
@@ -149,5 +149,5 @@ def split_by_partition(rows: pa.Table, partition_by: Iterable[str]) -> Iterator[
 
 
 def partition_text(value: object) -> str:
-    """Return a partition's value as the log has it. No table is partitioned by a column that may be null."""
+    """Return a partition's value as in the log. No table is partitioned by a nullable column."""
     return str(value).lower() if isinstance(value, bool) else str(value)

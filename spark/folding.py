@@ -1,7 +1,7 @@
-"""Rows folded into a table by key: which files of the table can hold such a row, and how two rows become one.
+"""Fold rows into a table by key: which files of the table can hold such a row, and how two rows become one.
 
-The log of the table is asked first. Windows of a new hour, or of later minutes than a file has, are in none of its
-files; then nothing of the table is read, and nothing of it is written again.
+The log of the table is asked first. Windows of a new hour, or of later minutes than those of a file, are in none of its
+files; then nothing of the table is read or written again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
 
 _SHORTENED = timedelta(milliseconds=1)
-"""Logs have times in milliseconds, and may leave out the digits beyond."""
+"""Logs have times in milliseconds, and may truncate them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Position of new rows in a table: their number, partitions, and the lowest and highest of each key that is never
-    null."""
+    """Position of new rows in a table: their number, partitions, and the bounds of each key that is never null."""
 
     rows: int
     partitions: frozenset[tuple[Any, ...]]
@@ -41,7 +40,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A data file. `name`: its path as the log spells it; `rows`: None where the log does not say."""
+    """Data file. `name`: its path as the log spells it; `rows`: None if the log does not state it."""
 
     name: str
     size: int
@@ -50,25 +49,25 @@ class TableFile:
 
     @property
     def path(self) -> str:
-        """Path below the table's folder."""
+        """Path relative to the table's folder."""
         return unquote(self.name)
 
 
 def check_fold(table: schemas.TableSchema, how: Mapping[str, str]) -> None:
-    """Raise `ValueError` unless `how` says for every column besides the keys how two rows become one."""
+    """Raise `ValueError` unless `how` states for every column except the keys how two rows become one."""
     if set(how) != set(table.columns.names) - set(table.keys) - set(table.partition_by):
         raise ValueError(f"table {table.name}: every column besides the keys needs a way to be folded: {sorted(how)}")
 
 
 def observe_extent(rows: DataFrame, table: schemas.TableSchema, seen: Observation) -> DataFrame:
-    """Return the same rows; their extent is in `seen` once they were computed (`extent`)."""
+    """Return the same rows; `seen` has their extent once they were computed (`read_extent`)."""
     ends = [end(key).alias(f"{end.__name__} {key}") for key in ordered_keys(table) for end in (F.min, F.max)]
     partitions = F.collect_set(F.struct(*(table.partition_by or (F.lit(0),)))).alias("partitions")
     return rows.observe(seen, F.count(F.lit(1)).alias("rows"), partitions, *ends)
 
 
 def read_extent(seen: Observation, table: schemas.TableSchema) -> Extent | None:
-    """Return the extent of rows that were `observed`; None where there was no row."""
+    """Return the extent of observed rows; None if there was no row."""
     found = seen.get
     if not found.get("rows"):
         return None
@@ -82,7 +81,7 @@ def read_extent(seen: Observation, table: schemas.TableSchema) -> Extent | None:
 
 
 def find_candidates(opened: deltalake.DeltaTable, table: schemas.TableSchema, found: Extent) -> list[TableFile]:
-    """Return the files of a table that can hold a key of new rows, as its log has them."""
+    """Return the files of a table that can hold a key of new rows, according to its log."""
     held = []
     for row in _files(opened, table, found.partitions):
         if tuple(row[f"partition.{column}"] for column in table.partition_by) in found.partitions and _overlaps(
@@ -96,7 +95,7 @@ def find_candidates(opened: deltalake.DeltaTable, table: schemas.TableSchema, fo
 def _files(
     opened: deltalake.DeltaTable, table: schemas.TableSchema, partitions: Iterable[tuple[Any, ...]]
 ) -> Iterable[Mapping[str, Any]]:
-    """Return files of these partitions, and perhaps others, with the ends of each key as the log has them."""
+    """Return files of these partitions, and perhaps others, with the bounds of each key from the log."""
     actions = pa.table(opened.get_add_actions(flatten=True))
     ends = [f"{end}.{key}" for end in ("min", "max") for key in ordered_keys(table)]
     names = [f"partition.{column}" for column in table.partition_by]
@@ -127,12 +126,12 @@ def find_holding(old: DataFrame, new: DataFrame, table: schemas.TableSchema) -> 
 
 
 def file_name(path: str) -> str:
-    """Return a file's name without its folders; it is not in the log twice."""
+    """Return a file's name without its folders; a log has it only once."""
     return path.rpartition("/")[2]
 
 
 def fold_rows(old: DataFrame, new: DataFrame, table: schemas.TableSchema, how: Mapping[str, str]) -> DataFrame:
-    """Return all rows of `old` and `new`; two with one key become one by `how`, column by column: SQL of both."""
+    """Return all rows of `old` and `new`; two with the same key become one by `how`, column by column, in SQL."""
     required_key = next(key for key in table.keys if not table.columns[key].nullable)
     none_new, none_old = F.col(f"new.{required_key}").isNull(), F.col(f"old.{required_key}").isNull()
 
@@ -156,7 +155,7 @@ def _key_conditions(table: schemas.TableSchema) -> Iterator[Column]:
 
 
 def ordered_keys(table: schemas.TableSchema) -> Sequence[str]:
-    """Return the keys that tell files apart: a null is in no order, and a partition's column has one value a file."""
+    """Return the keys that distinguish files: a null has no order, and a partition column has one value per file."""
     return [key for key in table.keys if not table.columns[key].nullable and key not in table.partition_by]
 
 

@@ -1,7 +1,7 @@
-"""Upkeep of a lake's tables: small files put together, files that nobody needs deleted, the log kept short. No JVM.
+"""Maintain tables of a lake: compact small files, delete unused ones, keep the log short. No JVM.
 
-Rows stay what they were, and those who follow a table's commits do not see it. The landed tables' small files are the
-hub's to put together, as acknowledgements stand on them; here only what it has replaced is deleted, after a week.
+Rows stay the same, and readers that follow a table's commits see nothing of it. The hub compacts the landed tables'
+files, because acknowledgements depend on them. Here only files that it has replaced are deleted, after a week.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from spark import schemas
 from spark.write_age import UNNAMED_KEPT_HOURS
 
 DUE_COMMITS = 100
-"""Commits of a table after which it is looked after: each leaves files behind that the next has replaced."""
+"""Commits of a table after which it is maintained: each leaves files behind that the next has replaced."""
 TARGET_BYTES = 64 * 1024 * 1024
-"""Size up to which files of one partition are put together: a reader's task each."""
+"""Size up to which files of one partition are compacted: one task of a reader each."""
 FOLLOWED_KEPT_HOURS = 7 * 24
-"""How long replaced files of a table stay whose commits a job or somebody else follows: who is stopped longer than
-this starts anew."""
+"""Hours for which replaced files stay in tables that a job or another program follows.
+
+A follower that is stopped longer starts from scratch.
+"""
 KEPT_HOURS = 2
-"""The same for tables that are written anew again and again: a reader opens one and has read it within minutes."""
+"""Hours for which they stay in tables that are rewritten often: a reader has finished within minutes."""
 LOG_KEPT = "delta.logRetentionDuration"
-"""A table's property: how long log entries stay that a checkpoint has made superfluous. The hub sets it for its own."""
+"""Table property: how long log entries stay that a checkpoint made superfluous. The hub sets it for its own tables."""
 _UPKEEP = frozenset({"OPTIMIZE", "VACUUM END"})
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """What was done to one table. `size`: bytes of its files afterwards; `deleted`: files that nobody needed."""
+    """Result for one table. `size`: bytes of its files afterwards; `deleted`: unused files."""
 
     table: str
     files_before: int
@@ -44,7 +46,7 @@ class MaintenanceResult:
 
 
 def is_due(lake: Somewhere, name: str) -> bool:
-    """A table was not looked after in its last `DUE_COMMITS` commits. Raises `table_errors.FAILURES`."""
+    """Return whether a table was not maintained in its last `DUE_COMMITS` commits. Raises `table_errors.FAILURES`."""
     table = place_of(lake).at(name).delta()
     if table.version() < DUE_COMMITS:
         return False
@@ -52,9 +54,9 @@ def is_due(lake: Somewhere, name: str) -> bool:
 
 
 def maintain(lake: Somewhere, names: list[str], followed: Container[str]) -> Iterator[MaintenanceResult]:
-    """Look after these tables. `followed`: derived ones whose commits are taken one by one.
+    """Maintain these tables. `followed`: derived tables that are followed commit by commit.
 
-    Raises what delta-rs raises; another writer's commit at the same moment is one of these, and no harm.
+    Raises what delta-rs raises. A concurrent commit of another writer is one of these errors, and harmless.
     """
     place = place_of(lake)
     for name in names:
@@ -86,7 +88,7 @@ def _maintain(place: Place, kept_hours: int) -> MaintenanceResult:
 
 
 def _vacuum(table: deltalake.DeltaTable, kept_hours: int, *, full: bool) -> int:
-    """Delete files that were replaced so long ago; `full`: and those as old that no log names."""
+    """Delete files that were replaced this long ago; `full`: also those as old that no log names."""
     found = table.vacuum(retention_hours=kept_hours, enforce_retention_duration=False, dry_run=False, full=full)
     table.update_incremental()
     return len(found)

@@ -14,17 +14,19 @@ from spark import schemas, table_errors
 from spark.decoding.schema import BadSchema, PayloadSchema
 
 SCHEMAS_MAX = 1_000
-"""Schemas of one lake: each worker holds them all, and an address nobody has sent to is held against each."""
+"""Schemas of one lake: each worker holds them all, and a new address is compared with each."""
 _TABLE = schemas.PAYLOAD_SCHEMAS
 
 
 class UnknownSchema(LookupError):
-    """No schema is registered for this pattern."""
+    """There is no registered schema for this pattern."""
 
 
 def load_schemas(table: Somewhere, version: int | None = None) -> list[PayloadSchema]:
-    """Return the schemas that hold, now or at a version of the table, in the order they were registered; none where
-    the table does not exist. Raises `TableUnreadable`."""
+    """Return the valid schemas, now or at a version of the table, in the order of registration.
+
+    None are returned if the table does not exist. Raises `TableUnreadable`.
+    """
     try:
         with table_errors.translate_errors(_TABLE.name):
             rows = place_of(table).delta(version).to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
@@ -40,7 +42,7 @@ def load_schemas(table: Somewhere, version: int | None = None) -> list[PayloadSc
 
 
 def register(table: Somewhere, schema: PayloadSchema, now: datetime) -> None:
-    """Let `schema` hold, in place of one for the same tenant and pattern. Raises `BadSchema`."""
+    """Register a schema, replacing one for the same tenant and pattern. Raises `BadSchema`."""
     schema.check()
     current = load_schemas(table)
     if len(current) >= SCHEMAS_MAX and not _has(current, schema.pattern, schema.tenant):
@@ -49,7 +51,7 @@ def register(table: Somewhere, schema: PayloadSchema, now: datetime) -> None:
 
 
 def remove(table: Somewhere, pattern: str, tenant: str | None, now: datetime) -> None:
-    """End a schema. Raises `UnknownSchema`."""
+    """Remove a schema. Raises `UnknownSchema`."""
     if not _has(load_schemas(table), pattern, tenant):
         raise UnknownSchema(pattern)
     _append(table, pattern, tenant, None, now)

@@ -1,4 +1,4 @@
-"""What set-up brings once: `python -m spark.setup install [s3]` jars, `… archive` the class archive."""
+"""Install what Spark needs, once: `python -m spark.setup install [s3]` jars, `… archive` the class archive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark.connector.repository import ConnectorMissing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`install [SET] [--from DIR]`, `jars [SET]` and `archive`; exit codes 0 done, 1 failed."""
+    """Run `install [SET] [--from DIR]`, `jars [SET]` or `archive`; exit codes 0 done, 1 failed."""
     parser = argparse.ArgumentParser(prog="python -m spark.setup", description="What Spark needs, brought once.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     bring = verbs.add_parser("install", help="bring jars into this environment")

@@ -1,11 +1,11 @@
-"""Writing derived tables: append and fold, each one commit that a table takes once.
+"""Write derived tables: append and fold, each in one commit that a table accepts once.
 
-Executors write the data files (`spark.file_writer`), and the driver names them in one commit of delta-rs under the
+Executors write the data files (`spark.file_writer`), and the driver names them in one commit of delta-rs with the
 transaction of the batch: (application, version) = (id of the streaming query, number of the micro-batch). A batch that
 is run again after a crash finds which tables have it.
 
-Rows that replace others are committed only on the version of the table that they were derived from. A commit of another
-writer in between, of maintenance or of another pass, makes it fail, and the batch is run again.
+Rows that replace others are committed only on the version of the table that they were derived from. A concurrent commit
+of another writer, such as maintenance or another pass, makes it fail, and the batch is run again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SMALL_BYTES: Final = 64 * 1024
-"""Size of files that are rewritten without a look whether they hold a key: a query takes as long."""
+"""Size of files that are rewritten without checking whether they hold a key: a query takes as long."""
 Replaced = Literal["all"] | tuple[str, str]
-"""Rows that are replaced: all, or those of a partition (column, value)."""
+"""Rows to replace: all, or those of a partition (column, value)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTransaction:
-    """A table takes each (`application`, `version`) once, in rising order of version."""
+    """A table accepts each (`application`, `version`) once, in rising order of version."""
 
     application: str
     version: int
@@ -68,8 +68,11 @@ class Sink:
         lineage: TableLineage | None = None,
         read: deltalake.DeltaTable | None = None,
     ) -> bool:
-        """Append `rows`; False where the table has this batch. `lineage`: in place of the batch's. `read`: the table
-        as it was when `rows` were made. Raises `Overtaken` where it has changed since then."""
+        """Append `rows`; return False if the table has this batch.
+
+        `lineage`: instead of the batch's. `read`: the table as it was when `rows` were made. Raises `ConcurrentWrite`
+        if it has changed since then.
+        """
         table = read if read is not None else self._lake.open(name)
         if self._has_batch(table):
             return False
@@ -92,8 +95,10 @@ class Sink:
         read: deltalake.DeltaTable | None = None,
         lineage: TableLineage | None = None,
     ) -> bool:
-        """Put `rows` in place of all rows, or of those of a partition that they are of; False where the table has this
-        batch. `read`: the table as it was when `rows` were derived from it. Raises `Overtaken` where it has changed."""
+        """Replace all rows, or those of a partition, by `rows`; return False if the table has this batch.
+
+        `read`: the table as it was when `rows` were derived. Raises `ConcurrentWrite` if it has changed since then.
+        """
         table = read if read is not None else self._lake.open(name)
         if self._has_batch(table):
             return False
@@ -107,8 +112,9 @@ class Sink:
     ) -> DataFrame:
         """Fold partial aggregates into a table, in one commit, unless the table has this batch.
 
-        A row with keys that are there becomes, column by column, what `how` says in SQL of `old` and `new`; others are
-        added. Files without such a row stay. `rows` is computed once, and returned as it is kept. Raises `Overtaken`.
+        A row with an existing key is combined with the old one, column by column, by `how`: SQL of `old` and `new`.
+        Others are added. Files without such a row stay. `rows` is computed once and returned in that form. Raises
+        `ConcurrentWrite`.
         """
         table = self._lake.open(name)
         folding.check_fold(schema(name), how)
@@ -133,8 +139,10 @@ class Sink:
         return partials
 
     def remove(self, name: str, keys: DataFrame, on: Sequence[str], condition: str) -> None:
-        """Delete the rows of a table that equal a row of `keys` in the columns `on` and fulfil `condition`, SQL of
-        `old`. Only files that hold such a row are written again; done twice it changes nothing."""
+        """Delete the rows that match a row of `keys` in the columns `on` and fulfil `condition`, SQL of `old`.
+
+        Only files with such a row are rewritten; a repetition changes nothing.
+        """
         from delta.tables import DeltaTable  # noqa: PLC0415 - half a second that `--help` must not pay
 
         chosen = session.checkpoint(keys.select(*on))
@@ -151,8 +159,10 @@ class Sink:
             merge.whenMatchedDelete().execute()
 
     def _find_replaced(self, name: str, candidates: list[TableFile], rows: DataFrame, changed: int) -> list[TableFile]:
-        """Return the files that have a row with a key of `rows`; all that can have one, where they are so small that
-        rewriting them is less work than looking."""
+        """Return the files that have a row with a key of `rows`.
+
+        If rewriting is less work than checking, all that can have one are returned.
+        """
         if (
             sum(file.size for file in candidates) <= SMALL_BYTES
             or sum(file.rows or 0 for file in candidates) <= changed
@@ -163,7 +173,7 @@ class Sink:
         return [file for file in candidates if folding.file_name(file.path) in holding]
 
     def _write(self, name: str, rows: DataFrame) -> NewFiles:
-        """Write data files of a table. Raises `WrittenTooLongAgo` where that took so long that they may be deleted."""
+        """Write data files of a table. Raises `WrittenTooLongAgo` if that took so long that they may be deleted."""
         clock = WriteClock()
         files = file_writer.write(rows, self._lake.at(name), schema(name))
         clock.require_recent(name)

@@ -1,4 +1,4 @@
-"""Verification of a lake: every data file is compared with its table's log and with its own checksums. No JVM."""
+"""Verify a lake: compare every data file with its table's log and with its own checksums. No JVM."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from spark import log_damage, table_errors
 from spark.data_files import DataFile, find_damage, list_files
 
 LOG_ENTRIES_MAX = 1_000
-"""Entries of a log that are read, the newest; what came before is in a checkpoint."""
+"""Entries of a log that are read, newest first; older ones are in a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedFile:
-    """A data file that is not what was written, and why."""
+    """Data file that is not intact, and why."""
 
     file: DataFile
     reason: str
@@ -23,9 +23,9 @@ class DamagedFile:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTable:
-    """Result of the check of one table: number and bytes of its files, and the damaged ones.
+    """Result for one table: number and bytes of its files, and the damaged ones.
 
-    `failure`: a sentence that says why the table could not be checked, and what to do; then no file was.
+    `failure`: why the table could not be checked, and what to do; then no file was.
     """
 
     table: str
@@ -37,7 +37,7 @@ class VerifiedTable:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Everything that is wrong, a sentence each."""
+        """All problems, a sentence each."""
         if self.failure is not None:
             return (self.failure,)
         return tuple(f"{self.uri}/{each.file.path} is {each.reason}" for each in self.damaged)

@@ -1,4 +1,4 @@
-"""A trial pass over a lake of three messages: loads the classes that real passes use. For `spark.class_archive` only.
+"""Trial pass over a lake of three messages: loads the classes that real passes use. For `spark.class_archive` only.
 
 `python -m spark.warmup LAKE JVM_OPTION...`
 """
@@ -34,7 +34,7 @@ def write_lake(root: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make the lake, run every job once, and leave by the JVM's front door so that it writes its archive."""
+    """Write the lake, run every job once, and let the JVM exit normally, so that it writes its archive."""
     root = Path(arguments[0])
     write_lake(root)
     started = session.start("waypost-warmup", session.SessionOptions(load="small", jvm=tuple(arguments[1:])))

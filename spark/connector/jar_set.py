@@ -1,8 +1,8 @@
-"""Sets of jars in this environment: Delta's connector, and the client of object stores for who has a lake in one.
+"""Sets of jars in this environment: Delta's connector, and the client of object stores for lakes in a bucket.
 
-`python -m spark.setup install` brings a set into `<environment>/share/waypost/jars/<pins>`; the folder appears by one
-rename after every SHA-256 was checked, so a folder that exists is whole. Nothing at run time asks a network: `paths`
-only looks. `--from DIR` takes the jars from a folder, for machines without any network.
+`python -m spark.setup install` installs a set into `<environment>/share/waypost/jars/<pins>`. The folder is renamed
+into place after every SHA-256 was checked, so an existing folder is complete. Nothing accesses a network at run time:
+`paths` only looks for files. `--from DIR` takes the jars from a folder, for machines without a network.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class JarSet:
 
     @property
     def command(self) -> str:
-        """What a person runs to bring it."""
+        """Command that installs this set."""
         return shlex.join([sys.executable, "-P", "-m", "spark.setup", "install", self.name])
 
     def folder(self) -> Path:
-        """Where the jars of these pins are, once installed."""
+        """Return the folder of the jars with these pins, once installed."""
         return share_folder() / "jars" / self.pins()
 
     def pins(self) -> str:
-        """Short name of the pins: the folder's name."""
+        """Return a short name of the pins, which is the folder's name."""
         text = "\n".join(f"{jar.group}:{jar.artifact}:{jar.version}:{jar.sha256}" for jar in self.jars)
         if self.source is not None:
             text += self.source.read_text()
         return f"{self.name}-{self.jars[0].version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def paths(self) -> list[Path]:
-        """The installed jars. Raises `ConnectorMissing` when set-up has not brought them."""
+        """Return the installed jars. Raises `ConnectorMissing` if set-up has not installed them."""
         paths = [self.folder() / jar.file_name for jar in self.jars]
         if self.source is not None:
             paths.append(self._compiled(self.folder()))
@@ -62,14 +62,14 @@ class JarSet:
         return paths
 
     def paths_with_required(self) -> list[Path]:
-        """Its jars and those of the set it needs: all that a session has to have. Raises `ConnectorMissing`."""
+        """Return its jars and those of the set that it requires. Raises `ConnectorMissing`."""
         return [*(self.requires.paths() if self.requires is not None else ()), *self.paths()]
 
     def install(self, source: Path | None = None) -> bool:
-        """Bring the jars, checked, into the environment; False when they were there and whole already.
+        """Install the jars, checked, into the environment; return False if they are complete already.
 
-        `source` is a folder that holds the jars by their Maven names; without it they are resolved.
-        Raises `ConnectorMissing` naming what failed and the next step; the environment is then as it was.
+        `source`: a folder that holds the jars by their Maven names; without it they are resolved. Raises
+        `ConnectorMissing` that names what failed and the next step; the environment is then as before.
         """
         target = self.folder()
         if target.is_dir() and not repository.find_wrong(self.jars, target):
@@ -101,7 +101,7 @@ class JarSet:
 
 
 def share_folder() -> Path:
-    """The environment's folder of things brought or made at set-up."""
+    """Return the environment's folder for things installed or made at set-up."""
     return Path(sys.prefix) / "share" / "waypost"
 
 

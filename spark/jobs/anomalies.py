@@ -1,8 +1,8 @@
 """`anomalies`: readings -> anomalies, detector_states.
 
-Each series (device, address, metric) has a detector. Its state is a row of some 40 KB: a pass judges the new readings
-and rewrites the states of their series. A value that comes after a later one is not judged, nor are numbers that only
-number readings (`seq`, `ts`).
+Each series (device, address, metric) has a detector with a state of some 40 KB in one row. A pass judges the new
+readings and rewrites the states of their series. Values that arrive after a later one are not judged, nor are numbers
+that only number readings (`seq`, `ts`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from spark.jobs.stream import MicroBatch, StreamStep
 from spark.transforms import anomalies
 
 TASK_SERIES = 100
-"""Series that one task judges: half a second of a core, which no other task gets before."""
+"""Series per task: half a second of a core, for which other tasks wait."""
 SERIES_MAX = 1_000
-"""Series that are expected while no state says how many there are."""
+"""Series to expect before states show how many there are."""
 
 
 def _process(batch: MicroBatch) -> None:

@@ -1,4 +1,4 @@
-"""Every job, and the order that follows from what each reads and writes."""
+"""All jobs, in the order that follows from what each reads and writes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ALL = (
     health.JOB,
 )
 ALIASES: Mapping[str, str] = dict.fromkeys(("freshness", "slo", "throughput", "outages"), messages.JOB.name)
-"""Names of jobs that are one now."""
+"""Former names of jobs that were merged."""
 
 
 def build_graph(jobs: Iterable[AnalyticsJob]) -> dict[str, set[str]]:
-    """For each job those of `jobs` whose tables it reads. Raises `ValueError` when two write one table."""
+    """Return for each job the jobs that write the tables it reads. Raises `ValueError` if two write one table."""
     jobs = tuple(jobs)
     writer: dict[str, str] = {}
     for job in jobs:
@@ -34,13 +34,13 @@ def build_graph(jobs: Iterable[AnalyticsJob]) -> dict[str, set[str]]:
 
 
 def find_readers(name: str, edges: Mapping[str, set[str]]) -> set[str]:
-    """Jobs that read what job `name` writes, directly or not, in a `graph`."""
+    """Return the jobs that read what a job writes, directly or not, in a graph."""
     direct = {job for job, read in edges.items() if name in read}
     return direct.union(*(find_readers(job, edges) for job in direct))
 
 
 def sort_jobs(jobs: Sequence[AnalyticsJob]) -> tuple[AnalyticsJob, ...]:
-    """Each job after those whose tables it reads. Raises `graphlib.CycleError`."""
+    """Return each job after those whose tables it reads. Raises `graphlib.CycleError`."""
     by_name = {job.name: job for job in jobs}
     return tuple(by_name[name] for name in TopologicalSorter(build_graph(jobs)).static_order())
 
@@ -50,7 +50,10 @@ NAMES: tuple[str, ...] = tuple(job.name for job in JOBS)
 
 
 def select(names: Iterable[str]) -> list[AnalyticsJob]:
-    """Jobs by name, and those whose tables they read, in order; all when `names` is empty. Raises `KeyError`."""
+    """Return jobs by name, and those that write the tables they read, in order; all if `names` is empty.
+
+    Raises `KeyError`.
+    """
     edges = build_graph(JOBS)
     wanted: set[str] = set()
     waiting = [ALIASES.get(name, name) for name in names] or list(NAMES)
@@ -63,7 +66,7 @@ def select(names: Iterable[str]) -> list[AnalyticsJob]:
 
 
 def select_dependents(names: Iterable[str]) -> list[AnalyticsJob]:
-    """Jobs by name, and those that read their tables, directly or not, in order. Raises `KeyError`."""
+    """Return jobs by name, and those that read their tables, directly or not, in order. Raises `KeyError`."""
     edges = build_graph(JOBS)
     touched = {name for name in (ALIASES.get(name, name) for name in names) if edges[name] is not None}
     for job in JOBS:  # in order: what a job reads has been looked at
@@ -73,5 +76,5 @@ def select_dependents(names: Iterable[str]) -> list[AnalyticsJob]:
 
 
 def followed_tables() -> set[str]:
-    """Tables whose commits a job takes one by one."""
+    """Return the tables that a job follows commit by commit."""
     return {step.source for job in JOBS for step in job.steps if isinstance(step, StreamStep)}

@@ -15,12 +15,12 @@ OFFSETS: Final = "clock_offsets"
 
 
 def correct_for_readings(lake: SparkLake, telemetry: DataFrame, version: int | None, now: datetime) -> DataFrame:
-    """Correct stamps for readings (`clocks.judged`) by the offsets of a version; messages may be held."""
+    """Correct stamps for readings by the offsets of a version; messages may be held."""
     if version is None or not lake.open(OFFSETS, version).count():
         return telemetry
     return clocks.correct_for_readings(telemetry, lake.read(OFFSETS, version), now)
 
 
 def correct_for_delivery(lake: SparkLake, telemetry: DataFrame) -> DataFrame:
-    """Correct stamps for delivery times (`clocks.delivered`); unknown times are null."""
+    """Correct stamps for delivery times; unknown times are null."""
     return clocks.correct_for_delivery(telemetry, lake.read(OFFSETS)) if lake.rows(OFFSETS) else telemetry

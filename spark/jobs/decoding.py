@@ -1,4 +1,4 @@
-"""Messages decoded with what is registered and known at one moment."""
+"""Decode messages with the schemas, births and offsets of one moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pin(lake: SparkLake, batch: tuple[str, int]) -> Pins:
 
 
 def decode(lake: SparkLake, messages: DataFrame, pins: Pins) -> DataFrame:
-    """Return `readings.decoded` of messages with these versions, not yet named by births."""
+    """Return the values of messages, decoded with these versions and not yet named by births."""
     registered = registry.load_schemas(lake.at("payload_schemas"), pins.schemas) if pins.schemas is not None else ()
     return readings.decode_messages(
         clock_corrections.correct_for_readings(lake, messages, pins.offsets, pins.now), registered

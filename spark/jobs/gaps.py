@@ -1,9 +1,9 @@
 """`gaps`: landed_ranges, ledger, manifests, gateway_status, outages -> gaps, completeness, completeness_hourly.
 
-What has landed (job `messages`) and what was given up is kept as ranges of sequences. These stay as few as there are
-addresses and holes, however much lands. What is missing then follows from the ranges and from the statements of the
-gateways, a row an hour and address. A statement of which all has landed is settled: its line stays as it is, and its
-sequences are one more range. So a pass judges only the other statements, however many there have been.
+Landed (job `messages`) and dropped sequences are kept as ranges. There are as many of these as addresses and holes,
+however much lands. What is missing follows from the ranges and the statements of the gateways, one per hour and
+address. A statement that has landed completely is settled: its row does not change any more, and its sequences become
+one more range. So a pass judges only the other statements, however many there have been.
 """
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ def _add_statements(batch: MicroBatch) -> None:
 
 
 class _SettledStatements(NamedTuple):
-    """What comes of the statements of which all has landed."""
+    """Rows that result from statements that have landed completely."""
 
     lines: DataFrame
-    """Of table `completeness_hourly`."""
+    """Rows of table `completeness_hourly`."""
     ranges: DataFrame
-    """All of table `settled_ranges`, with theirs."""
+    """All rows of table `settled_ranges`, including theirs."""
     still_open: DataFrame
     """The other statements."""
 
 
 def _settle(lake: SparkLake) -> None:
-    """Take the statements of which all has landed from the open ones.
+    """Move the statements that have landed completely out of the open ones.
 
-    Their lines are written first, then their ranges, then the statements that stay open. Interrupted, all of it is done
-    again with the same result. Rows that another pass has written to one of the tables since then are not overwritten.
+    Their rows are written first, then their ranges, then the statements that stay open. After an interruption all of it
+    is done again with the same result. Rows that another pass has written to one of the tables since are not
+    overwritten.
     """
     opened, ranged = lake.find("open_statements"), lake.find("settled_ranges")
     if opened is None or ranged is None:

@@ -1,4 +1,4 @@
-"""What every job is and gives back."""
+"""Job, its steps, and their results."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from typing import Literal, Protocol
 from spark.lake import SparkLake
 
 Rhythm = Literal["values", "messages", "hourly"]
-"""Pace of a job when following: values every few seconds, as people wait for them; messages and anomalies every minute;
-every hour what hardly changes within one."""
+"""Pace of a job when following: values every few seconds, messages and anomalies every minute, slow changes every hour.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """One run of one job: rows it read that were new to it, rows it wrote. Both 0: there was nothing new."""
+    """Result of a run of a job: new rows that it read, rows that it wrote. Both 0: there was nothing new."""
 
     rows_in: int
     rows_out: int
 
 
 def add_results(outcomes: Sequence[JobResult]) -> JobResult:
-    """Return several as one."""
+    """Return the sum of several results."""
     return JobResult(sum(each.rows_in for each in outcomes), sum(each.rows_out for each in outcomes))
 
 
 class JobStep(Protocol):
-    """One part of a job: what it reads, what it alone writes."""
+    """One part of a job: the tables it reads, and those that only it writes."""
 
     @property
     def name(self) -> str:
-        """Its own, as it stands in notes."""
+        """Name of the step in records."""
         ...
 
     @property
     def inputs(self) -> Sequence[str]:
-        """Tables it reads; the first is the one whose rows are counted as read."""
+        """Tables that it reads; the rows of the first are counted."""
         ...
 
     @property
     def outputs(self) -> Sequence[str]:
-        """Tables it alone writes."""
+        """Tables that only it writes."""
         ...
 
     def run(self, lake: SparkLake) -> JobResult:
-        """Bring the outputs up to date with the inputs, however often it was stopped on the way."""
+        """Bring the outputs up to date with the inputs, also after interruptions."""
         ...
 
     def forget(self, lake: SparkLake) -> None:
-        """Empty the outputs; the next run rebuilds them from the start."""
+        """Empty the outputs; the next run rebuilds them from scratch."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AnalyticsJob:
-    """A job by name: its steps, in order."""
+    """Job with its steps, in order."""
 
     name: str
     about: str
@@ -64,16 +64,16 @@ class AnalyticsJob:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Tables it alone writes."""
+        """Tables that only it writes."""
         return tuple(name for step in self.steps for name in step.outputs)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Tables of others that it reads."""
+        """Tables of other jobs that it reads."""
         own = set(self.outputs)
         return tuple(dict.fromkeys(name for step in self.steps for name in step.inputs if name not in own))
 
     def run(self, lake: SparkLake) -> JobResult:
-        """Bring its tables up to date with its inputs, however often it was stopped."""
+        """Bring its tables up to date with its inputs, also after interruptions."""
         outcomes = [step.run(lake) for step in self.steps]
         return JobResult(outcomes[0].rows_in, sum(outcome.rows_out for outcome in outcomes))

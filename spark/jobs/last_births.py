@@ -1,8 +1,8 @@
-"""Births that Sparkplug's data goes by: sparkplug_births -> sparkplug_last_births.
+"""Births that Sparkplug data refers to: sparkplug_births -> sparkplug_last_births.
 
-Births stay for ever, and nearly all data goes by the last ones. So a batch reads those, and the files that the births
-have got since. Data that was received before the last birth of its gateway, as after a restart of a node during an
-outage, has all births read.
+All births are kept, and nearly all data refers to the last ones. A batch reads those, and the files that were added to
+the births since. For data that was received before the last birth of its gateway, as after a restart of a node during
+an outage, all births are read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAST_BIRTHS: Final = schemas.SPARKPLUG_LAST_BIRTHS.name
 
 
 def read_births(lake: SparkLake, messages: DataFrame, version: int | None) -> DataFrame:
-    """Return the births up to a version that Sparkplug's data among these messages goes by, and perhaps others."""
+    """Return the births up to a version that these messages refer to, and perhaps others."""
     if version is None:
         return lake.empty(BIRTHS)
     made_of = STEP.output_lineage(lake, LAST_BIRTHS)

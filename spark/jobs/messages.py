@@ -1,6 +1,6 @@
 """`messages`: telemetry -> gateway_freshness, delivery_slo, throughput, outages, landed_ranges.
 
-One scan of the messages, without their bodies, for all that describes their delivery.
+One scan of the messages, without their bodies, for everything that describes their delivery.
 """
 
 from __future__ import annotations

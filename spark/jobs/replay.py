@@ -1,16 +1,14 @@
-"""Rejected messages read again: those of which a schema was registered since, whose Sparkplug birth has landed, or
-whose gateway has told how far its clock was off.
+"""Read rejected messages again: after a schema was registered, a birth has landed, or a clock offset is known.
 
-A message moves from `reject` to `readings` once, wherever it is stopped:
+A message moves from `reject` to `readings` once, wherever it is interrupted:
+1. its values that cannot be read are appended to `reject`;
+2. its readings are appended, only to the version of `readings` from the beginning; they carry the version of `reject`
+   they were found in (column `replay`);
+3. messages with such readings leave `reject`, and so do values of messages that are still rejected as a whole;
+4. an empty commit to `readings` records the end, and which rejects belong to the readings from now on.
 
-1. those of its values that cannot be read are appended to `reject`;
-2. its readings are appended, only to the version of `readings` that was there at the begin; they carry the version of
-   `reject` they were found in (column `replay`);
-3. messages that have such readings leave `reject`, and so do values of messages that are still there as a whole;
-4. an empty commit to `readings` says that this is done, and which rejects belong to them from here on.
-
-A run that was stopped is finished by the next one with steps 3 and 4. Before, it commits to `readings`: then a run that
-is still alive elsewhere fails at step 2.
+The next run finishes an interrupted one with steps 3 and 4. Before, it commits to `readings`, so that a run which is
+still alive elsewhere fails at step 2.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _KEY: Final = (*MESSAGE, "ingest_date")
 
 @dataclass(frozen=True, slots=True)
 class RejectFilter:
-    """Rejects to be read again: with this reason, of addresses that match this pattern; None: any."""
+    """Filter of rejects: with this reason, of addresses that match this pattern; None: any."""
 
     reason: str | None = None
     address: str | None = None
@@ -57,7 +55,7 @@ class RejectFilter:
 
 
 def _pattern_regex(pattern: str) -> str:
-    """Return an MQTT pattern as a regular expression of Java's, and of Python's."""
+    """Return an MQTT pattern as a regular expression for Java and Python."""
     *before, last = ("[^/]*" if level == "+" else re.escape(level) for level in pattern.split("/"))
     if last == re.escape("#"):
         return f"(?s)^{'/'.join(before)}(/.*)?(?!.)" if before else ""
@@ -66,15 +64,18 @@ def _pattern_regex(pattern: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The step of job `readings` that reads again what something new may have made readable."""
+    """Step of job `readings` that reads messages again which something new may have made readable."""
 
     name = "replay"
     inputs = ("telemetry",)
     outputs = ("reject", "readings")
 
     def run(self, lake: SparkLake) -> JobResult:
-        """Read again: all whole messages once a schema was registered, nameless ones once a birth has landed, held
-        ones once their gateway has reported on its clock, and each hour, as some may have waited long enough."""
+        """Read again what has become due.
+
+        All rejected messages after a schema was registered, nameless ones after a birth has landed, held ones after
+        their gateway has reported on its clock, and every hour, as some may have waited long enough.
+        """
         rejects = lake.state("reject")
         if rejects is None or lake.state("readings") is None:
             return JobResult(0, 0)
@@ -91,7 +92,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class ManualReplay:
-    """The step of command `replay`: these rejects, whether anything new has made them readable or not."""
+    """Step of command `replay`: read these rejects again, whether anything is new or not."""
 
     chosen: RejectFilter
     name = "replay"
@@ -99,7 +100,7 @@ class ManualReplay:
     outputs = ("reject", "readings")
 
     def run(self, lake: SparkLake) -> JobResult:
-        """See `replay`."""
+        """Run `replay`."""
         return replay(lake, self.chosen)
 
     def forget(self, lake: SparkLake) -> None:
@@ -128,9 +129,9 @@ def _find_due(lake: SparkLake, rejects: TableState) -> Sequence[tuple[RejectFilt
 
 
 def replay(lake: SparkLake, chosen: RejectFilter) -> JobResult:
-    """Read `chosen` rejects again; those that are readable now move to `readings`. Rows in: messages looked at.
+    """Read chosen rejects again; those that are readable now move to `readings`. Rows in: messages that were read.
 
-    Raises `Overtaken` where another pass reads some again at the same time, whichever it chose.
+    Raises `ConcurrentWrite` if another pass reads rejects again at the same time.
     """
     finish(lake)
     rejects, readings_table = lake.find("reject"), lake.find("readings")
@@ -158,14 +159,14 @@ def replay(lake: SparkLake, chosen: RejectFilter) -> JobResult:
 
 
 def decode(lake: SparkLake, messages: DataFrame, version: int) -> DataFrame:
-    """Return `readings.decoded` rows by what is registered and known now, named by the births that have landed."""
+    """Return the values of messages by what is registered and known now, named by the births that have landed."""
     pins = decoding.pin(lake, ("replay", version))
     rows = decoding.decode(lake, messages, pins)
     return births.name_metrics(rows, last_births.read_births(lake, rows, pins.births))
 
 
 def finish(lake: SparkLake) -> None:
-    """Bring to its end a replay that was stopped on the way, or is still alive elsewhere and must not go on."""
+    """Finish a replay that was interrupted, or that is still alive elsewhere and must not continue."""
     rejects, readings_table = lake.state("reject"), lake.state("readings")
     if rejects is None or readings_table is None:
         return
@@ -197,8 +198,7 @@ def _mark_done(lake: SparkLake, version: int) -> None:
 
 
 def _remove_moved(lake: SparkLake) -> None:
-    """Take the messages that have readings of a replay from the rejects, and then the values of messages that are
-    rejected as a whole: their readings did not come."""
+    """Remove rejects that have become readings, and then values of messages that are rejected as a whole."""
     moved = lake.read("readings").where(F.col("replay") >= 0)
     keys = moved.select(*MESSAGE, F.to_date("ingested_at").alias("ingest_date")).distinct()
     sink = Sink(lake, None, None)

@@ -1,4 +1,4 @@
-"""Passes without end: the jobs of each rhythm at its own pace, so that short jobs do not wait for long ones."""
+"""Endless passes: the jobs of each rhythm at their own pace, so that short jobs do not wait for long ones."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from spark.jobs.runner import JobStatus, run_pass
 from spark.lake import SparkLake
 
 FAILURES_MAX = 3
-"""Passes of a rhythm that may fail in a row before following gives up: a commit race heals by itself, a broken disk
-does not."""
+"""Failures of a rhythm in a row before following stops: a commit conflict resolves itself, a broken disk does not."""
 EVERY_S: Final[Mapping[Rhythm, float]] = {"values": 5.0, "messages": 60.0, "hourly": 3600.0}
-"""Seconds from the begin of a pass of a rhythm to that of its next."""
+"""Seconds between the starts of two passes of a rhythm."""
 REST: Final[Mapping[Rhythm, float]] = {"values": 0.0, "messages": 1.0, "hourly": 1.0}
-"""Shortest rest of a rhythm after a pass, in times of the pass: values go on even where a machine is slow."""
+"""Shortest pause after a pass, in durations of the pass. Values continue even on a slow machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """How passes follow each other.
+    """Callbacks and pace of endless passes.
 
     `report`  is called when a job begins and ends, `passed` when a pass of a rhythm has ended, with its seconds; both
               from other threads, `passed` while no job of its rhythm writes.
-    `every_s` seconds between the begins of passes, by rhythm.
+    `every_s` seconds between the starts of passes, by rhythm.
     """
 
     report: Callable[[JobStatus], None]
@@ -37,7 +36,7 @@ class FollowOptions:
 
 
 def group_by_rhythm(jobs: Sequence[AnalyticsJob]) -> dict[Rhythm, list[AnalyticsJob]]:
-    """Return the jobs of each rhythm that has some, in their order."""
+    """Return the jobs of each rhythm that has some, in order."""
     found: dict[Rhythm, list[AnalyticsJob]] = {
         name: [job for job in jobs if job.rhythm == name] for name in get_args(Rhythm)
     }
@@ -45,7 +44,7 @@ def group_by_rhythm(jobs: Sequence[AnalyticsJob]) -> dict[Rhythm, list[Analytics
 
 
 def follow(lake: SparkLake, jobs: Sequence[AnalyticsJob], how: FollowOptions) -> list[JobStatus]:
-    """Run passes until a rhythm has failed `FAILURES_MAX` times in a row; returns the steps of its last pass."""
+    """Run passes until a rhythm has failed `FAILURES_MAX` times in a row; return the results of its last pass."""
     over = threading.Event()
     groups = group_by_rhythm(jobs)
     pool = ThreadPoolExecutor(len(groups), thread_name_prefix="rhythm")

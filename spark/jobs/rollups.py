@@ -1,8 +1,8 @@
 """`rollups`: readings -> rollup_1m. `hours`: readings -> rollup_1h, rollup_1d.
 
-No watermark: a gateway that was offline for a week is right, not late. New readings are aggregated by window, and each
-window is folded into the table's row of it, if there is one. A pass costs its readings and the files of the windows
-they touch, however old those are.
+There is no watermark: data of a gateway that was offline for a week is valid, not late. New readings are aggregated by
+window, and each window is folded into its row in the table. The cost of a pass is that of its readings and of the files
+with their windows, however old those are.
 """
 
 from __future__ import annotations

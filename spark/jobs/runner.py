@@ -1,4 +1,4 @@
-"""Passes: every job once in one session; again and again when following.
+"""Run passes: every job once in one session.
 
 The runner owns the session and reports progress through a callback; it prints nothing.
 """
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from cloud.place.bucket import Bucket
 
 SMALL_BYTES_MAX = 128 * 1024 * 1024
-"""Up to this much telemetry a pass lasts seconds, and the JVM's second compiler costs more than it gives."""
+"""Up to this size of telemetry a pass takes seconds, and the JVM's second compiler costs more than it saves."""
 TINY_BYTES_MAX = 256 * 1024
-"""Up to this much telemetry, some thousand messages, compiling a plan takes longer than interpreting it."""
+"""Up to this size, some thousand messages, compiling a plan takes longer than interpreting it."""
 AT_ONCE = 2
-"""Jobs of a pass that run side by side: most of each is one thread that plans."""
+"""Jobs of a pass that run concurrently: most of each is one thread that plans."""
 LOG = Path("_logs") / "spark.log"
-"""In a lake that is a folder."""
+"""Log file in a lake that is a folder."""
 
 State = Literal["running", "done", "failed", "skipped"]
 INTEGRITY_ERRORS = (SchemaMismatch, FormatUnknown, TableUnreadable, SourceLost)
-"""What breaks the contract of the data, and not of a program or a machine."""
+"""Errors of the data, not of a program or a machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Where one job of a pass is. `seconds` and rows are final once `state` is not `running`."""
+    """Status of one job of a pass. `seconds` and rows are final once `state` is not `running`."""
 
     job: str
     state: State
@@ -61,7 +61,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class StartCallbacks:
-    """Who is told when Spark is started: before, and how many seconds it took."""
+    """Callbacks before Spark is started, and after it, with the seconds it took."""
 
     starts: Callable[[], None] = lambda: None
     started: Callable[[float], None] = lambda _: None
@@ -71,10 +71,10 @@ class StartCallbacks:
 def open_lake(
     lake: Somewhere, options: session.SessionOptions, watch: StartCallbacks = StartCallbacks()
 ) -> Iterator[SparkLake]:
-    """The lake through a session of its own, which is gone with its JVM afterwards.
+    """Open a lake with a session of its own; the JVM ends with the body.
 
-    On one machine that is started by the first job that needs it; else at once, and this raises what `session.start`
-    raises.
+    On one machine the first job that needs Spark starts it. Otherwise it is started at once, and this raises what
+    `session.start` raises.
     """
     place = place_of(lake)
     options = replace(options, bucket=_bucket(place))
@@ -100,7 +100,7 @@ def _bucket(place: Place) -> Bucket | None:
 
 
 def estimate_load(lake: Somewhere) -> session.Load:
-    """How much a pass over the lake has to do."""
+    """Return how much work a pass over the lake has."""
     telemetry = place_of(lake).at("telemetry")
     try:
         sizes = pa.table(telemetry.delta().get_add_actions(flatten=True))["size_bytes"]
@@ -114,14 +114,14 @@ def estimate_load(lake: Somewhere) -> session.Load:
 
 
 def log_file(lake: Place) -> Path:
-    """The file that takes what the JVM says: in the lake where that is a folder, else in this user's cache."""
+    """Return the file for the JVM's output: in the lake if that is a folder, else in this user's cache."""
     if isinstance(lake, Folder):
         return lake.path / LOG
     return Path.home() / ".cache" / "waypost" / LOG.name
 
 
 def empty_tables(lake: SparkLake, jobs: Sequence[AnalyticsJob]) -> None:
-    """Empty the tables of `jobs`; the next pass makes them, and all that is made of them, anew from the start."""
+    """Empty the tables of these jobs; the next pass rebuilds them, and all tables derived from them."""
     for job in jobs:
         for step in job.steps:
             step.forget(lake)
@@ -134,11 +134,11 @@ def run_pass(
     *,
     at_once: int = AT_ONCE,
 ) -> list[JobStatus]:
-    """Run `jobs`, each after those whose tables it reads. Returns their steps, in the order of `jobs`.
+    """Run the jobs, each after those whose tables it reads. Return their results, in the order of `jobs`.
 
-    `at_once`: jobs that run side by side. A job that fails ends what reads its tables, and nothing else. `report` is
-    called from other threads. Raises what starting Spark raised where a job needed it, once the others have ended.
-    Interrupted it returns at once, and jobs may be at work still.
+    `at_once`: jobs that run concurrently. A failed job skips its readers, and nothing else. `report` is called from
+    other threads. Raises what starting Spark raised, after the other jobs have ended. When interrupted it returns at
+    once, and jobs may still be running.
     """
     edges = catalog.build_graph(jobs)
     waiting = TopologicalSorter(edges)
@@ -174,7 +174,7 @@ def run_pass(
 
 
 def _count_readers(job: AnalyticsJob, edges: Mapping[str, set[str]]) -> int:
-    """Return how many jobs read what this one writes, directly or not: a pass is over when its longest chain is."""
+    """Return how many jobs read what this one writes, directly or not: the longest chain decides when a pass ends."""
     return len(catalog.find_readers(job.name, edges))
 
 
@@ -213,8 +213,7 @@ def _run_job(lake: SparkLake, job: AnalyticsJob) -> JobStatus:
 
 
 def _explain_damage(lake: SparkLake, job: AnalyticsJob, error: Exception) -> str | None:
-    """Return what is wrong with derived tables of a job, or with tables that an error names files of, and what to do;
-    None: nothing."""
+    """Return what is wrong with tables that a job or an error names, and what to do; None if nothing is."""
     text = str(error)
     names = [name for name in (*job.inputs, *job.outputs) if name in schemas.DERIVED and lake.at(name).is_table()]
     names += [name for name in lake.place.tables() if name not in names and f"/{name}/" in text]
@@ -229,6 +228,6 @@ def _explain_damage(lake: SparkLake, job: AnalyticsJob, error: Exception) -> str
 
 
 def _first_lines(error: Exception) -> str:
-    """What an error says without the plan and the Java stack that Spark appends."""
+    """Return an error without the plan and the Java stack that Spark appends."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:2])[:500]}"

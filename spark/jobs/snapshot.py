@@ -1,7 +1,7 @@
-"""Steps that describe small tables as they are: computed again, and put in place of the last description.
+"""Steps that recompute small tables completely and replace the previous content.
 
-For inputs of a size that does not grow with what has landed. The commit of a description names the versions of the
-inputs (its lineage): run again with nothing new, the step does nothing.
+They are for inputs with a size that does not grow with the landed data. The commit of an output names the versions of
+the inputs (its lineage), so the step does nothing if nothing is new.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStep:
-    """A step over whole tables.
+    """Step over whole tables.
 
-    `inputs`    tables it reads; the first is the one whose rows are counted as read.
-    `outputs`   tables it alone writes.
+    `inputs`    tables it reads; the rows of the first are counted.
+    `outputs`   tables that only it writes.
     `revision`  counts changes of the transform that change results.
-    `frames`    the outputs' rows, by table, not yet computed.
-    `replaces`  which partition of an output they take the place of, as column and value; all of it unless named.
-    `prepare`   what is done to the inputs before, where there is something new.
+    `frames`    the rows of the outputs, by table, not yet computed.
+    `replaces`  partition of an output to replace, as column and value; otherwise all of it.
+    `prepare`   called with the lake before, if there is something new.
     """
 
     name: str
@@ -63,7 +63,7 @@ class SnapshotStep:
             lake.recreate(name)
 
     def output_lineage(self, lake: SparkLake, output: str) -> TableLineage | None:
-        """Return the lineage of an output; None where it is not of this step as it computes now."""
+        """Return the lineage of an output; None unless this revision of the step wrote it."""
         output_lineage = lake.lineage(output)
         return output_lineage if output_lineage is not None and output_lineage.made_by == self._signature else None
 
@@ -79,7 +79,7 @@ class SnapshotStep:
         )
 
     def _lineage(self, lake: SparkLake) -> TableLineage:
-        """Return the inputs as they are, and their sources."""
+        """Return the current state of the inputs, and their sources."""
         states: dict[str, TableState] = {}
         sources: dict[str, TableState] = {}
         for name in reversed(self.inputs):  # the first counts where two have other versions of one source

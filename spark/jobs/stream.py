@@ -1,9 +1,8 @@
-"""Steps that follow a table's commits: each is one query of Structured Streaming, and takes each micro-batch once.
+"""Steps that follow a table's commits: each is one query of Structured Streaming that processes each micro-batch once.
 
-Spark writes down where a micro-batch ends before it begins (the checkpoint's offsets), and that it is done (its
-commits). A batch that was interrupted is run again with the same rows. Each output takes it once: its commit carries
-the id of the query and the number of the batch as Delta's transaction. No watermark drops late data:
-the tables are the state.
+Spark records the end of a micro-batch before it begins (the checkpoint's offsets), and its completion (its commits). An
+interrupted batch is run again with the same rows. Each output accepts it once: its commit carries the id of the query
+and the number of the batch as Delta's transaction. No watermark drops late data: the tables are the state.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ _GONE: Final = re.compile(
     r"DELTA_(LOG_FILE_NOT_FOUND|VERSION_NOT_CONTIGUOUS|FILE_NOT_FOUND|TRUNCATED|STREAMING)\w*|FILE_NOT_EXIST"
     r"|FileNotFoundException|failOnDataLoss"
 )
-"""Messages of Spark and Delta for a commit or a file of the source that was deleted."""
+"""Messages of Spark and Delta for a deleted commit or file of the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A micro-batch: rows that came to the source, and the tables that it is written to.
+    """Micro-batch: new rows of the source, and the tables that they are written to.
 
-    `lake`    the lake through the session of the query.
-    `outputs` the tables, in the order in which they are written.
-    `lineage` of the outputs once they have this batch; None where it ends within a version of the source.
+    `lake`    lake through the session of the query.
+    `outputs` tables, in the order in which they are written.
+    `lineage` of the outputs with this batch; None if it ends within a version of the source.
     """
 
     lake: SparkLake
@@ -59,7 +58,7 @@ class MicroBatch:
         return self.sink.fold(output, rows, how, self._lineage_of(output))
 
     def rewrite(self, output: str, make: Callable[[DataFrame], DataFrame]) -> None:
-        """Put what `make` makes of all rows of a small table in their place, once."""
+        """Replace all rows of a small table by what `make` computes from them, once."""
         if self.sink.has_batch(output):
             return
         table = self.lake.open(output)
@@ -74,8 +73,7 @@ class MicroBatch:
         return TableLineage(self.lineage.sources, others)
 
     def find_pins(self, output: str) -> Pins | None:
-        """Return the pins of an earlier attempt at this batch, by which `output` was written; None where it has not
-        been."""
+        """Return the pins with which an earlier attempt wrote `output`; None if it has not."""
         if not self.sink.has_batch(output):
             return None
         found = (commit.lineage.pins for commit in lineage.commits(self.lake.open(output)) if commit.lineage)
@@ -85,13 +83,13 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class StreamStep:
-    """A step that follows `source`.
+    """Step that follows `source`.
 
-    `outputs`   tables it alone writes. Each batch writes the last one, if only to say how far it is; of the others
-                those it has something for, and before that one.
-    `revision`  counts changes of the transform that change results; a new one rebuilds the outputs.
-    `take`      called with each batch.
-    `beside`    further tables that the outputs agree with: where one is created again, the outputs are rebuilt.
+    `outputs`    tables that only it writes. Each batch writes the last one, if only to record its progress; of the
+                 others those that it has rows for, before.
+    `revision`   counts changes of the transform that change results; a new one rebuilds the outputs.
+    `process`    called with each batch.
+    `companions` further tables that the outputs depend on: if one is created again, the outputs are rebuilt.
     """
 
     name: str
@@ -103,11 +101,11 @@ class StreamStep:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Tables it reads."""
+        """Tables that it reads."""
         return (self.source,)
 
     def run(self, lake: SparkLake) -> JobResult:
-        """Take every commit of the source that was not taken yet, then return."""
+        """Process every new commit of the source, then return."""
         source = lake.state(self.source)
         if source is None:
             return JobResult(0, 0)
@@ -122,13 +120,13 @@ class StreamStep:
         return JobResult(rows_in, run.rows_written)
 
     def forget(self, lake: SparkLake) -> None:
-        """Empty the outputs; the next run rebuilds them from the start."""
+        """Empty the outputs; the next run rebuilds them from scratch."""
         Checkpoint(lake.place, self.name, ()).clear()
         for name in self.outputs:
             lake.recreate(name)
 
     def _checkpoint(self, lake: SparkLake, source: TableState) -> Checkpoint:
-        """Return the checkpoint between source and outputs; without one the outputs are emptied."""
+        """Return the checkpoint between source and outputs; if there is none, empty the outputs."""
         outputs = {name: lake.ensure(name) for name in self.outputs}
         checkpoint = self._open_checkpoint(lake, source, outputs)
         if checkpoint.is_started():
@@ -143,8 +141,10 @@ class StreamStep:
         return Checkpoint(lake.place, self.name, (str(self.revision), *ids, *(each.id for each in outputs.values())))
 
     def _find_progress(self, lake: SparkLake, source: TableState, checkpoint: Checkpoint) -> TableState | None:
-        """Return the state of the source that the outputs have whole; None where that is not known. Raises
-        `SourceLost` where an output or the source is an older copy."""
+        """Return the state of the source that the outputs contain completely; None if that is unknown.
+
+        Raises `SourceLost` if an output or the source is an older copy.
+        """
         if not checkpoint.is_started():
             return None
         last, output = checkpoint.last_batch(), self.outputs[-1]
@@ -172,7 +172,7 @@ class StreamStep:
 
 
 class _Run:
-    """One start of a step's query, up to what is in the source now."""
+    """One start of a step's query, up to the current end of the source."""
 
     def __init__(self, step: StreamStep, lake: SparkLake, checkpoint: Checkpoint) -> None:
         self._step = step
@@ -182,7 +182,7 @@ class _Run:
         self.rows_written = 0
 
     def wait(self) -> None:
-        """Run the query to its end. Raises what a batch raised, and `SourceLost`, `TableUnreadable`."""
+        """Run the query to its end. Raises what a batch raised, and `SourceLost` and `TableUnreadable`."""
         try:
             writer = self._lake.follow(self._step.source).writeStream.queryName(self._step.name)
             writer = writer.option("checkpointLocation", self._checkpoint.uri).trigger(availableNow=True)
@@ -206,7 +206,7 @@ class _Run:
         self.rows_written += sink.rows_written
 
     def _lineage(self, lake: SparkLake, number: int) -> TableLineage | None:
-        """Return the source as the batch leaves it, and the sources of that."""
+        """Return the state of the source after the batch, and its sources."""
         version = self._checkpoint.end(number)
         if version is None:
             return None
@@ -215,7 +215,7 @@ class _Run:
         return TableLineage({self._step.source: source, **(before.sources if before is not None else {})})
 
     def _explain(self, error: Exception) -> Exception:
-        """Return what to raise for an error of Spark while it read the source, and any other as it is."""
+        """Return the error to raise for an error of Spark while it read the source; others are returned unchanged."""
         name, text = self._step.source, str(error)
         if conflict.is_conflict(error):  # of another query on the same checkpoint, too
             return ConcurrentWrite(self._step.outputs[-1])

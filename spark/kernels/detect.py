@@ -1,4 +1,4 @@
-"""Values of one series judged by its detector, which goes on from its last state."""
+"""Judge values of one series with its detector, continuing from its last state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SQL: Final = ", ".join(f"{name} {kind}" for name, kind, _ in _FIELDS)
 def judge_series(series: tuple[pa.Scalar[Any], ...], readings: pa.Table, states_: pa.Table) -> pa.Table:
     """Return the anomalies among the readings of one series, and one more row with its state after them.
 
-    `states_`: its state before, or no row. A series without readings gives no row.
+    `states_`: its previous state, or no row. A series without readings gives no row.
     """
     if not readings.num_rows:
         return _SCHEMA.empty_table()
@@ -54,7 +54,7 @@ def judge_series(series: tuple[pa.Scalar[Any], ...], readings: pa.Table, states_
 
 
 def _read_progress(states_: pa.Table) -> SeriesProgress | None:
-    """Return where a series stopped, if it is known."""
+    """Return where a series stopped, if known."""
     if not states_.num_rows:
         return None
     return SeriesProgress(states_["state"][0].as_py(), int(_us(states_["last_at"])[0]))

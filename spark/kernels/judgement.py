@@ -1,11 +1,11 @@
-"""Accepted = landed + given up + still at the gateway, for each statement of one address; plain Python.
+"""Balance of each statement of one address: accepted = landed + dropped + still at the gateway; plain Python.
 
-The rule is the one of `waypost bridge prove`, with the same words; a contract test holds the two equal. Here nothing is
-believed or doubted: who needs proof against forgery runs `prove`, which checks signatures and chains as well.
+The rule and the words are those of `waypost bridge prove`; a contract test compares them. Here statements are trusted:
+for proof against forgery run `prove`, which also checks signatures and chains.
 
-*Waiting* is what is missing above the highest sequence that has landed, while the gateway's newest status says that
-messages wait, or there is none newer than the statement. Below it something may wait only at a gateway that sends its
-backlog in a lane of its own. Whatever is missing and does not wait is *unexplained*.
+*Waiting* is what is missing above the highest landed sequence, while the gateway's newest status reports waiting
+messages, or no status is newer than the statement. Below it, messages may wait only at a gateway that sends its backlog
+in a separate lane. Whatever is missing and does not wait is *unexplained*.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Span = tuple[int, int]
 """(first, last) sequence, both included."""
 
 STATUS_UNDER_WAY: Final = timedelta(seconds=10)
-"""A status that lands so much later than a statement was made after it: the hub gathers statuses for 5 s."""
+"""A status that lands this much later than a statement was made after it: the hub gathers statuses for 5 s."""
 
 
 class HourStatement(NamedTuple):
-    """What a gateway says it accepted of an address in an hour."""
+    """Statement of a gateway about the messages of an address that it accepted in an hour."""
 
     hour: datetime
     until: datetime
@@ -33,18 +33,18 @@ class HourStatement(NamedTuple):
 
 
 class GatewayState(NamedTuple):
-    """What is known of an address's gateway."""
+    """State of an address's gateway."""
 
     waiting: int | None
-    """Messages that its newest status says wait there; None when there is no status."""
+    """Messages that wait there by its newest status; None if there is no status."""
     said_at: datetime | None
-    """When that status landed."""
+    """Time at which that status landed."""
     lanes: bool
-    """It sends its backlog beside what is live."""
+    """Whether it sends its backlog in a separate lane."""
 
 
 class AccountLine(NamedTuple):
-    """What became of the messages of one statement, or of what is above all of them (`hour` None)."""
+    """Balance of one statement, or of the sequences above all statements (`hour` None)."""
 
     hour: datetime | None
     first: int
@@ -55,11 +55,11 @@ class AccountLine(NamedTuple):
     waiting: int
     unexplained: int
     gaps: Sequence[tuple[int, int, str | None]]
-    """Sequences (first, last) that were given up, with the reason, or that nothing explains; not those that wait."""
+    """Sequences (first, last) that were dropped, with the reason, or that nothing explains; not those that wait."""
 
 
 class SequenceRanges:
-    """A set of sequences as ascending ranges that neither overlap nor touch."""
+    """Set of sequences as ascending ranges that neither overlap nor touch."""
 
     __slots__ = ("spans",)
 
@@ -70,11 +70,11 @@ class SequenceRanges:
 
     @property
     def top(self) -> int:
-        """The highest sequence; -1 when there is none."""
+        """Highest sequence; -1 if the set is empty."""
         return self.spans[-1][1] if self.spans else -1
 
     def missing(self, first: int, last: int) -> Iterator[Span]:
-        """The parts of `first`..`last` that are not in the set, ascending."""
+        """Yield the parts of `first`..`last` that are not in the set, ascending."""
         for low, high in self.spans[bisect_left(self.spans, first, key=lambda span: span[1]) :]:
             if low > last:
                 break
@@ -85,7 +85,7 @@ class SequenceRanges:
             yield first, last
 
     def add(self, first: int, last: int) -> None:
-        """Put `first`..`last` in."""
+        """Add `first`..`last`."""
         low = high = bisect_left(self.spans, first - 1, key=lambda span: span[1])
         while high < len(self.spans) and self.spans[high][0] <= last + 1:
             first, last = min(first, self.spans[high][0]), max(last, self.spans[high][1])
@@ -100,9 +100,9 @@ def judge(
     circumstances: GatewayState,
     settled: Iterable[Span] = (),
 ) -> list[AccountLine]:
-    """Hold the statements, rows and ledger of one address against each other.
+    """Compare the statements, rows and ledger of one address.
 
-    `settled`: what other statements were of, of which all has landed; there is no line of that.
+    `settled`: sequences of statements that have landed completely; they have no line.
     """
     present, reasons = SequenceRanges(landed), _by_reason(given_up)
     top = max(present.top, max((gone.top for gone in reasons.values()), default=-1))
@@ -130,7 +130,7 @@ def _by_reason(given_up: Iterable[tuple[int, int, str]]) -> dict[str, SequenceRa
 
 
 def _may_wait(circumstances: GatewayState, landed_at: datetime) -> bool:
-    """Something stated may be at the gateway still."""
+    """Return whether stated messages may still be at the gateway."""
     if circumstances.waiting is None or circumstances.said_at is None:
         return True
     return circumstances.waiting > 0 or circumstances.said_at <= landed_at + STATUS_UNDER_WAY
@@ -146,8 +146,10 @@ def _line(
     waits: bool,
     below: bool,
 ) -> AccountLine:
-    """What became of a span. `waits`: what is missing above `top` may be at the gateway, and what is missing below it
-    too where `below`."""
+    """Return the balance of a span.
+
+    `waits`: what is missing above `top` may be at the gateway; with `below` also what is missing below it.
+    """
     first, last = span
     missing = list(present.missing(first, last))
     accepted = last + 1 - first

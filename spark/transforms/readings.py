@@ -1,4 +1,4 @@
-"""telemetry -> readings and reject: one row per value of each message; what cannot be read is kept with its reason."""
+"""telemetry -> readings and reject: one row per value of each message; unreadable ones are kept with the reason."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 REJECT_BODY_BYTES_MAX = 4_096
-"""Bytes of its body that a rejected value is shown with, of which a message may have `limits.VALUES_MAX`; the whole is
-in `telemetry` under the same name."""
+"""Bytes of the body that are stored with a rejected value; a message may have `limits.VALUES_MAX` of them.
+
+The whole body is in `telemetry` under the same name.
+"""
 LAST_LEVEL = r"([^/]+)/*\z"
 """The last level of an address that has a name."""
 _VALUES_SQL = f"array<struct<{','.join(f'{name}:{kind}' for name, kind, _ in FIELDS)}>>"
@@ -43,13 +45,14 @@ def _decode_function(
 
 
 def decode_messages(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> DataFrame:
-    """Each row of `telemetry` once per value in its body: columns of `readings` before its time is judged, with
-    `reason` and, where there is one, its body as far as it is shown. What one row may bring is bounded: properties and
-    large bodies stay where they are. `readings` and `rejects` divide the result.
+    """Return each row of `telemetry` once per value in its body: columns of `readings`, with `reason`.
 
-    A bare value is named after the last level of its address that has a name, a reason for the whole message has an
-    empty metric. A message that is `held` (`clocks.judged`, where it went through that) is such a reason if nothing but
-    its gateway's stamp says when a value of it was.
+    The time is not judged yet. A reject has the beginning of its body. The size of the rows of one message is bounded:
+    properties and large bodies are left out. `readings` and `rejects` divide the result.
+
+    A bare value is named after the last named level of its address; a reason for the whole message has an empty metric.
+    A message that is `held` (`clocks.correct_for_readings`) becomes such a reason if only its gateway's stamp gives the
+    time of a value.
     """
     if "held" not in telemetry.columns:
         telemetry = telemetry.withColumn("held", F.lit(False))
@@ -78,13 +81,13 @@ def decode_messages(telemetry: DataFrame, registered: Sequence[PayloadSchema] = 
 
 
 def _last_level() -> Column:
-    """Of an address; `a/b/` has one more, without a name. The address where none has one."""
+    """Return the last named level of an address (`a/b/` ends with an unnamed one), or else the address."""
     named = F.regexp_extract("address", LAST_LEVEL, 1)
     return F.when(named == "", F.col("address")).otherwise(named)
 
 
 def _must_wait() -> Column:
-    """The message is held, and has a value of which nothing but the gateway's stamp says when it was."""
+    """Return whether the message is held and has a value that only the gateway's stamp dates."""
     of_stamp = (F.col("event_time") == F.col("received_at")) | ~is_plausible(F.col("event_time"))
     return F.col("held") & of_stamp & F.exists("leaves", _untimed)
 
@@ -95,13 +98,13 @@ def _untimed(leaf: Column) -> Column:
 
 
 def _waiting_reason() -> Column:
-    """In place of a message's values, why there are none yet."""
+    """Return the reason that replaces the values of a message that waits."""
     fields = {"metric": "", "reason": reasons.CLOCK}
     return F.array(F.struct(*(F.lit(fields.get(name)).cast(kind).alias(name) for name, kind, _ in FIELDS)))
 
 
 def readings(rows: DataFrame) -> DataFrame:
-    """Of `decoded` rows, those with a value, as table `readings` has them."""
+    """Return the decoded rows with a value, as in table `readings`."""
     good = rows.where(F.col("reason").isNull())
     if "replay" not in good.columns:
         good = good.withColumn("replay", F.lit(None))
@@ -110,5 +113,5 @@ def readings(rows: DataFrame) -> DataFrame:
 
 
 def rejects(rows: DataFrame) -> DataFrame:
-    """Of `decoded` rows, those without, as table `reject` has them."""
+    """Return the decoded rows without a value, as in table `reject`."""
     return rows.where(F.col("reason").isNotNull()).select(*schemas.REJECT.columns.names)

@@ -1,8 +1,8 @@
 """telemetry -> throughput: rows received at the gateway and rows landed in the lake, by time bucket.
 
-The difference of the two running sums is the backlog: what a gateway held at that moment. An outage is a stretch where
-rows are received and none lands; the drain after it is the stretch where more land than are received. Every row is
-counted once in each role, so both sums are the rows of `telemetry`.
+The difference of the two running sums is the backlog of a gateway at that moment. During an outage rows are received
+and none lands; during the drain after it more land than are received. Every row is counted once in each role, so both
+sums equal the rows of `telemetry`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BUCKET_SECONDS = (1, 2, 10, 30, 60, 300, 900, 3600, 21_600, 86_400, 604_800)
-"""Bucket widths, each a multiple of the one before: buckets are put together when a lake outgrows them. What happened
-in single hours stays in `delivery_slo` and `outages`."""
+"""Bucket widths, each a multiple of the one before: buckets are merged when a lake outgrows them.
+
+Details of single hours stay in `delivery_slo` and `outages`.
+"""
 BUCKETS_MAX = 1_200
-"""Buckets over the whole span, up to 23 years of it: about as many points as a plot can show."""
+"""Buckets over the whole span, up to 23 years: about as many points as a plot can show."""
 _KEYS = ("tenant", "gateway", "lane")
 FOLD = {
     "bucket_s": "old.bucket_s",
@@ -29,11 +31,11 @@ FOLD = {
     "ingested": "old.ingested + new.ingested",
     "lag_max_s": "greatest(old.lag_max_s, new.lag_max_s)",
 }
-"""How a bucket of the table and one of further messages become one: SQL over `old` and `new`, by column."""
+"""Combines a bucket of the table with one of further messages: SQL over `old` and `new`, by column."""
 
 
 def bucket_seconds(span_s: float) -> int:
-    """The narrowest bucket that divides a span of `span_s` seconds into at most `BUCKETS_MAX`; a week at most."""
+    """Return the narrowest bucket that divides `span_s` seconds into at most `BUCKETS_MAX`; a week at most."""
     for width in BUCKET_SECONDS:
         if span_s <= width * BUCKETS_MAX:
             return width
@@ -69,7 +71,7 @@ def find_reach(telemetry: DataFrame, table: DataFrame) -> Reach:
 
 
 def widen(buckets: DataFrame, width_s: int) -> DataFrame:
-    """Rows of table `throughput`, of narrower buckets or several of one, put together to buckets of `width_s`."""
+    """Merge rows of table `throughput` into buckets of `width_s` seconds."""
     summed = (
         buckets.withColumn("second", _bucket("bucket", width_s))
         .groupBy(*_KEYS, "second")
@@ -83,7 +85,7 @@ def widen(buckets: DataFrame, width_s: int) -> DataFrame:
 
 
 def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
-    """One row per gateway, lane and bucket of `width_s` seconds that has rows, as table `throughput` has them.
+    """Return one row per gateway, lane and bucket of `width_s` seconds with rows, as in table `throughput`.
 
     `lag_max_s` is the longest delay to the lake among the rows that landed in the bucket.
     """
@@ -111,7 +113,7 @@ def _finish(summed: DataFrame, width_s: int) -> DataFrame:
 
 
 def _with_trusted_reception(telemetry: DataFrame) -> DataFrame:
-    """All rows: those left out would be missing in the totals."""
+    """Return all rows with a plausible reception: rows left out would be missing in the totals."""
     return with_trusted_reception(telemetry.select(*_KEYS, "received_at", "ingested_at"))
 
 

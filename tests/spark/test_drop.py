@@ -216,7 +216,7 @@ class TestDamages:
 class TestInterrupted:
     """Killed between any two steps, and run again."""
 
-    STEPS = ("record_losses", "move_away", "remove_missing", "fill_places")
+    STEPS = ("record_losses", "move_away", "remove_missing", "add_empty_files")
 
     @pytest.fixture
     def damaged(self, lake: Path) -> Path:

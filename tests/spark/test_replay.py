@@ -101,7 +101,7 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, commits: int) -> Iterator[None]:
         return dies
 
     with monkeypatch.context() as patch:
-        for name in ("append", "remove", "note"):
+        for name in ("append", "remove", "commit_empty"):
             patch.setattr(Sink, name, dying(getattr(Sink, name)))
         with pytest.raises(RuntimeError, match="power cut"):
             yield

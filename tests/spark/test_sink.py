@@ -290,7 +290,7 @@ def test_a_note_is_taken_once_and_is_no_change_of_rows(tmp_path: Path) -> None:
     lake = SparkLake(None, tmp_path)
     lake.ensure(TABLE)
     for version in (2, 2, 1):
-        sink(lake, version).note(TABLE, TableLineage({"y": TableState("id", 7)}))
+        sink(lake, version).commit_empty(TABLE, TableLineage({"y": TableState("id", 7)}))
     newest, created = commits(lake.open(TABLE))
     assert (newest.rows, newest.lineage, newest.changes_rows) == (0, TableLineage({"y": TableState("id", 7)}), False)
     assert (lake.transaction_version(TABLE, "job"), created.version) == (2, 0)

@@ -217,7 +217,7 @@ def test_outputs_are_recreated_together_wherever_that_was_stopped(
     land(lake, 0)
     for name in (FIRST, LAST):
         lake.ensure(name)
-        Sink(lake, BatchTransaction("earlier", 0), None).note(name)
+        Sink(lake, BatchTransaction("earlier", 0), None).commit_empty(name)
     before = ids(lake)
 
     def recreated(lake: SparkLake, name: str) -> TableState:
