@@ -66,7 +66,7 @@ def decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Disable garbage collection while many objects are created without references between them: a fifth of the time."""
+    """Disable garbage collection while many objects without mutual references are created: a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
