@@ -85,7 +85,7 @@ def read() -> list[tuple[int, float]]:
 
 def lines() -> list[str]:
     """The commands of the README's section, each on a line of its own."""
-    section = (ROOT / "spark" / "README.md").read_text().partition("## On a cluster")[2]
+    section = (ROOT / "docs" / "how-to" / "run-analytics.md").read_text().partition("## On a cluster")[2]
     (block, *_) = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return str(block).replace("\\\n", " ").splitlines()
 

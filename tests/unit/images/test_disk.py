@@ -305,7 +305,7 @@ def test_examples_put_nothing_among_the_sources() -> None:
 @needs("openssl", "sha256sum")
 def test_what_the_readme_says_checks_what_was_handed_out(tmp_path: Path) -> None:
     """Both commands as they are there; each fails where something is another."""
-    readme = (source.ROOT / "images" / "README.md").read_text()
+    readme = (source.ROOT / "docs" / "how-to" / "build-images.md").read_text()
     [commands] = re.findall(r"```sh\n(openssl cms -verify .*?)```", readme, re.DOTALL)
     pair = signing.load_keys(tmp_path, None, None)
     (tmp_path / "certificate.pem").write_bytes(pair.certificate.read_bytes())
