@@ -318,7 +318,7 @@ class ConnectionDriver(asyncio.Protocol):
         self.congested = False
         self.resume_reading(ANSWERS_UNREAD)
         if self._owner is not None:
-            self._run(self._owner.writable)
+            self.run(self._owner.writable)
             self.flush_soon()
 
     # --- for the owner ----------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ class ConnectionDriver(asyncio.Protocol):
 
     def take(self, events: Sequence[Any]) -> None:
         """Give the owner events of bytes that the machine got from elsewhere (see `divert`)."""
-        self._run(partial(self._dispatch, events))
+        self.run(partial(self._dispatch, events))
         self.count()
 
     @property
@@ -402,14 +402,23 @@ class ConnectionDriver(asyncio.Protocol):
         self.pause_reading(OTHERS_FIRST)
         self._loop.call_soon(self.resume_reading, OTHERS_FIRST)
 
+    def run(self, step: Callable[[], None]) -> None:
+        """Call a step of the machine or its owner that no read caused. An exception of it ends the connection."""
+        if self._failed:
+            return
+        try:
+            step()
+        except Exception as error:
+            self._fail(error)
+
     def soon(self, callback: Callable[[], None]) -> None:
         """Call this in the next turn of the loop: work too long for one is done in parts."""
-        self._loop.call_soon(self._run, callback)
+        self._loop.call_soon(self.run, callback)
 
     def wake(self) -> None:
         """Give the connection a turn without bytes of the peer: what it waited for has come from elsewhere."""
         if self.transport is not None:
-            self._run(self._receive_nothing)
+            self.run(self._receive_nothing)
 
     def pause_reading(self, reason: str) -> None:
         """Stop reading until every reason given has been taken back (a pause carries its reason)."""
@@ -450,7 +459,7 @@ class ConnectionDriver(asyncio.Protocol):
     def shed(self, *, told: bool = True) -> None:
         """Close the connection for want of memory, and release what it holds in this turn. `told`: give the peer the
         reason if it reads."""
-        self._run(self._shed)
+        self.run(self._shed)
         self._put_off = b""
         if not told or self.transport is None or self.transport.get_write_buffer_size() > UNCOUNTED_BYTES:
             self.abort()
@@ -478,15 +487,6 @@ class ConnectionDriver(asyncio.Protocol):
         if self._ending is None:
             self._ending = ConnectionEnd()
         return self._ending
-
-    def _run(self, step: Callable[[], None]) -> None:
-        """A step of the machine or its owner that is no read."""
-        if self._failed:
-            return
-        try:
-            step()
-        except Exception as error:
-            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         """The connection cannot go on: `connection_lost` follows, and tells the machine."""
@@ -570,7 +570,7 @@ class ConnectionDriver(asyncio.Protocol):
         now = self._loop.time()
         deadline = self.connection.deadline
         if deadline is not None and deadline <= now:
-            self._run(self._time_out)
+            self.run(self._time_out)
         else:
             self._arm()
 

@@ -241,6 +241,10 @@ QUEUES_LOOKED_AT_MAX: Final = 500
 QUEUES_OPENED_MAX: Final = 50
 """Queues without consumers opened in one tick because messages in them may have expired; 0.1 ms each."""
 
+READY_S: Final = 0.005
+"""Seconds of one turn of the loop for work that earlier turns put off (`edge.broker.delivery.ready`). A call that takes
+longer is completed; the rest waits for the next turn."""
+
 PATTERN_SLICE_S: Final = 0.005
 """Seconds of one turn of the loop for joining a consumer to the queues that a filter matches, or for serving it from
 them. The rest follows in the next turns. Opening a queue takes 0.1 ms and more."""

@@ -1,1 +1,1 @@
-"""Settings of a gateway on its card: one file on the first partition, next to the image."""
+"""What is written on a card beside the image: its gateway's settings, one file on the first partition."""

@@ -1,1 +1,1 @@
-"""Write an image onto cards: choose disks safely, write sparsely, read back, print labels."""
+"""An image onto cards: which disks may be written, sparse writing, reading back, labels."""

@@ -1,4 +1,4 @@
-"""Content of the label of a gateway, taken from a card that was written. Nothing in it is a secret."""
+"""What is on the label of a gateway: of a card that was written, and nothing of it is a secret."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Label(NamedTuple):
-    """Text of one label."""
+    """One."""
 
     name: str
     hostname: str
@@ -14,9 +14,9 @@ class Label(NamedTuple):
     address: str
     image: str
     card: str
-    """Serial number of the card, or the device it was written in."""
+    """The card's own serial number, or where it was."""
 
-    def code_text(self, date: str) -> str:
-        """Return the text of the QR code: a line `key: value` for each field."""
+    def scanned(self, date: str) -> str:
+        """What a scanner reads: a line `key: value` for each thing the label says."""
         pairs = {**self._asdict(), "date": date}
         return "\n".join(f"{key}: {value}" for key, value in pairs.items() if value)

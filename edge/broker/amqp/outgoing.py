@@ -289,11 +289,11 @@ class OutgoingLink(Consumer):
                 settled = mode == _SETTLED or (run.qos == 0 and mode != _UNSETTLED)
                 self._deliver(subscription, Stored(SETTLED, 0, run), settled=settled)
         self._paused = True
-        self._driver.soon(self._continue)
+        self._router.ready.add(self._continue)
 
     def _continue(self) -> None:
         self._paused = False
-        self.flow()
+        self._driver.run(self.flow)
 
     def _deliver_each(self, subscription: Subscription, batch: Collection[Stored]) -> None:
         """Send run by run. A run that needs no answer is sent settled unless the link requires unsettled messages."""

@@ -47,6 +47,6 @@ class Scheduler(Flusher, Protocol):
         """Count the connection for this user. Return False if its connection limit is reached."""
         ...
 
-    def soon(self, callback: Callable[[], None]) -> None:
-        """Call this in the next turn of the loop."""
+    def run(self, step: Callable[[], None]) -> None:
+        """Call a function that no read of the peer caused. An exception of it ends the connection."""
         ...

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
+from edge.broker.delivery.ready import ReadySet
 from edge.broker.limits import PATTERN_SLICE_S
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Subscription
 from edge.broker.model.isolation import end_consumer, guarded
@@ -30,11 +31,11 @@ class Joinable(Subscription, Protocol):
 class Slices:
     """Runs long work in slices of `limits.PATTERN_SLICE_S`, one in each turn of the loop."""
 
-    __slots__ = ("_now_s", "_soon")
+    __slots__ = ("_now_s", "_ready")
 
-    def __init__(self, soon: Callable[[Callable[[], None]], object] | None, now_s: Callable[[], float]) -> None:
-        """`soon` schedules a function for the next turn; None: run everything at once. `now_s` is monotonic seconds."""
-        self._soon = soon
+    def __init__(self, ready: ReadySet, now_s: Callable[[], float]) -> None:
+        """Later slices run in `ready`. `now_s` is monotonic, in seconds."""
+        self._ready = ready
         self._now_s = now_s
 
     def run(self, name: str, steps: Iterator[object]) -> None:
@@ -42,8 +43,8 @@ class Slices:
         `name`."""
         end_s = self._now_s() + PATTERN_SLICE_S
         for _ in steps:
-            if self._soon is not None and self._now_s() >= end_s:
-                self._soon(partial(guarded, name, self.run, name, steps))
+            if self._ready.has_turns and self._now_s() >= end_s:
+                self._ready.add(partial(guarded, name, self.run, name, steps))
                 return
 
 

@@ -12,7 +12,6 @@ Two clients that flood each other at QoS 1 hold each other back, acknowledgement
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from typing import Protocol
 
 from edge.broker.limits import LIVE_HOLD_S_MAX, TICK_S
@@ -35,22 +34,13 @@ class PacedSubscription(Protocol):
 
     pace: SubscriberPace
 
-    def pump(self) -> None:
-        """Deliver waiting messages."""
-        ...
-
 
 class BackPressure:
     """Subscriptions that are behind, and the origins held back for them."""
 
-    __slots__ = ("_behind", "_held", "_wake", "unfinished")
+    __slots__ = ("_behind", "_held")
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when `unfinished` gets its first entry: `Router.flush` has to follow at the end of this
-        turn."""
-        self.unfinished: dict[PacedSubscription, None] = {}
-        """Subscriptions with more to deliver once their last deliveries are written."""
-        self._wake = wake
+    def __init__(self) -> None:
         self._behind: dict[PacedSubscription, int] = {}
         """Number of ticks that each has been behind."""
         self._held: dict[Origin, None] = {}
@@ -71,17 +61,6 @@ class BackPressure:
     def forget(self, origin: Origin) -> None:
         """Forget an origin that is gone."""
         self._held.pop(origin, None)
-
-    def later(self, subscription: PacedSubscription) -> None:
-        """Continue delivering to `subscription` after this turn."""
-        self.unfinished[subscription] = None
-        self._wake()
-
-    def go_on(self) -> None:
-        """Continue deliveries of `unfinished`."""
-        unfinished, self.unfinished = self.unfinished, {}
-        for subscription in unfinished:
-            subscription.pump()
 
     def tick(self) -> None:
         """Mark subscriptions that have been behind for too long as stalled. Called every `limits.TICK_S`."""

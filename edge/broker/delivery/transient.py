@@ -10,6 +10,7 @@ from bridge.publisher import client_of, device_of
 from edge.broker.delivery.batches import SETTLED, LiveBatch, LiveOffer
 from edge.broker.delivery.consumer_group import ConsumerGroup, part_of
 from edge.broker.delivery.pressure import BackPressure, SubscriberPace
+from edge.broker.delivery.ready import ReadySet
 from edge.broker.limits import (
     LIVE_BEHIND_BYTES_LOW,
     LIVE_BEHIND_BYTES_MAX,
@@ -26,18 +27,19 @@ from edge.broker.model.isolation import delivered, end_consumer
 class WaitingPool:
     """Bytes of messages that wait in memory for all transient subscriptions of a router."""
 
-    __slots__ = ("bytes_max", "dropped", "expired", "expiring", "pressure", "waiting_bytes")
+    __slots__ = ("bytes_max", "dropped", "expired", "expiring", "pressure", "ready", "waiting_bytes")
 
-    def __init__(
-        self, expired: Callable[[Run], bool] = lambda _run: False, wake: Callable[[], None] = lambda: None
-    ) -> None:
-        """`expired` returns True when a run has outlived its time to live; `wake` is described at `BackPressure`."""
+    def __init__(self, ready: ReadySet, expired: Callable[[Run], bool] = lambda _run: False) -> None:
+        """Subscriptions with more to deliver continue in `ready`. `expired` returns True when a run has outlived its
+        time to live.
+        """
+        self.ready = ready
         self.waiting_bytes = 0
         self.bytes_max = TRANSIENT_POOL_BYTES_MAX
         """Above it each subscription is limited to the minimum."""
         self.dropped = 0
         """Messages dropped since the start because a consumer was too slow."""
-        self.pressure = BackPressure(wake)
+        self.pressure = BackPressure()
         self.expired = expired
         self.expiring = False
         """True when some address has a time to live of its own."""
@@ -184,8 +186,8 @@ class TransientSubscription:
         return True
 
     def _pump_once(self) -> None:
-        """Deliver waiting messages, unless this continues after this turn anyway."""
-        if self not in self._pool.pressure.unfinished:
+        """Deliver waiting messages, unless this continues in the next turn anyway."""
+        if self.pump not in self._pool.ready:
             self.pump()
 
     def _drop(self, run: Run) -> None:
@@ -207,7 +209,7 @@ class TransientSubscription:
             self._hand(consumer, batch, size)
             pumped += size
             if pumped >= LIVE_PUMP_BYTES_MAX and waiting:
-                self._pool.pressure.later(self)
+                self._pool.ready.add(self.pump)
                 return
 
     def _hand(self, consumer: Consumer, batch: Collection[Stored], size: int) -> None:
@@ -265,7 +267,7 @@ class TransientSubscription:
             if self._waiting is not None:
                 self._waiting.clear()
             self._changed(-self._waiting_bytes)
-            self._pool.pressure.unfinished.pop(self, None)
+            self._pool.ready.discard(self.pump)
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: DeliveryOutcome) -> None:
         """Ignore the outcome of messages above QoS 0: nothing is kept, so nothing is delivered again."""

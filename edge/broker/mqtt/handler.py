@@ -216,11 +216,11 @@ class ConnectionHandler(Origin):
         self._driver.flush_soon()
 
     def continue_soon(self) -> None:
-        self._driver.soon(self._continue)
+        self._common.router.ready.add(self._continue)
 
     def _continue(self) -> None:
         if self._session is not None and not self._left:
-            self._session.continue_delivery()
+            self._driver.run(self._session.continue_delivery)
 
     def taken_over(self) -> None:
         """Close: another connection has the same client identifier."""

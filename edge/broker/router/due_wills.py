@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from bridge.message import RETAIN, Run
+from edge.broker.delivery.ready import ReadySet
 from edge.broker.limits import WILLS_AGAIN_S, WILLS_AT_ONCE, WILLS_PUT_OFF_BYTES_MAX
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.isolation import guarded
@@ -58,11 +59,12 @@ class DueWills:
     def __init__(
         self,
         publish: Callable[[Publication], None],
-        soon: Callable[[Callable[[], None]], object] | None = None,
+        ready: ReadySet,
     ) -> None:
-        """`soon` schedules a function for the next turn of the loop; None: publish all wills at once."""
+        """Wills beyond `WILLS_AT_ONCE` are published in `ready`; all at once where it has no turns."""
         self._publish = publish
-        self._soon = soon
+        self._ready = ready
+        self._finished = not ready.has_turns
         self._waiting: dict[WillOrigin, None] = {}
         self._this_turn = 0
         """Number of wills published in this turn."""
@@ -74,11 +76,11 @@ class DueWills:
         """Publish the will of a client that is gone: now, or after those before it."""
         origin.wills = self
         self._waiting[origin] = None
-        if self._soon is None:
+        if self._finished:
             self.finish()
             return
         if not self._this_turn:
-            self._soon(self._next_turn)
+            self._ready.add(self._next_turn)
         if self._this_turn < WILLS_AT_ONCE:
             self.publish(next(iter(self._waiting)))
 
@@ -139,7 +141,7 @@ class DueWills:
 
     def finish(self) -> None:
         """Publish all waiting wills, and later ones at once: the loop has no further turns."""
-        self._soon = None
+        self._finished = True
         for origin in list(self._waiting):
             self.publish(origin)
 
@@ -151,8 +153,8 @@ class DueWills:
         self._this_turn = 0
         for origin in list(islice(self._waiting, WILLS_AT_ONCE)):
             self.publish(origin)
-        if self._this_turn and self._soon is not None:
-            self._soon(self._next_turn)
+        if self._this_turn and not self._finished:
+            self._ready.add(self._next_turn)
 
 
 def _size(origin: WillOrigin) -> int:

@@ -17,6 +17,7 @@ from edge.broker.delivery.batches import offer_of
 from edge.broker.delivery.dead_letters import DeadLetters
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.pattern import Joinable, Slices
+from edge.broker.delivery.ready import ReadySet
 from edge.broker.delivery.sweep import Sweeper
 from edge.broker.limits import Limits
 from edge.broker.message.time_to_live import ttl_ns
@@ -105,10 +106,10 @@ class Router:
         limits: Limits | None = None,
         soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`flush_soon` is called when something joined the open group: the shell calls `flush` at the end of this turn.
-        `soon` schedules a function for the next turn (None: at once). `policies` are by pattern of the rule, those of
-        subscriptions by ``topic::name``. `monotonic_s` times redeliveries (None: `clock_ns`). `merge_live` combines
-        live subscriptions that get a single copy. `limits` bound the names that clients make (None: defaults)."""
+        """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends.
+        `soon` is that of `ReadySet`. `policies` are by pattern of the rule, those of subscriptions by ``topic::name``.
+        `monotonic_s` times redeliveries (None: `clock_ns`). `merge_live` combines live subscriptions that get a single
+        copy. `limits` bound the names that clients make (None: defaults)."""
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
         self.now_ns, self.now_s = clock_ns, now_s
         self.clock = MessageClock(clock_ns, clock_good, now_s)
@@ -119,15 +120,15 @@ class Router:
         self.loss_listeners: EventListeners[[]] = EventListeners("losses")
         """Called when entries of the loss ledger were committed."""
         self.commit_listeners: EventListeners[[Committed]] = EventListeners("commits")
-        """Called at the end of each commit, before its answers are released, so that a packet trace shows results
-        first."""
+        """Called at the end of each commit, before its answers are released: a packet trace shows results first."""
         self.tick_listeners: EventListeners[[]] = EventListeners("housekeeping")
         """Called at each tick, before the commit."""
         self._participants: list[CommitParticipant] = []
         self._sources: list[PublishSource] = []
         self.addresses = ConfiguredAddresses(table, policies or {})
         self.deadletters = DeadLetters(store.cursors, store.commits, self._publish, self.clock, now_s)
-        self.pool = WaitingPool(self._has_expired, flush_soon)
+        self.ready = ReadySet(soon, now_s)
+        self.pool = WaitingPool(self.ready, self._has_expired)
         self.feeds = LogFeeds(store.logs)
         self.names = NameQuotas(limits := limits or Limits())
         self.retained = RetainedMessages(
@@ -136,7 +137,7 @@ class Router:
         self._sweeper = Sweeper(store, self.clock, self._of_logs, flush_soon)
         self.quotas = Quotas(store.logs, store.retention, report_shortage=self._sweeper.first)
         self.answers = Answers(self.figures, now_s)
-        self.waits, self.wills = CommitWaits(), DueWills(self.publish, soon)
+        self.waits, self.wills = CommitWaits(), DueWills(self.publish, self.ready)
         self.unrouted, self.connection_states = UnroutedMessages(self.figures, now_s), ConnectionStates()
         self._sink = PublishSink(store.logs, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
         self._configure_policies()
@@ -155,7 +156,7 @@ class Router:
         self.durable_subscriptions = DurableSubscriptions(
             store, self.feeds, self.addresses, logs, self.names, routes.clear, limits.subscription_unused_s
         )
-        self.subscriptions = self._make_subscriptions(store, merge_live, Slices(soon, now_s))
+        self.subscriptions = self._make_subscriptions(store, merge_live, Slices(self.ready, now_s))
         self.routes = RouteTable(routes, self.addresses, self.subscriptions, logs, self.quotas, self.connection_states)
         self.credit = SenderCredit(self.addresses, self.subscriptions, self._watchers, self.routes.account)
         self.housekeeping = Housekeeping(self._parts())
@@ -272,8 +273,6 @@ class Router:
         self.answers.release()
         if self.feeds.taken:
             self.feeds.committed(())
-        if self.pool.pressure.unfinished:
-            self.pool.pressure.go_on()
         if self._store.commits.committing:
             return
         for participant in self._participants:

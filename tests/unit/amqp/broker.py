@@ -31,9 +31,6 @@ class StubDriver:
         self.congested = False
         self.flushes = 0
         self.trace: ConnectionTrace | None = None
-        self.turns: deque[Callable[[], None]] = deque()
-        """What is left for the next turn of the loop."""
-
         self.peername = "192.0.2.7:50000"
         self.cipher: tuple[str, str] | None = None
 
@@ -43,8 +40,8 @@ class StubDriver:
     def identified(self, user: str) -> bool:
         return True
 
-    def soon(self, callback: Callable[[], None]) -> None:
-        self.turns.append(callback)
+    def run(self, step: Callable[[], None]) -> None:
+        step()
 
 
 class Site:
@@ -55,7 +52,15 @@ class Site:
         self.clock = NOW
         self.store = MemoryStore(post=self.posted.append, clock=lambda: self.clock)
         rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
-        self.router = Router(self.store, AddressTable(rules), clock_ns=lambda: CLOCK_NS, flush_soon=lambda: None)
+        self.turns: deque[Callable[[], None]] = deque()
+        """What is left for the next turn of the loop."""
+        self.router = Router(
+            self.store,
+            AddressTable(rules),
+            clock_ns=lambda: CLOCK_NS,
+            flush_soon=lambda: None,
+            soon=self.turns.append,
+        )
         self.clients: list[Client] = []
         self.containers = ContainerRegistry()
 
@@ -105,9 +110,9 @@ class Client:
         self.engine.open()
 
     def carry(self) -> bool:
-        turns = len(self.driver.turns)
+        turns = len(self.site.turns)
         for _ in range(turns):
-            self.driver.turns.popleft()()
+            self.site.turns.popleft()()
         up, down = self.engine.data_to_send(), self.server.data_to_send()
         if up:
             self.session.handle(take_all(self.server, up, NOW))

@@ -322,13 +322,13 @@ class TestRetained:
         client = site.client()
         link = client.engine.attach_receiver("r", "topic/#")
         client.engine.grant(link, MANY)
-        while not client.driver.turns:
+        while not site.turns:
             assert client.carry()
         client.engine.detach(link, closed=True)
         client.carry()
         site.settle_down()
         assert len(bodies(client, link)) <= RETAINED_STEPS_MAX
-        assert not client.driver.turns
+        assert not site.turns
 
 
 def with_will(site: Site, **will: Any) -> Client:

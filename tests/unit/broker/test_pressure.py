@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge.message import Run
 from edge.broker.delivery.batches import offer_of
 from edge.broker.delivery.pressure import SubscriberPace
+from edge.broker.delivery.ready import ReadySet
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import LIVE_BEHIND_BYTES_MAX, LIVE_HOLD_S_MAX, LIVE_PUMP_BYTES_MAX, TICK_S
 from edge.broker.model import interfaces
@@ -56,7 +59,8 @@ class Reader(RunConsumer):
 
 class TestPressure:
     def setup_method(self) -> None:
-        self.pool = WaitingPool()
+        self.turns: deque[Callable[[], None]] = deque()
+        self.pool = WaitingPool(ReadySet(self.turns.append, time.monotonic))
         self.pressure = self.pool.pressure
         self.reader, self.publisher = Reader(), Publisher()
         self.subscription = TransientSubscription("a", self.pool)
@@ -75,8 +79,8 @@ class TestPressure:
     def read(self) -> None:
         self.reader.credit = 1 << 30
         self.subscription.pump()
-        while self.pressure.unfinished:
-            self.pressure.go_on()
+        while self.turns:
+            self.turns.popleft()()
 
     def test_held_beyond_the_limit_until_it_caught_up(self) -> None:
         self.publish(RUNS)
@@ -117,4 +121,4 @@ class TestPressure:
         self.reader.credit = 1 << 30
         self.subscription.pump()
         assert self.reader.bytes == LIVE_PUMP_BYTES_MAX
-        assert self.subscription in self.pressure.unfinished
+        assert self.subscription.pump in self.pool.ready

@@ -57,7 +57,6 @@ class Driver:
     def __init__(self, identity: str | None = None) -> None:
         self.identity = identity
         self.flushes = 0
-        self.turns: deque[Callable[[], None]] = deque()
 
     def flush_soon(self) -> None:
         self.flushes += 1
@@ -65,8 +64,8 @@ class Driver:
     def identified(self, user: str) -> bool:
         return True
 
-    def soon(self, callback: Callable[[], None]) -> None:
-        self.turns.append(callback)
+    def run(self, step: Callable[[], None]) -> None:
+        step()
 
 
 class Site:
@@ -75,9 +74,12 @@ class Site:
     def __init__(self) -> None:
         self.posted: deque[Callable[[], None]] = deque()
         self.store = MemoryStore(post=self.posted.append)
+        self.turns: deque[Callable[[], None]] = deque()
+        """What is left for the next turn of the loop."""
         self.router = Router(
-            self.store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None, merge_live=merge_live
-        )
+            self.store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None, merge_live=merge_live,
+            soon=self.turns.append,
+        )  # fmt: skip
         self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
         self.gate = PendingGate(new_user("joe", RULES), new_user("jane", RULES))
 

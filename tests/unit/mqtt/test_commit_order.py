@@ -48,8 +48,8 @@ class Driver:
     def identified(self, user: str) -> bool:
         return True
 
-    def soon(self, callback: Callable[[], None]) -> None:
-        raise AssertionError("nothing here takes more than a turn")
+    def run(self, step: Callable[[], None]) -> None:
+        step()
 
     def abort(self) -> None:
         self.aborted = True
@@ -75,11 +75,15 @@ class Site:
     def __init__(self) -> None:
         self.posted: deque[Callable[[], None]] = deque()
         self.store = MemoryStore(post=self.posted.append)
+        self.turns: deque[Callable[[], None]] = deque()
+        """What is left for the next turn of the loop."""
         self.start()
 
     def start(self) -> None:
         """As after a kill: what was committed is there."""
-        self.router = RaisingRouter(self.store, AddressTable(self.rules), clock_ns=lambda: 1, flush_soon=lambda: None)
+        self.router = RaisingRouter(
+            self.store, AddressTable(self.rules), clock_ns=lambda: 1, flush_soon=lambda: None, soon=self.turns.append
+        )
         self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
 
     def end_commit(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from bridge.amqp_values import encode
@@ -19,21 +17,8 @@ from tests.unit.mqtt.test_commit_order import Site
 COUNT = 40
 
 
-class Driver(test_commit_order.Driver):
-    """Its loop has turns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.later: list[Callable[[], None]] = []
-
-    def soon(self, callback: Callable[[], None]) -> None:
-        self.later.append(callback)
-
-
 class Peer(test_commit_order.Peer):
     """A client with a session that is kept."""
-
-    driver: Driver
 
     def subscribe(self, site: Site, *patterns: str) -> None:
         self.send(p.Subscribe(1, tuple(SubscriptionRequest(pattern, 1) for pattern in patterns)))
@@ -46,16 +31,10 @@ class Peer(test_commit_order.Peer):
         while found := [packet for packet in self.sent() if isinstance(packet, p.Publish)]:
             taken += [int(packet.payload.decode().strip("[").partition(",")[0]) for packet in found]
             self.send(*(p.PubAck(packet.packet_id) for packet in found))
-            later, self.driver.later = self.driver.later, []
-            for callback in later:
-                callback()
+            for _ in range(len(site.turns)):
+                site.turns.popleft()()
             site.settle()
         return taken
-
-
-@pytest.fixture(autouse=True)
-def _turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_commit_order, "Driver", Driver)
 
 
 def send(site: Site, address: str) -> None:
@@ -72,7 +51,7 @@ def test_what_waited_comes_over_the_next_connection(patterns: tuple[str, ...]) -
     peer = Peer(site)
     peer.subscribe(site, *patterns)
     send(site, patterns[0].removeprefix("$share/g/"))
-    assert peer.driver.later, "more waits for its turn"
+    assert site.turns, "more waits for its turn"
     assert 0 < len([each for each in peer.sent() if isinstance(each, p.Publish)]) < COUNT
     peer.lose()
     again = Peer(site)

@@ -29,8 +29,8 @@ def subscribe(peer: Peer, *filters: str, qos: int = 0) -> None:
 def turn(peer: Peer) -> list[str]:
     """What came; then the next turn of the loop."""
     found = [packet.topic for packet in peer.sent() if isinstance(packet, packets.Publish)]
-    for _ in range(len(peer.driver.turns)):
-        peer.driver.turns.popleft()()
+    for _ in range(len(peer.site.turns)):
+        peer.site.turns.popleft()()
     return found
 
 
@@ -50,7 +50,7 @@ def test_names_looked_at_in_vain_count(site: Site) -> None:
     peer = admitted(site, 5)
     subscribe(peer, *(f"up/+/{i}" for i in range(9)), "up/7")
     turns, found = 1, turn(peer)
-    while peer.driver.turns:
+    while peer.site.turns:
         turns += 1
         found += turn(peer)
     assert (turns >= 9 * 2, found + turn(peer)) == (True, ["up/7"])
@@ -64,7 +64,7 @@ def test_what_is_not_wanted_any_more_is_not_sent(site: Site) -> None:
     first = turn(peer)  # of the turn before UNSUBSCRIBE
     assert len(first) <= RETAINED_STEPS_MAX
     assert turn(peer) == []
-    assert not peer.driver.turns
+    assert not peer.site.turns
 
 
 def test_subscribing_again_begins_anew_and_adds_up_to_nothing(site: Site) -> None:
@@ -94,6 +94,6 @@ def test_a_client_that_has_gone_is_not_gone_on_for(site: Site) -> None:
     peer = admitted(site, 5)
     subscribe(peer, "up/#")
     peer.session.handle(peer.connection.receive_eof(1.0))
-    assert len(peer.driver.turns) == 1
+    assert len(peer.site.turns) == 1
     turn(peer)
-    assert not peer.driver.turns
+    assert not peer.site.turns
