@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from cloud.place.place import Place
+from cloud.place.place import LakePlace
 from spark import amounts, commands, interruption
 from spark.detector.cli import detect
 from spark.query.cli import query
@@ -59,7 +59,7 @@ def _session_options(command: Any) -> Any:
 @click.option("--follow", is_flag=True, help="Keep on, each job in its rhythm, until Ctrl-C.")
 @_session_options
 def run(
-    lake: Place, names: tuple[str, ...], follow: bool, master: str | None, settings: tuple[str, ...], as_json: bool
+    lake: LakePlace, names: tuple[str, ...], follow: bool, master: str | None, settings: tuple[str, ...], as_json: bool
 ) -> None:
     """Bring every derived table up to date with what has landed.
 
@@ -81,7 +81,9 @@ def run(
 @commands.lake_option
 @click.argument("names", nargs=-1, metavar="[JOB]...")
 @_session_options
-def rebuild(lake: Place, names: tuple[str, ...], master: str | None, settings: tuple[str, ...], as_json: bool) -> None:
+def rebuild(
+    lake: LakePlace, names: tuple[str, ...], master: str | None, settings: tuple[str, ...], as_json: bool
+) -> None:
     """Make the tables of these jobs anew, or of all jobs, and the tables that depend on them.
 
     Use it when a derived table is damaged, when files of a landed table were put back, or when the log of one was
@@ -94,7 +96,7 @@ def rebuild(lake: Place, names: tuple[str, ...], master: str | None, settings: t
 @analytics.command()
 @commands.lake_option
 @interruption.interruptible(interruption.CONTINUES)
-def maintain(lake: Place) -> None:
+def maintain(lake: LakePlace) -> None:
     """Compact small files, delete unused files and shorten logs. Needs no JVM.
 
     `analytics run` does it by itself for tables that have had 100 commits since the last time. Files that landed tables
@@ -106,7 +108,7 @@ def maintain(lake: Place) -> None:
         sys.exit(FAILED)
 
 
-def _maintained(lake: Place, names: Sequence[str], *, by_need: bool = False) -> bool:
+def _maintained(lake: LakePlace, names: Sequence[str], *, by_need: bool = False) -> bool:
     """Look after these tables, or those of them that need it; False when one could not be."""
     from spark import conflict, maintenance, remedy
     from spark.jobs import catalog
@@ -147,7 +149,7 @@ class _Passes:
     rebuilds: bool = False
 
 
-def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
+def _pass(lake: LakePlace, jobs: list[Job], how: _Passes) -> None:
     commands.require_writable(lake)
     closed = commands.as_private_as(lake)
     from spark import dropping, java, session
@@ -197,7 +199,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
     _conclude(steps, runner.log_of(lake))
 
 
-def _maintain_by_need(lake: Place, jobs: Sequence[Job], steps: Sequence[Step]) -> None:
+def _maintain_by_need(lake: LakePlace, jobs: Sequence[Job], steps: Sequence[Step]) -> None:
     """After a pass of these jobs, look after the tables of their rhythms, which no job writes now; tables of no job go
     with the values. A lake in which something is damaged is left as it is."""
     from spark.jobs import catalog
@@ -351,7 +353,7 @@ class _Display:
     help="What was expected and seen of a run, drawn at the top: title, verdict, facts, notes, events.",
 )
 @interruption.interruptible("not all pages were written")
-def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:
+def report(lake: LakePlace, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:
     """Draw the derived tables as one HTML page that needs no network.
 
     Reads what `analytics run` left; starts no JVM.
@@ -400,7 +402,7 @@ def _drawn(
     return known, f"{out} ({page.write(known, Path(out), facts) / 1024:,.0f} KB)"
 
 
-def _say_notices(known: LakeFigures, lake: Place) -> None:
+def _say_notices(known: LakeFigures, lake: LakePlace) -> None:
     from spark.report import formatting, notices
 
     group = click.get_current_context().parent

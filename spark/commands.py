@@ -16,7 +16,7 @@ import click
 
 from cloud.place.folder import Folder
 from cloud.place.option import PlaceOption
-from cloud.place.place import Place
+from cloud.place.place import LakePlace
 from spark import amounts
 from spark.interruption import CONTINUES, interruptible
 
@@ -26,7 +26,7 @@ UMASK_SETTING = "spark.hadoop.fs.permissions.umask-mode"
 """Hadoop sets the modes of files it makes, whatever the process's umask is."""
 
 
-def _lake(checked: Callable[[Place], Place]) -> Callable[[Command], Command]:
+def _lake(checked: Callable[[LakePlace], LakePlace]) -> Callable[[Command], Command]:
     return click.option(
         "--lake",
         required=True,
@@ -40,7 +40,7 @@ def _lake(checked: Callable[[Place], Place]) -> Callable[[Command], Command]:
 _FORMATS = "json, number, text, cbor, senml+json, senml+cbor, sparkplug, protobuf"
 
 
-def existing(lake: Place) -> Place:
+def existing(lake: LakePlace) -> LakePlace:
     """A lake as it was given. Raises `click.UsageError` when there is none."""
     try:
         if lake.at("telemetry").is_table():
@@ -53,14 +53,14 @@ def existing(lake: Place) -> Place:
     raise click.UsageError(f"{lake.uri} is not a lake: it has no table `telemetry`, which a hub makes when it starts")
 
 
-def as_private_as(lake: Place) -> int:
+def as_private_as(lake: LakePlace) -> int:
     """What is made from here on is as open to other users as the lake itself; the umask. A hub's lake is not at all."""
     closed = ~stat.S_IMODE(lake.path.stat().st_mode) & 0o077 if isinstance(lake, Folder) else 0o077
     os.umask(closed)
     return closed
 
 
-def require_writable(lake: Place) -> None:
+def require_writable(lake: LakePlace) -> None:
     """Raise `click.UsageError` where this user may not write, or the store does not see to it that of two who commit at
     once one does."""
     if isinstance(lake, Folder) and not os.access(lake.path, os.W_OK | os.X_OK):
@@ -81,7 +81,7 @@ def say_stale_archive() -> None:
         click.echo(f"note: {said}", err=True)
 
 
-def _there(lake: Place) -> Place:
+def _there(lake: LakePlace) -> LakePlace:
     """A place that may become a lake. Raises `click.UsageError`."""
     if isinstance(lake, Folder) and not lake.path.is_dir():
         raise click.UsageError(f"--lake {lake.uri}: there is no such folder")
@@ -129,7 +129,7 @@ def schema() -> None:
 )
 @click.option("--message", metavar="NAME", help="Protobuf: the full name of the message, as `plant.Sample`.")
 def add(
-    lake: Place,
+    lake: LakePlace,
     pattern: str,
     format_: str,
     tenant: str | None,
@@ -181,14 +181,14 @@ def _unit(said: str) -> tuple[str, str]:
     return metric, unit
 
 
-def _table(lake: Place) -> Place:
+def _table(lake: LakePlace) -> LakePlace:
     return lake.at("payload_schemas")
 
 
 @schema.command("list")
 @_LAKE
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all fields.")
-def list_(lake: Place, as_json: bool) -> None:
+def list_(lake: LakePlace, as_json: bool) -> None:
     """List the schemas of a lake."""
     import msgspec
 
@@ -211,7 +211,7 @@ def list_(lake: Place, as_json: bool) -> None:
 @_LAKE
 @click.argument("pattern")
 @click.option("--tenant", metavar="NAME", help="The tenant it was registered for.")
-def remove(lake: Place, pattern: str, tenant: str | None) -> None:
+def remove(lake: LakePlace, pattern: str, tenant: str | None) -> None:
     """Remove a schema. Readings that were read by it stay as they are."""
     from datetime import UTC, datetime
 
@@ -234,7 +234,7 @@ def remove(lake: Place, pattern: str, tenant: str | None) -> None:
 @click.option("--master", metavar="URL", help="Spark master [default: WAYPOST_SPARK_MASTER, else this machine].")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @interruptible(CONTINUES)
-def replay(lake: Place, reason: str | None, address: str | None, master: str | None, as_json: bool) -> None:
+def replay(lake: LakePlace, reason: str | None, address: str | None, master: str | None, as_json: bool) -> None:
     """Read rejected messages again; those that are readable now move from reject to readings, each once.
 
     A pass does this by itself after a schema was registered or a Sparkplug birth has landed. It may be killed at any

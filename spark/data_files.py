@@ -14,8 +14,8 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cloud.place.faults import StoreError
-from cloud.place.place import Place
+from cloud.place.faults import ObjectStoreError
+from cloud.place.place import LakePlace
 
 _COLUMNS: Final = {
     *("path", "size_bytes", "num_records", "modification_time"),
@@ -55,7 +55,7 @@ def _extremes(row: dict[str, Any], column: str) -> tuple[Any, Any] | None:
     return None if first is None or last is None else (first, last)
 
 
-def find_damage(file: DataFile, table: Place) -> str | None:
+def find_damage(file: DataFile, table: LakePlace) -> str | None:
     """Read all of a file and its page checksums; return what is wrong with it, or None.
 
     Raises `OSError` or `MemoryError` when the file cannot be read now, which says nothing about the file.
@@ -78,7 +78,7 @@ def find_damage(file: DataFile, table: Place) -> str | None:
     return None if file.rows in (None, rows) else f"not what was written ({rows:,} of {file.rows:,} rows)"
 
 
-def _count_rows(file: DataFile, table: Place) -> int:
+def _count_rows(file: DataFile, table: LakePlace) -> int:
     with pq.ParquetFile(table.source(file.path), page_checksum_verification=True) as opened:
         return sum(opened.read_row_group(group).num_rows for group in range(opened.num_row_groups))
 
@@ -87,4 +87,4 @@ def _is_refusal(error: Exception) -> bool:
     """True when the store or the system refused to read. Arrow's errors about content carry no number; EIO is the
     medium's answer that it has lost the content."""
     number = error.errno if isinstance(error, OSError) else None
-    return isinstance(error, StoreError) or number not in (None, errno.EIO)
+    return isinstance(error, ObjectStoreError) or number not in (None, errno.EIO)

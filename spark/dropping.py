@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import TableNotFoundError
 
-from cloud.place.data_file import written
-from cloud.place.place import LOG, Place
+from cloud.place.data_file import write_data_file
+from cloud.place.place import LOG, LakePlace
 from spark import remedy, schemas
 from spark.data_files import data_files
 from spark.maintenance import FOLLOWED_KEPT_HOURS
@@ -40,7 +40,7 @@ _SET_ASIDE: Final = schemas.SET_ASIDE
 _MISSING: Final = "missing"
 
 
-def drop(lake: Place, table: str, damaged: Iterable[DamagedFile]) -> list[DamagedFile]:
+def drop(lake: LakePlace, table: str, damaged: Iterable[DamagedFile]) -> list[DamagedFile]:
     """Take damaged files out of a landed table; return those that were, with the reasons that table `set_aside` has.
 
     Files that are missing without having been named go, too: delta-rs takes all of them. Raises `TableUnreadable`
@@ -63,7 +63,7 @@ def drop(lake: Place, table: str, damaged: Iterable[DamagedFile]) -> list[Damage
     return [replace(each, reason=reasons[each.file.path]) for each in dropped]
 
 
-def record_losses(lake: Place, table: str, damaged: Sequence[DamagedFile]) -> dict[str, str]:
+def record_losses(lake: LakePlace, table: str, damaged: Sequence[DamagedFile]) -> dict[str, str]:
     """Add a row to table `set_aside` for each file that has none yet, on the medium on return.
 
     Returns the reasons of the files of this table, by path.
@@ -80,7 +80,7 @@ def record_losses(lake: Place, table: str, damaged: Sequence[DamagedFile]) -> di
     return reasons | {each.file.path: each.reason for each in fresh}
 
 
-def move_away(lake: Place, table: str, path: str) -> None:
+def move_away(lake: LakePlace, table: str, path: str) -> None:
     """Move a file of a table, if it is there, to the same path below `_damaged`. Another one there stays."""
     place, (folder, _, name) = lake.at(table), path.rpartition("/")
     content = place.read(path)
@@ -95,7 +95,7 @@ def move_away(lake: Place, table: str, path: str) -> None:
     place.sync(folder, ())
 
 
-def remove_missing(place: Place) -> list[str]:
+def remove_missing(place: LakePlace) -> list[str]:
     """Take the files that are missing out of a table's log, on the medium on return; return their paths."""
     table = place.delta()
     before = table.version()
@@ -104,7 +104,7 @@ def remove_missing(place: Place) -> list[str]:
     return removed
 
 
-def fill_places(lake: Place, table: str) -> None:
+def fill_places(lake: LakePlace, table: str) -> None:
     """Put a file without rows where a dropped one was, if none is there; of those that streams may still read."""
     place = lake.at(table)
     since = datetime.now(UTC) - timedelta(hours=FOLLOWED_KEPT_HOURS)
@@ -132,7 +132,7 @@ def _without_rows(table: deltalake.DeltaTable) -> bytes:
     return content.getvalue()
 
 
-def forget_restored(lake: Place) -> None:
+def forget_restored(lake: LakePlace) -> None:
     """Delete the rows of table `set_aside` whose files are in their tables again. Raises `TableUnreadable`."""
     try:
         with remedy.named(_SET_ASIDE.name):
@@ -150,7 +150,7 @@ def forget_restored(lake: Place) -> None:
                 noted.update_incremental()
 
 
-def _paths(place: Place) -> set[str]:
+def _paths(place: LakePlace) -> set[str]:
     """Return the paths of a table's files; none when it cannot be read, which its readers report."""
     with suppress(*remedy.FAILURES):
         return {file.path for file in data_files(place.delta())}
@@ -176,7 +176,7 @@ def _rows_of_verify(noted: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
     return (row for row in rows if row["job"] == JOB)
 
 
-def _open_or_create(place: Place) -> deltalake.DeltaTable:
+def _open_or_create(place: LakePlace) -> deltalake.DeltaTable:
     try:
         return place.delta()
     except TableNotFoundError:
@@ -189,16 +189,16 @@ def _open_or_create(place: Place) -> deltalake.DeltaTable:
         return made
 
 
-def _append(place: Place, table: deltalake.DeltaTable, rows: Sequence[dict[str, Any]]) -> None:
+def _append(place: LakePlace, table: deltalake.DeltaTable, rows: Sequence[dict[str, Any]]) -> None:
     """Append rows in one commit, on the medium on return."""
     before = table.version()
     data = pa.Table.from_pylist(list(rows), schema=pa.schema(table.schema().to_arrow()))
-    action = written(place, [data], {})
+    action = write_data_file(place, [data], {})
     table.create_write_transaction([action], mode="append", schema=table.schema(), partition_by=[])
     _sync_log(place, table, before)
 
 
-def _sync_log(place: Place, table: deltalake.DeltaTable, before: int) -> None:
+def _sync_log(place: LakePlace, table: deltalake.DeltaTable, before: int) -> None:
     """Put on the medium what commits after version `before` left in a table's log: delta-rs syncs nothing."""
     table.update_incremental()
     for version in range(before + 1, table.version() + 1):

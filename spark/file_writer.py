@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
-from cloud.place.data_file import written
-from cloud.place.place import Place
+from cloud.place.data_file import write_data_file
+from cloud.place.place import LakePlace
 from spark import schemas
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class NewFiles:
     rows: int
 
 
-def write(rows: DataFrame, place: Place, table: schemas.Table) -> NewFiles:
+def write(rows: DataFrame, place: LakePlace, table: schemas.Table) -> NewFiles:
     """Write rows with the columns of `table` as data files below `place`, in one query of Spark."""
     writer = TaskWriter(place, table.arrow, table.partition_by, table.split_by)
     found = rows.mapInArrow(writer, _FILES_SQL).collect()
@@ -64,7 +64,7 @@ def write(rows: DataFrame, place: Place, table: schemas.Table) -> NewFiles:
 class TaskWriter:
     """Writes the rows of one task; yields a row for each file."""
 
-    place: Place
+    place: LakePlace
     columns: pa.Schema
     partition_by: tuple[str, ...]
     split_by: str | None
@@ -85,7 +85,7 @@ class TaskWriter:
         return pa.RecordBatch.from_pylist(files, _FILES)
 
     def _file(self, partition: Partition, rows: pa.Table) -> dict[str, Any]:
-        add = written(self.place, [rows], dict(partition))
+        add = write_data_file(self.place, [rows], dict(partition))
         return {
             "path": add.path,
             "size": add.size,

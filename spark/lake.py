@@ -17,7 +17,7 @@ from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
 from pyspark.sql.types import StructType
 
-from cloud.place.place import Place, Somewhere, place_of
+from cloud.place.place import LakePlace, Somewhere, place_of
 from spark import lineage, remedy, schemas, soundness
 from spark.data_files import data_files
 from spark.driver import Driver
@@ -61,7 +61,7 @@ class Lake:
         """Return where table `name` is, there or not, as Spark names it."""
         return self.at(name).spark_uri
 
-    def at(self, name: str) -> Place:
+    def at(self, name: str) -> LakePlace:
         """Return where table `name` is, there or not."""
         return self.place.at(name)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import deltalake
 import pyarrow as pa
 
-from cloud.place.place import Place, Somewhere, place_of
+from cloud.place.place import LakePlace, Somewhere, place_of
 from spark import schemas
 from spark.age import UNNAMED_KEPT_HOURS
 
@@ -65,7 +65,7 @@ def _is_followed(name: str, followed: Container[str]) -> bool:
     return name in schemas.LANDED or name in followed
 
 
-def _maintained(place: Place, kept_hours: int) -> Maintained:
+def _maintained(place: LakePlace, kept_hours: int) -> Maintained:
     begun = time.monotonic()
     table = place.delta()
     before = len(table.file_uris())

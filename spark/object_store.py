@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cloud.place.bucket import Bucket
-    from cloud.place.options import Credentials
+    from cloud.place.options import BucketCredentials
 
 COMMITS: Final = {f"spark.delta.logStore.{scheme}.impl": "waypost.ConditionalLogStore" for scheme in ("s3a", "s3")}
 """For the start: how versions of tables are committed. With Delta's own stores both of two writers of one version
@@ -56,7 +56,7 @@ def _client(bucket: Bucket) -> dict[str, str]:
     return found
 
 
-def _credentials(credentials: Credentials | None) -> dict[str, str]:
+def _credentials(credentials: BucketCredentials | None) -> dict[str, str]:
     if credentials is None:
         return {"aws.credentials.provider": _ROLE}
     found = {"access.key": credentials.access_key_id, "secret.key": credentials.secret_access_key}

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cloud.place.place import LOG, Place
+from cloud.place.place import LOG, LakePlace
 
 _ENTRY: Final = ".json"
 _CHECKPOINT: Final = ".checkpoint."
@@ -21,7 +21,7 @@ _CHECKPOINT: Final = ".checkpoint."
 _NEWEST: Final = "_last_checkpoint"
 
 
-def damage(table: Place, only: range | None = None) -> str | None:
+def damage(table: LakePlace, only: range | None = None) -> str | None:
     """Read a table's log and return what is wrong with it; None when it is sound or missing.
 
     `only`: the versions that are looked at; without it all. Raises `OSError` where files cannot be read now.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cloud.place.place import Place, Somewhere, place_of
+from cloud.place.place import LakePlace, Somewhere, place_of
 from spark import remedy, soundness
 from spark.data_files import DataFile, data_files, find_damage
 
@@ -50,7 +50,7 @@ def verified(lake: Somewhere, names: Sequence[str]) -> Iterator[VerifiedTable]:
         yield _verified(place.at(name))
 
 
-def _verified(place: Place) -> VerifiedTable:
+def _verified(place: LakePlace) -> VerifiedTable:
     try:
         files = _listed(place)
     except remedy.FAILURES as error:
@@ -65,7 +65,7 @@ def _verified(place: Place) -> VerifiedTable:
     return VerifiedTable(place.name, place.uri, len(files), sum(file.size for file in files), tuple(found))
 
 
-def _listed(place: Place) -> list[DataFile]:
+def _listed(place: LakePlace) -> list[DataFile]:
     """Return the files of a table. Raises one of `remedy.FAILURES` when its log is damaged: delta-rs takes an empty
     entry for an empty version."""
     table = place.delta()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloud.place.place import Place
+from cloud.place.place import LakePlace
 from spark import amounts, commands, interruption
 from spark.commands import FAILED, INTEGRITY
 from spark.query.text import spell_line
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @commands.lake_option
 @click.argument("names", nargs=-1, metavar="[TABLE]...")
 @click.option("--drop", is_flag=True, help="Take damaged files out of landed tables, so that passes can go on.")
-def verify(lake: Place, names: tuple[str, ...], drop: bool) -> None:
+def verify(lake: LakePlace, names: tuple[str, ...], drop: bool) -> None:
     """Read and check every data file of every table, or of these, and name the damaged ones.
 
     Changes nothing without --drop. Exit code 4: something is damaged.
@@ -48,7 +48,7 @@ def verify(lake: Place, names: tuple[str, ...], drop: bool) -> None:
 
 
 @interruption.interruptible("not all was checked, and nothing was changed")
-def _check(lake: Place, names: Sequence[str], _chosen: bool) -> None:
+def _check(lake: LakePlace, names: Sequence[str], _chosen: bool) -> None:
     from spark import verification
 
     wrong = files = 0
@@ -68,7 +68,7 @@ def _check(lake: Place, names: Sequence[str], _chosen: bool) -> None:
 
 
 @interruption.interruptible("run it again to finish; what was taken out is in table set_aside")
-def _drop(lake: Place, names: Sequence[str], chosen: bool) -> None:
+def _drop(lake: LakePlace, names: Sequence[str], chosen: bool) -> None:
     from spark import verification
     from spark.jobs import turn
 
@@ -101,7 +101,7 @@ def _require_landed(names: Sequence[str]) -> None:
             raise click.UsageError(f"--drop {name}: only of landed tables: {', '.join(schemas.LANDED)}")
 
 
-def _drop_from(lake: Place, table: VerifiedTable) -> tuple[int, bool]:
+def _drop_from(lake: LakePlace, table: VerifiedTable) -> tuple[int, bool]:
     """Take the damaged files out of a table; return how many were, and whether nothing damaged is left."""
     from spark import conflict, dropping, remedy, schemas
 
@@ -145,7 +145,7 @@ def _loss(damaged: DamagedFile) -> str:
     return ", ".join(parts)
 
 
-def _explain(lake: Place) -> None:
+def _explain(lake: LakePlace) -> None:
     from spark import dropping
 
     click.echo(

@@ -1,1 +1,1 @@
-"""`waypost fleet`: commands of who runs a hub, on its data directory, also while the hub runs."""
+"""`waypost fleet`: commands for the operator of a hub, on its data directory, also while the hub runs."""

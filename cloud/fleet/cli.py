@@ -1,4 +1,4 @@
-"""`waypost fleet`: tokens for new gateways, their certificates and the end of these; how gateways are configured."""
+"""`waypost fleet`: enrolment tokens, certificates, labels, configurations and commands of a hub's gateways."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def fleet() -> None:
-    """Let gateways in, configure them, shut them out; send commands to devices: beside a hub, also while it runs."""
+    """Manage a hub's gateways: enrol, configure and revoke them; send commands to devices. Works while the hub runs."""
 
 
 fleet.add_command(command)
@@ -39,17 +39,17 @@ fleet.add_command(command)
 
 @fleet.group()
 def token() -> None:
-    """Tokens, each for the enrolment of one gateway."""
+    """Manage enrolment tokens; each enrols one gateway."""
 
 
 @token.command()
 @data_option
 @config_option
 @tenant_option
-@click.option("--gateway", help="Only for the gateway of this name, which it may replace; else for any new name.")
-@click.option("--expires", default="24h", show_default=True, metavar="TIME", help="How long it is good: 30m, 24h, 7d.")
-@click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="How many.")
-@click.option("--label", "words", multiple=True, metavar="KEY=VALUE", help="A label its gateway gets; several times.")
+@click.option("--gateway", help="Only for the gateway of this name, which it may replace. Default: any new name.")
+@click.option("--expires", default="24h", show_default=True, metavar="TIME", help="Validity: 30m, 24h, 7d.")
+@click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="Number of tokens.")
+@click.option("--label", "words", multiple=True, metavar="KEY=VALUE", help="Label for the gateway; repeatable.")
 @json_option
 def create(
     data: Path,
@@ -61,7 +61,7 @@ def create(
     words: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Make tokens; each lets one gateway enrol, once. It is shown now and never again: what is kept is its hash.
+    """Make tokens for enrolment. Each works once, for one gateway. It is shown only now: the hub stores its hash.
 
     \b
     At the gateway:
@@ -72,13 +72,13 @@ def create(
     from cloud.hub.labels import LabelError, changed, changes
     from cloud.hub.peers import gateway_fault, tenant_fault
     from cloud.hub.registry.enrolments import TokenRecord
-    from cloud.hub.registry.labels import written
+    from cloud.hub.registry.labels import encode
     from edge.output.terminal import say, say_json
 
     life_s = seconds(expires)
     if life_s > TOKEN_EXPIRES_S_MAX:
         raise FleetError(
-            f"--expires {expires}: a token is good for {TOKEN_EXPIRES_S_MAX / 86_400:.0f} days at most", code=2
+            f"--expires {expires}: a token is valid for {TOKEN_EXPIRES_S_MAX / 86_400:.0f} days at most", code=2
         )
     if count > TOKENS_AT_ONCE_MAX or (gateway is not None and count > 1):
         most = "one token for one gateway" if gateway is not None else f"{TOKENS_AT_ONCE_MAX} tokens at once at most"
@@ -86,7 +86,7 @@ def create(
     if fault := tenant_fault(tenant) or (gateway is not None and gateway_fault(gateway)):
         raise FleetError(fault, code=2)
     try:
-        labels = written(changed({}, changes(words)))
+        labels = encode(changed({}, changes(words)))
     except LabelError as error:
         raise FleetError(f"--label: {error}", code=2) from None
     with opened(data, config) as place:
@@ -108,7 +108,7 @@ def create(
 @config_option
 @json_option
 def list_tokens(data: Path, config: Path | None, as_json: bool) -> None:
-    """List tokens and what became of them."""
+    """List tokens and their states."""
     from edge.output.terminal import say, say_json
 
     with opened(data, config) as place:
@@ -139,27 +139,27 @@ def list_tokens(data: Path, config: Path | None, as_json: bool) -> None:
 @config_option
 @click.argument("token_id", metavar="ID")
 def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
-    """Take a token back: nobody enrols with it any more. ID: as `token list` shows it."""
+    """Revoke a token that was not used yet. ID: as in `token list`."""
     from edge.output.terminal import say
 
     with opened(data, config) as place:
         before = place.enrolments.revoke_token(token_id, time.time_ns() // 1_000)
     if before is None:
-        raise FleetError(f"there is no token {token_id}", f"see them: waypost fleet token list --data {word(data)}")
+        raise FleetError(f"no token {token_id}", f"list them: waypost fleet token list --data {word(data)}")
     if before.spent_at is not None:
-        step = f"to shut the gateway out: waypost fleet revoke --data {word(data)} GATEWAY"
-        raise FleetError(f"token {token_id} has been used: a gateway has a certificate for it", step)
+        step = f"to revoke the gateway: waypost fleet revoke --data {word(data)} GATEWAY"
+        raise FleetError(f"token {token_id} was used: a gateway has a certificate from it", step)
     say(f"{token_id}: revoked")
 
 
 @fleet.command("list")
 @data_option
 @config_option
-@click.option("--all", "everyone", is_flag=True, help="Also those that were forgotten.")
+@click.option("--all", "everyone", is_flag=True, help="Include forgotten gateways.")
 @selector_option
 @json_option
 def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str | None, as_json: bool) -> None:
-    """List gateways that have enrolled, each with its labels and the certificate that lasts longest."""
+    """List enrolled gateways with their labels, and the certificate that is valid longest."""
     from cloud.hub.labels import LabelError, shown
     from cloud.hub.labels import selector as selector_of
     from edge.output.terminal import say, say_json
@@ -181,7 +181,7 @@ def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str
         {
             "tenant": each.tenant,
             "gateway": each.gateway,
-            "state": "forgotten" if key in forgotten else _standing(each, now_us),
+            "state": "forgotten" if key in forgotten else _certificate_state(each, now_us),
             "ends_at": moment_us(each.ends_at),
             "serial": each.serial,
             "labels": labels.get(key, {}),
@@ -208,8 +208,8 @@ def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str
 def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
     """Show a gateway's certificate, and its report of its first start.
 
-    The report is the gateway's own, sent with the certificate it was given: name, networks, clock, and the root file
-    system it runs. A line says so when that is not the expected one.
+    The gateway sent the report with its certificate: name, networks, clock, and its root file system. A line warns when
+    the root file system is not the expected one.
     """
     import json
 
@@ -217,31 +217,31 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
 
     with opened(data, config) as place:
         mine = [each for each in place.enrolments.certificates() if (each.tenant, each.gateway) == (tenant, gateway)]
-        told = place.enrolments.attestation(tenant, gateway)
+        report = place.enrolments.attestation(tenant, gateway)
     if not mine:
         raise FleetError(
             f"gateway {gateway} of tenant {tenant} has not enrolled",
-            f"see them: waypost fleet list --data {word(data)}",
+            f"list them: waypost fleet list --data {word(data)}",
         )
     now_us = time.time_ns() // 1_000
     last = max(mine, key=lambda each: (each.good(now_us), each.ends_at))
     document: dict[str, Any] = {
         "tenant": tenant,
         "gateway": gateway,
-        "state": _standing(last, now_us),
+        "state": _certificate_state(last, now_us),
         "ends_at": moment_us(last.ends_at),
-        "attested_at": moment_us(told[0]) if told is not None else None,
-        "attestation": json.loads(told[1]) if told is not None else None,
+        "attested_at": moment_us(report[0]) if report is not None else None,
+        "attestation": json.loads(report[1]) if report is not None else None,
     }
     if as_json:
         say_json(document)
         return
-    said: dict[str, Any] = document.pop("attestation") or {}
-    for name, value in {**document, **said}.items():
+    attestation: dict[str, Any] = document.pop("attestation") or {}
+    for name, value in {**document, **attestation}.items():
         shown = ", ".join(value) if isinstance(value, list) else value
         say(f"{name:<17} {shown or '-'}")
-    if said and said["root"] and said["root"] != said["root_expected"]:
-        say("its root file system is not the one its card or its update was made with", style="yellow", err=True)
+    if attestation and attestation["root"] and attestation["root"] != attestation["root_expected"]:
+        say("its root file system is not that of its card image or its update", style="yellow", err=True)
 
 
 @fleet.command()
@@ -250,9 +250,9 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
 @tenant_option
 @click.argument("gateway")
 def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
-    """Shut a gateway out: revoke its certificates. A running hub ends its connection within seconds.
+    """Revoke the certificates of a gateway. A running hub ends its connection within seconds.
 
-    The gateway stores what its devices send. To let it in again, make a token for its name
+    The gateway continues to store messages. To enrol it again, make a token for its name
     (`token create --gateway NAME`) and run `waypost edge enrol` there.
     """
     from edge.output.terminal import say
@@ -261,8 +261,8 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
         count = place.enrolments.revoke(tenant, gateway, time.time_ns() // 1_000)
     if not count:
         raise FleetError(
-            f"gateway {gateway} of tenant {tenant} has no certificate that is good",
-            f"see them: waypost fleet list --data {word(data)}",
+            f"gateway {gateway} of tenant {tenant} has no valid certificate",
+            f"list them: waypost fleet list --data {word(data)}",
         )
     say(f"{gateway}: {count} {'certificate' if count == 1 else 'certificates'} revoked")
 
@@ -274,20 +274,19 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
 @json_option
 @click.argument("gateway")
 def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
-    """Free the name of a gateway that is gone, so that it no longer counts for its tenant's quota.
+    """Forget a gateway that is gone: its name is free, and it no longer counts for its tenant's quota.
 
-    Revoke its certificates first (`fleet revoke`), unless they have ended. Its messages stay, and so does the hub's
-    record of them: when the gateway enrols again nothing lands twice. Any token lets a new gateway take the name, if
-    the quota has room.
+    Revoke its certificates first (`fleet revoke`), unless they have expired. Its messages stay in the lake with the
+    hub's record of them, so nothing lands twice if it enrols again. A new gateway may take the name with any token.
     """
-    from cloud.hub.registry.enrolments import NotForgotten, StillThere
+    from cloud.hub.registry.enrolments import ForgetRefusal, NotForgotten
     from edge.output.terminal import say, say_json
 
-    here = f"--data {word(data)} --tenant {word(tenant)} {word(gateway)}"
+    options = f"--data {word(data)} --tenant {word(tenant)} {word(gateway)}"
     steps = {
-        StillThere.UNKNOWN: f"see them: waypost fleet list --data {word(data)}",
-        StillThere.GOOD_CERTIFICATE: f"shut it out first: waypost fleet revoke {here}",
-        StillThere.CONNECTED: "a running hub disconnects a revoked gateway within seconds: does it run? Try again",
+        ForgetRefusal.UNKNOWN: f"list them: waypost fleet list --data {word(data)}",
+        ForgetRefusal.GOOD_CERTIFICATE: f"revoke it first: waypost fleet revoke {options}",
+        ForgetRefusal.CONNECTED: "a running hub disconnects a revoked gateway within seconds: check it, then retry",
     }
     with opened(data, config) as place:
         try:
@@ -306,9 +305,9 @@ def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway:
 def revoke_hub(data: Path, config: Path | None) -> None:
     """Revoke the hub's own certificate, for example when its key was stolen. The hub makes another.
 
-    Enrolled gateways fetch the list of revoked certificates every four hours. With the new list they send nothing to a
-    peer that shows the old certificate. Open connections go on. If the authority's key was stolen too, every gateway
-    has to enrol anew, with a new authority.
+    Enrolled gateways fetch the revocation list every four hours. With the new list they send nothing to a peer that
+    shows the old certificate. Open connections continue. If the authority's key was stolen too, create a new
+    authority and enrol every gateway again.
     """
     from cloud.hub.enrolment.files import forget_certificate, shown_certificate
     from edge.output.terminal import say
@@ -317,7 +316,7 @@ def revoke_hub(data: Path, config: Path | None) -> None:
         shown = shown_certificate(data, place.authority)
         if shown is None:
             raise FleetError(
-                f"{data} has no certificate of its own to revoke", f"start it: waypost hub run --data {word(data)}"
+                f"{data} has no server certificate to revoke", f"start the hub: waypost hub run --data {word(data)}"
             )
         begins_us, ends_us = (int(at * 1e6) for at in (shown.begins_at, shown.ends_at))
         now_us = time.time_ns() // 1_000
@@ -325,7 +324,7 @@ def revoke_hub(data: Path, config: Path | None) -> None:
         try:
             forget_certificate(data)
         except OSError as error:
-            step = "it is revoked: remove that file, so that the hub makes another"
+            step = "the certificate is revoked: remove that file, then the hub makes another"
             raise FleetError(f"{error.filename}: {error.strerror}", step) from None
     say(f"{shown.serial}: revoked; the hub makes another certificate within seconds, or when it starts")
 
@@ -335,15 +334,15 @@ fleet.add_command(label)
 fleet.add_command(rollout)
 
 
-def _standing(certificate: CertificateRecord, now_us: int) -> str:
-    """``good``, ``ended`` or ``revoked``."""
+def _certificate_state(certificate: CertificateRecord, now_us: int) -> str:
+    """Return the state of a certificate: ``good``, ``ended`` or ``revoked``."""
     if certificate.good(now_us):
         return "good"
     return "ended" if certificate.revoked_at is None else "revoked"
 
 
 def state_of(token: TokenRecord, now_us: int) -> str:
-    """``open``, ``spent``, ``revoked`` or ``expired``."""
+    """Return the state of a token: ``open``, ``spent``, ``revoked`` or ``expired``."""
     if token.spent_at is not None:
         return "spent"
     if token.revoked_at is not None:

@@ -1,4 +1,4 @@
-"""`waypost fleet command`: commands to devices, put into the hub's registry, and what became of them."""
+"""`waypost fleet command`: send commands to devices through the hub's registry, and show their outcomes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cloud.hub.registry.commands import CommandRecord, Commands
 
 LOOK_S = 0.2
-"""How often it is looked what has become of a command: one row by its key."""
+"""Interval of polling for the outcome of a command: one row by its key."""
 STATES = ("waiting", "sent", "queued", "delivered", "expired", "rejected", "cancelling", "cancelled", "rejecting")
 
 wait_option = click.option(
@@ -39,9 +39,9 @@ wait_option = click.option(
 
 @click.group()
 def command() -> None:
-    """Commands to devices: send one, show its outcome, cancel one.
+    """Send commands to devices, show their outcomes, cancel them.
 
-    They are put into the hub's registry. A running hub sends them within a second; otherwise it does when it starts.
+    Commands are stored in the hub's registry. A running hub sends them within a second, a stopped one at its start.
     """
 
 
@@ -52,12 +52,12 @@ def command() -> None:
 @click.argument("device", metavar="DEVICE@GATEWAY")
 @click.argument("name")
 @click.argument("payload", required=False, default="")
-@click.option("--payload-file", type=click.File("rb"), help="Bytes of a file in place of PAYLOAD; -: standard input.")
+@click.option("--payload-file", type=click.File("rb"), help="Read the payload from a file; - is standard input.")
 @click.option("--content-type", help="Content type of the payload, for example application/json.")
 @click.option("--ttl", default="1h", show_default=True, metavar="TIME", help="Time to live: 30s, 10m, 24h, 7d.")
 @click.option("--response", is_flag=True, help="Ask the device for a response.")
-@click.option("--correlation-id", help="A name of your own, which comes back with the outcome.")
-@click.option("--idempotency-key", help="Repeats with the same key are one command; for scripts that try again.")
+@click.option("--correlation-id", help="Identifier of your own, returned with the outcome.")
+@click.option("--idempotency-key", help="Commands with the same key are sent once; for scripts that retry.")
 @wait_option
 @json_option
 def send(
@@ -81,13 +81,15 @@ def send(
     \b
       waypost fleet command send pump7@hall speed '{"rpm": 900}' --data DIR --ttl 10m --response --wait 1m
     """
-    from cloud.hub.commands.documents import CommandDocument, NoCommand, draft
+    from cloud.hub.commands.documents import CommandDocument, InvalidCommand, draft
     from cloud.hub.commands.limits import GATEWAY_COMMANDS_MAX
     from cloud.hub.registry.commands import CommandRefused
 
     own, at, gateway = device.rpartition("@")
     if not at:
-        raise FleetError(f"{device} names no gateway", f"write {device}@GATEWAY, for example {device}@hall", code=2)
+        raise FleetError(
+            f"{device} does not name a gateway", f"write {device}@GATEWAY, for example {device}@hall", code=2
+        )
     wait_s = seconds(wait) if wait is not None else None
     document = CommandDocument(
         gateway=gateway,
@@ -102,7 +104,7 @@ def send(
     )
     try:
         made = draft(document, tenant, sent_by="", key=idempotency_key)
-    except NoCommand as error:
+    except InvalidCommand as error:
         raise FleetError(str(error), code=2) from None
     with opened_commands(data, config) as (commands, quotas):
         new, bound = made.record(time.time_ns() // 1_000), quotas.of(tenant).commands
@@ -110,7 +112,7 @@ def send(
             sent = commands.add(new, gateway_max=GATEWAY_COMMANDS_MAX, tenant_max=bound, key=made.key)
         except CommandRefused as refused:
             raise FleetError(str(refused)) from None
-        _tell(commands, sent, wait_s, as_json=as_json)
+        _print_outcome(commands, sent, wait_s, as_json=as_json)
 
 
 @command.command("list")
@@ -120,7 +122,7 @@ def send(
 @click.option("--gateway", help="Only to this gateway.")
 @click.option("--device", help="Only to this device.")
 @click.option("--state", type=click.Choice(STATES), help="Only in this state.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1_000), help="How many.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1_000), help="Number of commands.")
 @json_option
 def list_commands(
     data: Path,
@@ -134,11 +136,11 @@ def list_commands(
 ) -> None:
     """List commands, the newest first."""
     from cloud.hub.commands.documents import shown
-    from cloud.hub.registry.commands import Wanted
+    from cloud.hub.registry.commands import CommandFilter
     from edge.output.terminal import say, say_json
 
     with opened_commands(data, config) as (commands, _):
-        found = commands.page(Wanted(tenant, gateway, device, state), limit)
+        found = commands.page(CommandFilter(tenant, gateway, device, state), limit)
     if as_json:
         say_json([shown(each) for each in found])
         return
@@ -155,15 +157,13 @@ def list_commands(
 @wait_option
 @json_option
 def status(data: Path, config: Path | None, identifier: str, wait: str | None, as_json: bool) -> None:
-    """What became of a command. ID: as `send` and `list` show it."""
+    """Show the outcome of a command. ID: as in `send` and `list`."""
     wait_s = seconds(wait) if wait is not None else None
     with opened_commands(data, config) as (commands, _):
         found = commands.get(identifier)
         if found is None:
-            raise FleetError(
-                f"there is no command {identifier}", f"see them: waypost fleet command list --data {word(data)}"
-            )
-        _tell(commands, found, wait_s, as_json=as_json)
+            raise FleetError(f"no command {identifier}", f"list them: waypost fleet command list --data {word(data)}")
+        _print_outcome(commands, found, wait_s, as_json=as_json)
 
 
 @command.command()
@@ -174,30 +174,29 @@ def status(data: Path, config: Path | None, identifier: str, wait: str | None, a
 def cancel(data: Path, config: Path | None, identifier: str, as_json: bool) -> None:
     """Cancel a command that was not sent to its gateway yet.
 
-    Exit code 1 when it is too late: the gateway may have it (`sent`, `queued`), or it is over. ID: as `send` and `list`
-    show it. A running hub tells an application that waits for it within a second.
+    Exit code 1 when it is too late: the gateway may have it (`sent`, `queued`), or it is completed. ID: as in `send`
+    and `list`. A running hub notifies a waiting application within a second.
     """
-    from cloud.hub.registry.commands import TooLate
+    from cloud.hub.registry.commands import CancelTooLate
 
     with opened_commands(data, config) as (commands, _):
         try:
             found = commands.cancel(identifier, who(), time.time_ns() // 1_000)
-        except TooLate as late:
-            raise FleetError(str(late), "a command at its gateway ends with its time to live") from None
+        except CancelTooLate as late:
+            raise FleetError(str(late), "a command at its gateway expires with its time to live") from None
         if found is None:
-            raise FleetError(
-                f"there is no command {identifier}", f"see them: waypost fleet command list --data {word(data)}"
-            )
-        _tell(commands, found, None, as_json=as_json)
+            raise FleetError(f"no command {identifier}", f"list them: waypost fleet command list --data {word(data)}")
+        _print_outcome(commands, found, None, as_json=as_json)
 
 
 def _base64(file: BinaryIO) -> str:
-    """Of a payload, or of as much as shows that it is too large."""
+    """Encode a payload; of a too large one only as much as shows that."""
     return base64.b64encode(file.read(COMMAND_PAYLOAD_BYTES_MAX + 1)).decode()
 
 
-def _tell(commands: Commands, command: CommandRecord, wait_s: float | None, *, as_json: bool) -> None:
-    """Print a command as it is, or when it is over; exit code 1 where it was waited for and is not delivered."""
+def _print_outcome(commands: Commands, command: CommandRecord, wait_s: float | None, *, as_json: bool) -> None:
+    """Print a command, after waiting for its outcome if asked to. Exit with 1 if it was waited for and not
+    delivered."""
     from cloud.hub.commands.documents import shown
     from cloud.hub.commands.service import is_over
     from edge.output.terminal import say, say_json

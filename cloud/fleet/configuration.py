@@ -1,4 +1,4 @@
-"""`waypost fleet config`: how gateways are to be configured, as far as the hub decides, and what they say of it."""
+"""`waypost fleet config`: configurations of gateways, set from the hub, and the gateways' reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cloud.fleet.place import (
-    Configured,
+    ConfigurationAccess,
     FleetError,
     config_option,
     configured,
@@ -25,29 +25,35 @@ if TYPE_CHECKING:
     from cloud.hub.registry.configurations import Configurations, VersionRecord
 
 files_option = click.option(
-    "-f", "--filename", "names", multiple=True, required=True, metavar="FILE|DIR|-", help="YAML to read; - is stdin."
+    "-f",
+    "--filename",
+    "names",
+    multiple=True,
+    required=True,
+    metavar="FILE|DIR|-",
+    help="YAML to read; - is standard input.",
 )
 gateways_argument = click.argument("gateways", nargs=-1, required=True, metavar="GATEWAY...")
 gateways_or_selector = click.argument("gateways", nargs=-1, metavar="[GATEWAY...]")
 selector_option = click.option(
-    "-l", "--selector", metavar="SELECTOR", help="Choose gateways by labels, not by name: site=berlin,ring!=canary."
+    "-l", "--selector", metavar="SELECTOR", help="Choose gateways by labels: site=berlin,ring!=canary."
 )
-note_option = click.option("--why", "note", default="", help="Why, for the history.")
+note_option = click.option("--why", "note", default="", help="Reason, for the history.")
 confirm_option = click.option(
     "--confirm",
     default="5m",
     show_default=True,
     metavar="TIME",
-    help="Restore the former version when the hub has not confirmed this one within this time.",
+    help="Trial time: without the hub's confirmation within it, the gateway restores the former version.",
 )
-restart_option = click.option("--restart", is_flag=True, help="Let gateways restart when a change needs it.")
+restart_option = click.option("--restart", is_flag=True, help="Allow gateways to restart if a change needs it.")
 
 
 @click.group()
 def config() -> None:
-    """Configure gateways from the hub: versions that are signed, tried, and confirmed or rolled back.
+    """Configure gateways from the hub. Versions are signed, tried, and confirmed or rolled back.
 
-    A version is all that the hub decides about a gateway; it lies over what the gateway has itself. GATEWAY may be a
+    A version holds all resources that the hub sets on a gateway; it overlays the gateway's own ones. GATEWAY may be a
     pattern: 'store-*'.
     """
 
@@ -61,7 +67,7 @@ def config() -> None:
 @confirm_option
 @restart_option
 @selector_option
-@click.option("--dry-run", is_flag=True, help="Check everything and list the gateways; send nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the configuration and list the gateways; send nothing.")
 @json_option
 @gateways_or_selector
 def apply(
@@ -77,15 +83,15 @@ def apply(
     as_json: bool,
     gateways: Sequence[str],
 ) -> None:
-    """Make the next version for these gateways: all of them at once, or none when anything is wrong.
+    """Make the next version for these gateways: for all of them, or for none on an error.
 
-    A running hub sends it within a second, and to a gateway that is away when it comes. Messages are never touched.
-    With --selector it is also for gateways that get such labels later; of all that was said for a gateway, by name or
-    for selectors that choose it, what was said last counts.
+    A running hub sends it within a second; gateways that are away get it when they connect. Messages are not affected.
+    With --selector it also applies to gateways that get such labels later. If several configurations apply to a
+    gateway, by name or by selectors, the latest one counts.
     """
     from bridge.resources.parse import read
     from cloud.hub.desired.making import checked, confirm_fault, want, want_of
-    from cloud.hub.registry.configurations import Wanted
+    from cloud.hub.registry.configurations import WantedConfiguration
     from edge.configuration.kinds import KINDS
 
     confirm_s = seconds(confirm)
@@ -93,12 +99,12 @@ def apply(
         raise FleetError(f"--confirm {confirm}: {fault}", code=2)
     with configured(data, config) as place:
         documents = checked(read(KINDS, names))
-        chosen = whom(place, tenant, gateways, selector)
+        chosen = chosen_gateways(place, tenant, gateways, selector)
         if dry_run:
             _say_made([(name, None) for name in chosen], as_json)
             return
         now_us = time.time_ns() // 1_000
-        one = Wanted(tenant, "", documents, confirm_s, restart, who(), note, selector=selector)
+        one = WantedConfiguration(tenant, "", documents, confirm_s, restart, who(), note, selector=selector)
         if selector is not None:
             made = want_of(place.selectors, one, now_us, place.sign)
         else:
@@ -113,7 +119,7 @@ def apply(
 @tenant_option
 @json_option
 def selectors(data: Path, config: Path | None, tenant: str, as_json: bool) -> None:
-    """List the selectors that have a configuration, what was said last first."""
+    """List selectors with a configuration, the latest first."""
     from cloud.hub.desired.shown import selector_row
     from edge.output.terminal import say, say_json
 
@@ -136,7 +142,7 @@ def selectors(data: Path, config: Path | None, tenant: str, as_json: bool) -> No
 @json_option
 @click.argument("selector")
 def delete(data: Path, config: Path | None, tenant: str, as_json: bool, selector: str) -> None:
-    """Delete a selector's configuration. Its gateways get the newest one of other selectors that choose them."""
+    """Delete the configuration of a selector. Its gateways get the latest one of other matching selectors."""
     from cloud.hub.desired.making import making_of
     from cloud.hub.labels import selector as selector_of
 
@@ -151,7 +157,9 @@ def delete(data: Path, config: Path | None, tenant: str, as_json: bool, selector
 @config_option
 @tenant_option
 @note_option
-@click.option("--to", "number", type=click.IntRange(min=1), help="The version; else the last confirmed before.")
+@click.option(
+    "--to", "number", type=click.IntRange(min=1), help="Version. Default: the last one confirmed before the newest."
+)
 @json_option
 @gateways_argument
 def rollback(
@@ -163,7 +171,7 @@ def rollback(
     as_json: bool,
     gateways: Sequence[str],
 ) -> None:
-    """Send the content of an earlier version, as a new one."""
+    """Send an earlier version again, as a new one."""
     from cloud.hub.desired.making import again, earlier, named, want
 
     with configured(data, config) as place:
@@ -180,7 +188,7 @@ def rollback(
 @tenant_option
 @json_option
 def list_states(data: Path, config: Path | None, tenant: str, as_json: bool) -> None:
-    """List gateways: what the hub wants, what is in force there, and why not, where they differ."""
+    """List gateways with their wanted version, the version in force, and the reason if they differ."""
     from cloud.hub.desired.shown import gateway_row
     from edge.output.terminal import say, say_json
 
@@ -190,22 +198,22 @@ def list_states(data: Path, config: Path | None, tenant: str, as_json: bool) -> 
         say_json(rows)
         return
     for row in rows:
-        kept = f"; kept as they are there: {', '.join(row['kept'])}" if row["kept"] else ""
+        kept = f"; overridden there: {', '.join(row['kept'])}" if row["kept"] else ""
         why = f"  {row['why']}" if row["why"] else ""
         say(f"{row['gateway']}  {row['state']}  wanted {row['wanted']}, in force {row['version']}{why}{kept}")
     if not rows:
-        say("the hub decides about no gateway's configuration")
+        say("no gateway has a configuration from the hub")
 
 
 @config.command()
 @data_option
 @config_option
 @tenant_option
-@click.option("--version", "number", type=click.IntRange(min=1), help="Which; else the newest.")
+@click.option("--version", "number", type=click.IntRange(min=1), help="Version. Default: the newest.")
 @json_option
 @click.argument("gateway")
 def get(data: Path, config: Path | None, tenant: str, number: int | None, as_json: bool, gateway: str) -> None:
-    """Print what a version says, as YAML that can be applied again. It may hold secrets."""
+    """Print a version as YAML that can be applied again. It may contain secrets."""
     from bridge.resources.parse import to_yaml
     from edge.output.terminal import say, say_json
 
@@ -225,7 +233,7 @@ def get(data: Path, config: Path | None, tenant: str, number: int | None, as_jso
 @json_option
 @click.argument("gateway")
 def history(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
-    """List the versions of a gateway that are kept, the newest first, and what became of each."""
+    """List the versions of a gateway with their outcomes, the newest first."""
     from cloud.hub.desired.shown import version_row
     from edge.output.terminal import say, say_json
 
@@ -235,9 +243,9 @@ def history(data: Path, config: Path | None, tenant: str, as_json: bool, gateway
         say_json(rows)
         return
     for row in rows:
-        said = row["failure"] or (f"confirmed {row['confirmed_at']}" if row["confirmed_at"] else "not confirmed")
+        outcome = row["failure"] or (f"confirmed {row['confirmed_at']}" if row["confirmed_at"] else "not confirmed")
         rollout = f"roll-out {row['rollout']}" if row["rollout"] else ""
-        words = (str(row["version"]), row["made_at"], row["made_by"], said, row["note"], rollout)
+        words = (str(row["version"]), row["made_at"], row["made_by"], outcome, row["note"], rollout)
         say("  ".join(word for word in words if word))
     if not rows:
         say(f"gateway {gateway} of tenant {tenant} has no version")
@@ -249,7 +257,7 @@ def history(data: Path, config: Path | None, tenant: str, as_json: bool, gateway
 @tenant_option
 @files_option
 @json_option
-@click.option("--exit-code", is_flag=True, help="Exit with 1 when there are differences, for scripts.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if there are differences, for scripts.")
 @click.argument("gateway")
 def diff(
     data: Path,
@@ -260,7 +268,7 @@ def diff(
     exit_code: bool,
     gateway: str,
 ) -> None:
-    """Show what a file would change of a gateway's newest version, as a unified diff of YAML without secrets."""
+    """Show what a file would change in a gateway's newest version, as a unified diff of YAML without secrets."""
     from bridge.resources.diff import masked, unified
     from bridge.resources.parse import read
     from bridge.resources.plan import ResourceChange, key_of
@@ -295,8 +303,10 @@ def diff(
         click.get_current_context().exit(1)
 
 
-def whom(place: Configured, tenant: str, gateways: Sequence[str], selector: str | None) -> list[str]:
-    """The gateways names or a selector stand for. Raises FleetError where both are given, or none."""
+def chosen_gateways(
+    place: ConfigurationAccess, tenant: str, gateways: Sequence[str], selector: str | None
+) -> list[str]:
+    """Return the gateways of names or of a selector. Raises FleetError if both or neither are given."""
     from cloud.hub.desired.making import chosen, named
     from cloud.hub.labels import selector as selector_of
 
@@ -307,7 +317,7 @@ def whom(place: Configured, tenant: str, gateways: Sequence[str], selector: str 
 
 
 def require_one(gateways: Sequence[str], selector: str | None) -> None:
-    """Raises FleetError."""
+    """Check that names or a selector are given, not both. Raises FleetError."""
     if bool(gateways) is (selector is not None):
         raise FleetError("name gateways, or choose them with --selector", code=2)
 
@@ -316,7 +326,7 @@ def _version(known: Configurations, tenant: str, gateway: str, number: int | Non
     found = known.versions(tenant, gateway)
     chosen = next((each for each in found if number in (None, each.version)), None)
     if chosen is None:
-        which = "no version" if number is None else f"no version {number}, or no more"
+        which = "no version" if number is None else f"no version {number}; older versions are deleted"
         raise FleetError(f"gateway {gateway} of tenant {tenant} has {which}")
     return chosen
 
@@ -328,6 +338,6 @@ def _say_made(made: Sequence[tuple[str, int | None]], as_json: bool) -> None:
         say_json([{"gateway": name, "version": version} for name, version in made])
         return
     if not made:
-        say("nothing is sent to any gateway now")
+        say("no gateway needs a new version now")
     for name, version in made:
         say(f"{name}: {f'version {version}' if version is not None else 'valid (dry run)'}")

@@ -1,4 +1,4 @@
-"""`waypost fleet label`: labels of gateways, by which configurations and roll-outs choose them."""
+"""`waypost fleet label`: labels of gateways, used by selectors of configurations and roll-outs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from cloud.fleet.place import config_option, configured, data_option, json_optio
 @click.argument("gateway")
 @click.argument("labels", nargs=-1, required=True, metavar="KEY=VALUE...")
 def label(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str, labels: Sequence[str]) -> None:
-    """Give a gateway labels, or take them away (KEY-). GATEWAY may be a pattern: 'store-*'.
+    """Set labels of a gateway, or remove them (KEY-). GATEWAY may be a pattern: 'store-*'.
 
-    A gateway that a selector chooses now gets what that has at once, as a new version; one that it chooses no more gets
-    what was said last for others that do, or nothing. All that, or nothing when anything is wrong.
+    A gateway that a selector now chooses gets the selector's configuration, as a new version. One that it no longer
+    chooses gets that of another matching selector, or an empty one. All changes are made, or none on an error.
 
     \b
     waypost fleet label --data HUBDIR 'store-*' site=berlin ring=canary floor-

@@ -1,6 +1,6 @@
-"""A hub's data directory as commands use it beside the hub: its registry and its authority.
+"""Access of `waypost fleet` to a hub's data directory: its registry and its authority.
 
-A command has a connection of its own to the registry. What it changes counts for a running hub within a second.
+A command opens its own connection to the registry. A running hub follows its changes within a second.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from edge.output.text import word
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from cloud.hub.configuration import Settings
-    from cloud.hub.desired.making import Tables
+    from cloud.hub.configuration import HubSettings
+    from cloud.hub.desired.making import ConfigurationTables
     from cloud.hub.enrolment.authority import OwnAuthority
     from cloud.hub.registry.commands import Commands
     from cloud.hub.registry.configurations import Configurations, Sign
@@ -37,42 +37,42 @@ data_option = click.option(
 config_option = click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="The hub's configuration, where it names a registry, an authority or quotas.",
+    help="The hub's configuration file, if it sets a registry, an authority or quotas.",
 )
-tenant_option = click.option("--tenant", default="default", show_default=True, help="Whose gateway.")
+tenant_option = click.option("--tenant", default="default", show_default=True, help="Tenant of the gateway.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 class FleetError(click.ClickException):
-    """What is wrong, for the person at the keyboard; `hint` is the next step."""
+    """Error message for the terminal; `hint` is the next step."""
 
     def __init__(self, message: str, hint: str = "", *, code: int = 1) -> None:
         super().__init__(message)
         self.hint = hint
-        self.exit_code = code  # type: ignore[misc]  # click gives it to a class, we to each error
+        self.exit_code = code  # type: ignore[misc]  # a class attribute in click, set on each error here
 
 
-class Place(NamedTuple):
-    """An open one."""
+class EnrolmentAccess(NamedTuple):
+    """Open registry and authority, for tokens and certificates."""
 
     enrolments: Enrolments
     authority: OwnAuthority
     registry: sa.URL
 
 
-class Sending(NamedTuple):
-    """Commands at an open one."""
+class CommandAccess(NamedTuple):
+    """Open registry, for commands to devices."""
 
     commands: Commands
     quotas: Tenants
 
 
-class Configured(NamedTuple):
-    """What gateways are to be configured with, at an open one."""
+class ConfigurationAccess(NamedTuple):
+    """Open registry and signature, for configurations."""
 
-    tables: Tables
+    tables: ConfigurationTables
     sign: Sign
 
     @property
@@ -89,7 +89,7 @@ class Configured(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(data: Path, config: Path | None) -> Iterator[Place]:
+def opened(data: Path, config: Path | None) -> Iterator[EnrolmentAccess]:
     """Open registry and authority of a hub that has run at least once. Raises FleetError."""
     from cloud.hub.enrolment.files import AuthorityFileError, authority_of
     from cloud.hub.registry.enrolments import Enrolments
@@ -100,33 +100,34 @@ def opened(data: Path, config: Path | None) -> Iterator[Place]:
         except AuthorityFileError as error:
             raise FleetError(str(error), code=2) from None
         with contextlib.closing(Enrolments(registry)) as enrolments:
-            yield Place(enrolments, authority, registry)
+            yield EnrolmentAccess(enrolments, authority, registry)
 
 
 @contextlib.contextmanager
-def opened_commands(data: Path, config: Path | None) -> Iterator[Sending]:
+def opened_commands(data: Path, config: Path | None) -> Iterator[CommandAccess]:
     """Open the commands of a hub that has run at least once. Raises FleetError."""
     from cloud.hub.registry.commands import Commands
 
     with _hub_of(data, config) as (settings, registry), contextlib.closing(Commands(registry)) as commands:
-        yield Sending(commands, settings.quotas)
+        yield CommandAccess(commands, settings.quotas)
 
 
 @contextlib.contextmanager
-def _hub_of(data: Path, config: Path | None) -> Iterator[tuple[Settings, sa.URL]]:
-    """What is configured, and where the registry is. Raises FleetError, also for what is wrong with that registry."""
+def _hub_of(data: Path, config: Path | None) -> Iterator[tuple[HubSettings, sa.URL]]:
+    """Yield the configuration and the registry's URL. Raises FleetError, also for errors of the registry in the
+    body."""
     from bridge.resources.errors import ConfigurationRejected
-    from cloud.hub.configuration import Settings, load
+    from cloud.hub.configuration import HubSettings, load
     from cloud.hub.data import UMASK, WRITER
     from cloud.hub.registry.faults import RegistryUnreachable
     from cloud.hub.registry.location import sqlite_file
     from cloud.lake.faults import RegistryError
 
     try:
-        settings = load(config) if config is not None else Settings()
+        settings = load(config) if config is not None else HubSettings()
         if not (data / WRITER).is_file():
             raise FleetError(
-                f"{data} is no hub's data directory", f"make it: waypost hub run --data {word(data)}", code=2
+                f"{data} is not the data directory of a hub", f"create one: waypost hub run --data {word(data)}", code=2
             )
         os.umask(UMASK)
         if data.stat().st_uid != os.geteuid():
@@ -141,11 +142,11 @@ def _hub_of(data: Path, config: Path | None) -> Iterator[tuple[Settings, sa.URL]
 
 
 @contextlib.contextmanager
-def configured(data: Path, config: Path | None) -> Iterator[Configured]:
-    """Open what gateways are to be configured with. Raises FleetError, also for what is refused meanwhile."""
+def configured(data: Path, config: Path | None) -> Iterator[ConfigurationAccess]:
+    """Open the configurations of gateways. Raises FleetError, also for what the body refuses."""
     from bridge.desired import DesiredError
     from bridge.resources.errors import ConfigurationRejected
-    from cloud.hub.desired.making import Tables
+    from cloud.hub.desired.making import ConfigurationTables
     from cloud.hub.desired.service import signing
     from cloud.hub.labels import LabelError
     from cloud.hub.registry.configurations import UnknownGateway
@@ -155,27 +156,27 @@ def configured(data: Path, config: Path | None) -> Iterator[Configured]:
 
     with opened(data, config) as place, contextlib.closing(opened_registry(place.registry).database) as database:
         try:
-            yield Configured(Tables.of(database), signing(place.authority))
+            yield ConfigurationAccess(ConfigurationTables.of(database), signing(place.authority))
         except ConfigurationRejected as rejected:
             count = len(rejected.errors)
-            hint = f"{count} {'problem' if count == 1 else 'problems'}; nothing was sent to anybody"
+            hint = f"{count} {'problem' if count == 1 else 'problems'}; nothing was sent"
             raise FleetError(str(rejected), hint, code=2) from None
         except (DesiredError, WavesError, LabelError) as error:
             raise FleetError(str(error), code=2) from None
         except UnknownGateway as error:
-            raise FleetError(str(error), f"see them: waypost fleet list --data {word(data)}") from None
+            raise FleetError(str(error), f"list them: waypost fleet list --data {word(data)}") from None
         except RolloutError as error:
-            raise FleetError(str(error), f"see them: waypost fleet rollout status --data {word(data)}") from None
+            raise FleetError(str(error), f"list them: waypost fleet rollout status --data {word(data)}") from None
 
 
 def who() -> str:
-    """Who runs this command."""
+    """Return the user who runs this command."""
     return getpass.getuser()
 
 
 def seconds(text: str) -> float:
-    """``90s``, ``30m``, ``24h``, ``7d``. Raises click.BadParameter."""
+    """Parse a duration such as ``90s``, ``30m``, ``24h`` or ``7d``. Raises click.BadParameter."""
     found = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if found is None or not int(found[1]):
-        raise click.BadParameter(f'"{text}" is no length of time; expected for example 30m, 24h or 7d')
+        raise click.BadParameter(f'"{text}" is not a duration; expected for example 30m, 24h or 7d')
     return int(found[1]) * _UNITS[found[2]]

@@ -1,4 +1,4 @@
-"""`waypost fleet rollout`: one configuration for many gateways, wave by wave, which halts when it fails."""
+"""`waypost fleet rollout`: one configuration for many gateways, in waves, halted on failure."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from edge.output.amounts import counted
 
 if TYPE_CHECKING:
     from cloud.hub.registry.rollouts import RolloutRecord
-    from cloud.hub.rollout import Member
+    from cloud.hub.rollout import RolloutMember
 
 rollout_argument = click.argument("rollout_id", metavar="ID")
 
 
 @click.group()
 def rollout() -> None:
-    """Roll a configuration out to many gateways in waves: the next one when all of the last are well."""
+    """Roll out a configuration to many gateways in waves. A wave starts when the one before has succeeded."""
 
 
 @rollout.command()
@@ -55,14 +55,14 @@ def rollout() -> None:
     "--waves",
     default="1,10%,100%",
     show_default=True,
-    help="Size of each wave, in all: a number, a share, or a label, as in ring=canary,10%,100%.",
+    help="Cumulative size of each wave: a number, a share, or a label, as in ring=canary,10%,100%.",
 )
 @click.option(
     "--soak",
     default="10m",
     show_default=True,
     metavar="TIME",
-    help="How long a wave has to stay well before the next one.",
+    help="Time that a wave must stay connected before the next one starts.",
 )
 @click.option(
     "--away",
@@ -98,28 +98,28 @@ def start(
 ) -> None:
     """Start a roll-out. The hub continues it, also after a restart. Connected gateways go first.
 
-    With --selector, gateways that get such labels later have the same configuration when the roll-out is done.
+    With --selector, gateways that get such labels later get the same configuration once the roll-out is done.
 
     \b
     waypost fleet rollout start --data HUBDIR -f forwarders.yaml --waves 1,10%,100% --soak 10m 'store-*'
     waypost fleet rollout start --data HUBDIR -f forwarders.yaml --waves ring=canary,100% -l site=berlin
     """
     from bridge.resources.parse import read
-    from cloud.hub.desired.making import Whom, checked, confirm_fault
+    from cloud.hub.desired.making import RolloutTarget, checked, confirm_fault
     from cloud.hub.desired.making import rollout as begin
     from cloud.hub.labels import selector as selector_of
-    from cloud.hub.registry.configurations import Wanted
-    from cloud.hub.rollout import Pace
+    from cloud.hub.registry.configurations import WantedConfiguration
+    from cloud.hub.rollout import RolloutPace
     from edge.configuration.kinds import KINDS
 
     require_one(gateways, selector)
     confirm_s = seconds(confirm)
     if fault := confirm_fault(confirm_s):
         raise FleetError(f"--confirm {confirm}: {fault}", code=2)
-    pace = Pace(seconds(soak), seconds(away), failures)
+    pace = RolloutPace(seconds(soak), seconds(away), failures)
     with configured(data, config) as place:
-        wanted = Wanted(tenant, "", checked(read(KINDS, names)), confirm_s, restart, who(), note)
-        chosen = Whom(gateways, selector_of(selector) if selector is not None else None)
+        wanted = WantedConfiguration(tenant, "", checked(read(KINDS, names)), confirm_s, restart, who(), note)
+        chosen = RolloutTarget(gateways, selector_of(selector) if selector is not None else None)
         now_us = time.time_ns() // 1_000
         record = begin(place.tables, wanted, chosen, waves, pace, now_us)
         members = place.rollouts.members(record.id)
@@ -138,7 +138,7 @@ def status(data: Path, config: Path | None, tenant: str, as_json: bool, rollout_
         found = [each for each in place.rollouts.all(tenant) if rollout_id in (None, each.id)]
         shown = [(each, place.rollouts.members(each.id)) for each in found]
     if rollout_id is not None and not found:
-        raise FleetError(f"there is no roll-out {rollout_id} of tenant {tenant}")
+        raise FleetError(f"no roll-out {rollout_id} of tenant {tenant}")
     _say(shown, as_json, each_gateway=rollout_id is not None)
 
 
@@ -168,9 +168,9 @@ def resume(data: Path, config: Path | None, rollout_id: str) -> None:
 @data_option
 @config_option
 @rollout_argument
-@click.option("--take-back", is_flag=True, help="Send gateways that have the version what they had confirmed before.")
+@click.option("--take-back", is_flag=True, help="Send gateways with the version their previously confirmed one.")
 def abort(data: Path, config: Path | None, rollout_id: str, take_back: bool) -> None:
-    """End a roll-out. Gateways keep the version they have taken, unless --take-back is given."""
+    """Abort a roll-out. Gateways keep the version they have taken, unless --take-back is given."""
     with configured(data, config) as place:
         if take_back:
             back = place.rollouts.take_back(rollout_id, who(), time.time_ns() // 1_000, place.sign)
@@ -181,7 +181,9 @@ def abort(data: Path, config: Path | None, rollout_id: str, take_back: bool) -> 
     _say_state(rollout_id, f"aborted{taken_back}")
 
 
-def _say(shown: Sequence[tuple[RolloutRecord, Sequence[Member]]], as_json: bool, *, each_gateway: bool = False) -> None:
+def _say(
+    shown: Sequence[tuple[RolloutRecord, Sequence[RolloutMember]]], as_json: bool, *, each_gateway: bool = False
+) -> None:
     from cloud.hub.desired.shown import member_row, rollout_row
     from edge.output.terminal import say, say_json
 

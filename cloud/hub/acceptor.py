@@ -1,8 +1,8 @@
-"""Who is let in: from the certificate and the credentials of a connection to a `Peer`, and to who serves such peers.
+"""Admission of connections: identify the peer by certificate or credentials, and hand it to its handler.
 
-A connection is a *visitor* until its peer has opened it. Then its events go to the owner made for it
-(`bridge.intake.Intake` for a gateway, `edge.broker.amqp.session.AmqpSession` for an application) and the visitor hears
-no more of them, until the peer has to leave.
+A `PeerConnection` owns a connection until its peer has opened it. Its events then go to the owner that serves such
+peers (`bridge.intake.Intake` for a gateway, `edge.broker.amqp.session.AmqpSession` for an application). The
+`PeerConnection` gets them again only to end the connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from bridge.engine import Attached, Closed, Condition, Engine, Event, Link, Peer
 from bridge.hub_addresses import LEDGER, MANIFESTS, PROBE_SUFFIX, STATUS, TELEMETRY
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.driver import ConnectionDriver, ConnectionOwner
-from cloud.hub.peers import DEFAULT_TENANT, Certified, Kind, NotAPeer, Peer, certified, gateway_fault, user
+from cloud.hub.peers import (
+    DEFAULT_TENANT,
+    CertifiedGateway,
+    HubPeer,
+    InvalidPeer,
+    PeerKind,
+    certified,
+    gateway_fault,
+    user,
+)
 from cloud.hub.tenants import Tenants
 from edge.broker.listeners.tls import subject_name
 from edge.broker.security.authenticator import Authenticator
@@ -26,155 +35,158 @@ log = logging.getLogger(__name__)
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 _NOT_ESTABLISHED: Final = {"amqp:connection-establishment-failed": True}
-"""In an open that a close follows."""
-_NO_PLACE: Final = Condition("amqp:resource-limit-exceeded", "there is no room for another connection")
+"""Property of an open that a close follows."""
+_LIMIT_REACHED: Final = Condition("amqp:resource-limit-exceeded", "connection limit reached")
 
 
-class Authority(Protocol):
-    """Who has issued the certificates of gateways, and knows which of them are good no more."""
+class CertificatePolicy(Protocol):
+    """Decides which certificates of gateways are accepted."""
 
-    def refusal(self, peer: Peer, serial: int) -> str | None:
-        """Why the certificate of this serial number does not let this gateway in; None: it does. Asked at each open
-        and by `Acceptor.review`, on the loop's thread; returns at once."""
+    def refusal(self, peer: HubPeer, serial: int) -> str | None:
+        """Return why the certificate of this serial number does not admit this gateway; None if it does.
+
+        Called at each open and by `Acceptor.review`, on the loop's thread; returns at once."""
         ...
 
-    def admitted(self, shown: Certified) -> None:
-        """A gateway was let in by this certificate. Returns at once."""
+    def admitted(self, shown: CertifiedGateway) -> None:
+        """Record that a gateway was admitted with this certificate. Returns at once."""
         ...
 
 
-class NotServed(Exception):
-    """There is nobody to serve a peer now; the message says why."""
+class PeerNotServed(Exception):
+    """No handler can serve the peer now; the message says why."""
 
 
-Serve = Callable[[Peer, Engine, ConnectionDriver, SaslCredentials | None], ConnectionOwner]
-"""Makes who serves a peer; its first event is the peer's `PeerOpened`. It answers with an open of its own, and says by
-`ConnectionDriver.identified` who the peer is where that is a user. Raises NotServed."""
+Serve = Callable[[HubPeer, Engine, ConnectionDriver, SaslCredentials | None], ConnectionOwner]
+"""Makes the owner that serves a peer. Its first event is the peer's `PeerOpened`, which it answers with an open of its
+own; for a user it also reports the identity by `ConnectionDriver.identified`. Raises PeerNotServed."""
 
 
 class Acceptor:
-    """Decides about every connection of one hub."""
+    """Admits or refuses every connection of one hub."""
 
     def __init__(
         self,
         gate: Authenticator,
-        serve: Mapping[Kind, Serve],
+        serve: Mapping[PeerKind, Serve],
         *,
         dev: bool,
-        authority: Authority | None = None,
+        authority: CertificatePolicy | None = None,
         tenants: Tenants | None = None,
     ) -> None:
-        """`gate` knows users. `serve`: by kind of peer. `dev`: who comes is of the default tenant, and has the name
-        its certificate or its container id says; it is a gateway if its first link is for what gateways send, else an
-        application. `authority` None: each certificate TLS lets in is good until it ends. `tenants`: their
-        quotas."""
+        """`gate` authenticates users. `serve` makes the owner for each kind of peer. `tenants` has their quotas.
+
+        `dev`: every peer belongs to the default tenant and has the name of its certificate or its container-id. It is a
+        gateway if its first link is for what gateways send, else an application. `authority` None: every certificate
+        that TLS accepts is valid until it ends."""
         self.gate: Final = gate
         self.serve: Final = serve
         self.dev: Final = dev
         self.authority = authority
-        self.admitted: dict[ConnectionDriver, Visitor] = {}
-        """Everybody who has been let in and is still there."""
+        self.admitted: dict[ConnectionDriver, PeerConnection] = {}
+        """Admitted connections that are still open."""
         self._tenants = tenants or Tenants()
         self._of_tenant: Counter[str] = Counter()
-        """Connections; so below."""
+        """Connections by tenant."""
         self._applications: Counter[str] = Counter()
-        """Of those."""
-        self._of_gateway: Counter[Peer] = Counter()
+        """Connections of applications by tenant."""
+        self._of_gateway: Counter[HubPeer] = Counter()
 
-    def ask_authority(self, authority: Authority) -> None:
-        """Ask this authority about certificates from now on."""
+    def set_policy(self, authority: CertificatePolicy) -> None:
+        """Check certificates with this policy from now on."""
         self.authority = authority
 
-    def visitor(self) -> Visitor:
-        """For a connection that begins."""
-        return Visitor(self)
+    def new_connection(self) -> PeerConnection:
+        """Return the handler of a new connection."""
+        return PeerConnection(self)
 
-    def no_place(self, peer: Peer) -> str | None:
-        """Why its tenant may not have another connection; None: it may. A gateway's old one is closed when the new one
-        is there."""
+    def limit_reached(self, peer: HubPeer) -> str | None:
+        """Return why the tenant may not open another connection; None if it may.
+
+        A gateway that reconnects replaces its old connection, so it is always allowed."""
         quota, tenant = self._tenants.of(peer.tenant), peer.tenant
-        if peer.kind is Kind.GATEWAY and peer in self._of_gateway:
+        if peer.kind is PeerKind.GATEWAY and peer in self._of_gateway:
             return None
         if self._of_tenant[tenant] >= quota.connections:
             return self._tenants.at_its_bound(tenant, "connections")
-        if peer.kind is Kind.APPLICATION and self._applications[tenant] >= quota.applications:
+        if peer.kind is PeerKind.APPLICATION and self._applications[tenant] >= quota.applications:
             return self._tenants.at_its_bound(tenant, "applications")
         return None
 
-    def admit(self, driver: ConnectionDriver, visitor: Visitor, peer: Peer) -> None:
-        """The peer has been let in."""
-        self.admitted[driver] = visitor
+    def admit(self, driver: ConnectionDriver, connection: PeerConnection, peer: HubPeer) -> None:
+        """Count an admitted peer."""
+        self.admitted[driver] = connection
         self._of_tenant[peer.tenant] += 1
-        self._applications[peer.tenant] += peer.kind is Kind.APPLICATION
-        if peer.kind is Kind.GATEWAY:
+        self._applications[peer.tenant] += peer.kind is PeerKind.APPLICATION
+        if peer.kind is PeerKind.GATEWAY:
             self._of_gateway[peer] += 1
 
     def gone(self, driver: ConnectionDriver) -> None:
-        """A connection is over."""
-        visitor = self.admitted.pop(driver, None)
-        if visitor is None or visitor.peer is None:
+        """Forget a connection that has ended."""
+        connection = self.admitted.pop(driver, None)
+        if connection is None or connection.peer is None:
             return
-        peer = visitor.peer
+        peer = connection.peer
         self._of_tenant[peer.tenant] -= 1
-        self._applications[peer.tenant] -= peer.kind is Kind.APPLICATION
-        if peer.kind is Kind.GATEWAY:
+        self._applications[peer.tenant] -= peer.kind is PeerKind.APPLICATION
+        if peer.kind is PeerKind.GATEWAY:
             self._of_gateway[peer] -= 1
             if not self._of_gateway[peer]:
                 del self._of_gateway[peer]
 
     def tick(self) -> None:
-        """End what has expired of who was let in."""
+        """Drop expired logins."""
         self.gate.expire()
 
     def applications(self, tenant: str) -> list[ConnectionDriver]:
-        """Of the connections of a tenant's applications."""
-        wanted = (tenant, Kind.APPLICATION)
-        peers = [(driver, visitor.peer) for driver, visitor in self.admitted.items()]
+        """Return the connections of a tenant's applications."""
+        wanted = (tenant, PeerKind.APPLICATION)
+        peers = [(driver, connection.peer) for driver, connection in self.admitted.items()]
         return [driver for driver, peer in peers if peer is not None and (peer.tenant, peer.kind) == wanted]
 
     def review(self) -> None:
-        """The authority may have changed its mind: those whose certificates are good no more have to leave."""
-        for visitor in list(self.admitted.values()):
-            visitor.review()
+        """Close connections whose certificates are no longer accepted."""
+        for connection in list(self.admitted.values()):
+            connection.review()
 
 
-class Visitor:
-    """One connection, first as its `bridge.transport.driver.ConnectionOwner`."""
+class PeerConnection:
+    """One connection; its `bridge.transport.driver.ConnectionOwner` until the peer is identified."""
 
     def __init__(self, acceptor: Acceptor) -> None:
         gate, dev = acceptor.gate, acceptor.dev
         self._acceptor = acceptor
         self._credentials = SaslCredentials(gate) if gate.passwords or gate.tokens else None
         self.sasl: Final = SaslServer(
-            _anybody if dev else None, credentials=self._credentials, anonymous=ANONYMOUS if dev else None
+            _accept_any if dev else None, credentials=self._credentials, anonymous=ANONYMOUS if dev else None
         )
-        self.peer: Peer | None = None
-        """None until it has been let in."""
+        self.peer: HubPeer | None = None
+        """None until the peer has been admitted."""
         self._engine: Engine
         self._driver: ConnectionDriver
-        self._certified: Certified | None = None
+        self._certified: CertifiedGateway | None = None
         self._owner: ConnectionOwner | None = None
         self._opened: PeerOpened | None = None
-        """Of a peer that has yet to show what it is."""
+        """Open of a peer that has not shown yet what it is (development mode)."""
         self._leaving = False
 
     def arrive(self, engine: Engine, driver: ConnectionDriver) -> ConnectionOwner:
-        """The transport is there: look at the certificate the peer has shown in its handshake."""
+        """Read the certificate that the peer showed in the TLS handshake."""
         self._engine, self._driver = engine, driver
         if self._credentials is not None:
             self._credentials.connected(driver.wake, driver.address)
         shown = driver.transport.get_extra_info("peercert") if driver.transport is not None else None
         if shown:
-            self._look_at(shown)
+            self._read_certificate(shown)
         return self
 
     def review(self) -> None:
-        """Leave, if the authority says so of the certificate."""
+        """Close the connection if its certificate is no longer accepted."""
         if (why := self._refusal()) is not None:
             self.end(Condition(UNAUTHORIZED, why))
 
     def end(self, condition: Condition) -> None:
-        """The peer has to leave: nothing it still sends is taken."""
+        """Close the connection; discard what the peer still sends."""
         if not self._leaving:
             self._leaving = True
             self._driver.hand_over(self)
@@ -193,7 +205,7 @@ class Visitor:
             elif isinstance(event, PeerOpened):
                 self._open(event)
             elif isinstance(event, Attached) and self._opened is not None:
-                self._show(self._opened, event.link)
+                self._identify_by_link(self._opened, event.link)
             if self._owner is not None and not self._leaving:
                 self._driver.hand_over(self._owner)
                 before, self._opened = self._opened, None
@@ -201,14 +213,14 @@ class Visitor:
                 return
 
     def writable(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no data is pending."""
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _look_at(self, certificate: Mapping[str, Any]) -> None:
+    def _read_certificate(self, certificate: Mapping[str, Any]) -> None:
         try:
             self._certified = certified(certificate)
-        except NotAPeer as why:
+        except InvalidPeer as why:
             if self._acceptor.dev:  # any name will do
                 self.sasl.external = subject_name(certificate)
             else:
@@ -217,7 +229,7 @@ class Visitor:
         self.sasl.external = self._certified.peer.identity
 
     def _open(self, event: PeerOpened) -> None:
-        """Let the peer in, or say why not."""
+        """Admit the peer, or refuse it with the reason."""
         try:
             if self._certified is not None and event.identity == self._certified.peer.identity:
                 peer = self._gateway(event, self._certified.peer)
@@ -226,57 +238,59 @@ class Visitor:
                 else:
                     self._answer_probe()
             elif not self._acceptor.dev:
-                self._admit(user(event.identity or "", Kind.APPLICATION))
+                self._admit(user(event.identity or "", PeerKind.APPLICATION))
             else:
-                self._named(event)  # raises for what is no name
+                self._dev_name(event)  # raises for an invalid name
                 self._opened = event
-                self._engine.open()  # many do not attach before
-        except NotAPeer as why:
-            self._turn_away(Condition(UNAUTHORIZED, str(why)))
+                self._engine.open()  # many clients attach only after the answer
+        except InvalidPeer as why:
+            self._refuse(Condition(UNAUTHORIZED, str(why)))
 
-    def _show(self, opened: PeerOpened, link: Link) -> None:
-        """Development mode: a peer shows by its first link what it is."""
+    def _identify_by_link(self, opened: PeerOpened, link: Link) -> None:
+        """Identify a peer by its first link, in development mode."""
         gateway = not link.is_sender and link.target.address in (TELEMETRY, STATUS, LEDGER, MANIFESTS)
-        self._admit(Peer(DEFAULT_TENANT, self._named(opened), Kind.GATEWAY if gateway else Kind.APPLICATION))
+        self._admit(
+            HubPeer(DEFAULT_TENANT, self._dev_name(opened), PeerKind.GATEWAY if gateway else PeerKind.APPLICATION)
+        )
 
-    def _admit(self, peer: Peer) -> None:
-        """The peer may stay, if there is a place for it."""
-        if (full := self._acceptor.no_place(peer)) is not None:
-            self._turn_away(Condition("amqp:resource-limit-exceeded", full))
+    def _admit(self, peer: HubPeer) -> None:
+        """Hand the peer to its owner, if the limits allow another connection."""
+        if (full := self._acceptor.limit_reached(peer)) is not None:
+            self._refuse(Condition("amqp:resource-limit-exceeded", full))
             return
-        if peer.kind is Kind.GATEWAY and not self._driver.identified(peer.identity):
-            self._turn_away(_NO_PLACE)
+        if peer.kind is PeerKind.GATEWAY and not self._driver.identified(peer.identity):
+            self._refuse(_LIMIT_REACHED)
             return
         try:
             owner = self._acceptor.serve[peer.kind](peer, self._engine, self._driver, self._credentials)
-        except NotServed as why:
-            self._turn_away(Condition("amqp:resource-limit-exceeded", str(why)))
+        except PeerNotServed as why:
+            self._refuse(Condition("amqp:resource-limit-exceeded", str(why)))
             return
         self.peer, self._owner = peer, owner
         self._acceptor.admit(self._driver, self, peer)
 
-    def _gateway(self, event: PeerOpened, peer: Peer) -> Peer:
-        """The gateway of the certificate, if it may come. Raises NotAPeer."""
+    def _gateway(self, event: PeerOpened, peer: HubPeer) -> HubPeer:
+        """Check that the gateway of the certificate may connect. Raises InvalidPeer."""
         if event.container_id not in (peer.name, peer.name + PROBE_SUFFIX):
-            words = f"the certificate is of gateway {peer.name!r}, the container-id says {event.container_id!r}"
-            raise NotAPeer(words)
+            words = f"the certificate names gateway {peer.name!r}, the container-id names {event.container_id!r}"
+            raise InvalidPeer(words)
         if (why := self._refusal()) is not None:
-            raise NotAPeer(why)
+            raise InvalidPeer(why)
         if self._certified is not None and self._acceptor.authority is not None:
             self._acceptor.authority.admitted(self._certified)
         return peer
 
     def _answer_probe(self) -> None:
-        """Somebody at the gateway looks whether it would be let in, beside the one that may be connected: it would."""
+        """Answer a probe: a second connection of a gateway that only tests whether it would be admitted."""
         self._leaving = True
         self._engine.open()
         self._engine.close()
 
-    def _named(self, event: PeerOpened) -> str:
-        """What a peer of development mode is called. Raises NotAPeer."""
+    def _dev_name(self, event: PeerOpened) -> str:
+        """Return the name of a peer in development mode. Raises InvalidPeer."""
         name = event.container_id if event.identity in (None, ANONYMOUS) else event.identity
         if name is None or (fault := gateway_fault(name)):
-            raise NotAPeer(gateway_fault("") if name is None else fault)
+            raise InvalidPeer(gateway_fault("") if name is None else fault)
         return name
 
     def _refusal(self) -> str | None:
@@ -285,13 +299,13 @@ class Visitor:
             return None
         return authority.refusal(shown.peer, shown.serial)
 
-    def _turn_away(self, condition: Condition) -> None:
-        log.warning("%s is turned away: %s", self._driver.peername, condition.description)
+    def _refuse(self, condition: Condition) -> None:
+        log.warning("%s is refused: %s", self._driver.peername, condition.description)
         self._leaving = True
         self._engine.open(_NOT_ESTABLISHED)
         self._engine.close(condition)
 
 
-def _anybody(_mechanism: str, _user: str, _password: bytes) -> str:
-    """Development mode: whoever comes is let in, whatever credentials it has."""
+def _accept_any(_mechanism: str, _user: str, _password: bytes) -> str:
+    """Accept every client, whatever its credentials, in development mode."""
     return ANONYMOUS

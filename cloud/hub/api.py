@@ -1,4 +1,4 @@
-"""The hub's HTTP side: health, metrics, the read API and the console page. No state of its own."""
+"""HTTP side of the hub: health, metrics, read-only API and console page. Keeps no state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starlette.types import Scope as ASGIScope
 
 from bridge.version import VERSION
 from cloud.hub.committer import Committer, Fault
-from cloud.hub.fleet import Fleet, Gateway
+from cloud.hub.fleet import FleetState, GatewayState
 from cloud.hub.health import HubHealth
 from cloud.hub.json_http import json_answer
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
@@ -35,17 +35,17 @@ from edge.health.problems import serving
 from edge.output import logs
 
 _CONNECTED: Final = {"": None, "true": True, "false": False}
-"""What may be asked for in a query, and means."""
+"""Values of the query parameter `connected`."""
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The console is one page: it loads nothing and talks to this hub only."""
+"""The console is a single page: it loads nothing else and connects to this hub only."""
 
 
 def application(
-    fleet: Fleet,
+    fleet: FleetState,
     committer: Committer,
     metrics: Metrics,
     access: HttpAccess,
@@ -56,10 +56,12 @@ def application(
     clock: Callable[[], float],
     more: Sequence[HttpRoute] = (),
 ) -> Starlette:
-    """The ASGI application. Every answer is JSON but for the page and the metrics. All but the health is for who has
-    the right to view, and says what is of that user's tenant (`cloud.hub.scope`).
+    """Return the ASGI application.
 
-    `now_us`: UTC microseconds; `clock`: seconds that do not go back; `more`: routes that ask for themselves who comes.
+    Every response is JSON except the page and the metrics. All paths except the health need the right to view, and show
+    data within the user's scope (`cloud.hub.scope`).
+
+    `now_us`: UTC microseconds; `clock`: monotonic seconds; `more`: routes that check rights themselves.
     """
     api = Api(fleet, committer, metrics, health, access, dev, now_us, clock)
     fleet_wide = needing(functools.partial(require_fleet, access))
@@ -73,34 +75,36 @@ def application(
         *more,
     ]
     app = web_application(routes, access)
-    app.add_middleware(NoNul)
+    app.add_middleware(RefuseNul)
     return app
 
 
-class NoNul:
-    """Refuses what has a NUL in its path or its query: no name has one, and PostgreSQL takes none in a text. The
-    registry would be said to be out of order where the request is."""
+class RefuseNul:
+    """Refuses requests with a NUL in path or query.
+
+    No name contains one, and PostgreSQL does not take it in a text: the registry would be reported as failing instead
+    of the request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
-            await RequestRefused(400, "a NUL is in no name").response()(scope, receive, send)
+            await RequestRefused(400, "names do not contain NUL").response()(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
 
 Scoped = Callable[[Request, Scope], Awaitable[Response]]
-"""An endpoint that is told whose things it may speak of."""
+"""Endpoint that gets the scope of the request."""
 
 
 class Api:
-    """The endpoints. Times in answers are milliseconds since 1970, UTC; null for never."""
+    """Endpoints. Times in responses are milliseconds since 1970, UTC; null for never."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: FleetState,
         committer: Committer,
         metrics: Metrics,
         health: HubHealth,
@@ -120,7 +124,7 @@ class Api:
         self._started_at_us = now_us()
 
     def scoped(self, answer: Scoped) -> Answer:
-        """Answers those who may view, with what they may see."""
+        """Wrap an endpoint: refuse users without the right to view, and pass the scope of the others."""
 
         async def behind(request: Request) -> Response:
             try:
@@ -137,11 +141,13 @@ class Api:
             "x-content-type-options": "nosniff",
             "referrer-policy": "no-referrer",
         }
-        return Response(_page(), media_type="text/html", headers=headers)
+        return Response(_console_page(), media_type="text/html", headers=headers)
 
     async def health(self, request: Request) -> Response:
-        """200 while it serves, 503 otherwise; with the problems (`edge.health.problems.HealthProblem`) for requests
-        from this machine or with the right to view the whole fleet: they name gateways and files."""
+        """Answer 200 while the hub serves, 503 otherwise.
+
+        Problems (`edge.health.problems.HealthProblem`) are shown to local clients and to users who may view the whole
+        fleet, because they name gateways and files."""
         problems = self._health.problems()
         ok = serving(problems)
         shown = {"problems": problems} if await self._may_see_problems(request) else {}
@@ -164,7 +170,7 @@ class Api:
         return Response(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def status(self, _request: Request, scope: Scope) -> Response:
-        """Of the whole hub, or what of it is the tenant's."""
+        """Show the status of the hub, or the tenant's part of it."""
         head = {
             "version": VERSION,
             "dev": self._dev,
@@ -211,15 +217,16 @@ class Api:
         )
 
     async def gateways(self, request: Request, scope: Scope) -> Response:
-        """``?limit=N&after_tenant=T&after=NAME&name=PART&connected=true|false``: one page, and where
-        the next begins."""
+        """Show one page of gateways, and where the next begins.
+
+        Query: ``?limit=N&after_tenant=T&after=NAME&name=PART&connected=true|false``."""
         query = request.query_params
         text = query.get("limit", "200")
         if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PAGE_GATEWAYS_MAX):
-            return json_answer({"error": f"limit is a number from 1 to {PAGE_GATEWAYS_MAX}"}, 400)
+            return json_answer({"error": f"limit must be a number from 1 to {PAGE_GATEWAYS_MAX}"}, 400)
         connected = query.get("connected", "")
         if connected not in _CONNECTED:
-            return json_answer({"error": "connected is true or false"}, 400)
+            return json_answer({"error": "connected must be true or false"}, 400)
         after = (query.get("after_tenant", self._tenant(scope)), query["after"]) if "after" in query else None
         page = self._fleet.page(
             after, int(text), scope.tenant, name=query.get("name", ""), connected=_CONNECTED[connected]
@@ -233,11 +240,11 @@ class Api:
 
     @staticmethod
     def _tenant(scope: Scope) -> str:
-        """Whom a request means that names no tenant."""
+        """Return the tenant of a request that names none."""
         return scope.tenant or DEFAULT_TENANT
 
     async def gateway(self, request: Request, scope: Scope) -> Response:
-        """One gateway with its marks: what has landed of each address."""
+        """Show one gateway with its marks: how far each address has landed."""
         tenant, name = request.query_params.get("tenant", self._tenant(scope)), request.path_params["name"]
         gateway = self._fleet.gateways.get((tenant, name)) if scope.covers(tenant) else None
         if gateway is None:
@@ -264,7 +271,7 @@ def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str
     return shown, len(known.landed)
 
 
-def _summary(gateway: Gateway, now_s: float, now_us: int) -> dict[str, Any]:
+def _summary(gateway: GatewayState, now_s: float, now_us: int) -> dict[str, Any]:
     newest = gateway.newest_received_at
     return {
         "tenant": gateway.tenant,
@@ -282,7 +289,7 @@ def _summary(gateway: Gateway, now_s: float, now_us: int) -> dict[str, Any]:
 
 
 @functools.cache
-def _page() -> bytes:
+def _console_page() -> bytes:
     return resources.files("cloud.console").joinpath("index.html").read_bytes()
 
 

@@ -1,5 +1,4 @@
-"""What a hub would find wrong at its start with a configuration: certificates and registry are looked at, nothing is
-changed and nothing listens."""
+"""Check of a hub's configuration: certificates, registry and lake are read, nothing is changed."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import sqlalchemy as sa
 
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from bridge.resources.resource import Resource, error_at
-from cloud.hub.configuration import Settings
+from cloud.hub.configuration import HubSettings
 from cloud.hub.enrolment.est import EstClient, EstError
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.faults import RegistryUnreachable
@@ -27,12 +26,12 @@ IN_THE_DATA_DIRECTORY = "registry.db of the data directory"
 
 
 def check(resource: Resource) -> list[str]:
-    """What is as it should be, a line each. Blocks.
+    """Check a configuration; return one line for each part that is fine. Blocks.
 
     Raises `ConfigurationRejected`, and `RegistryUnreachable` when the server of the registry does not answer.
     """
     settings = resource.spec
-    if not isinstance(settings, Settings):
+    if not isinstance(settings, HubSettings):
         raise TypeError(resource.kind)
     lines: list[str] = []
     errors: list[ConfigurationError] = []
@@ -55,10 +54,10 @@ def _certificates(resource: Resource, files: TlsListener | None) -> Iterator[str
     except TlsError as why:
         yield error_at(resource, ("spec", "tls"), str(why))
     else:
-        yield f"tls: {files.certificate} and its key fit"
+        yield f"tls: {files.certificate} matches its key"
 
 
-def _est(resource: Resource, settings: Settings) -> Iterator[str | ConfigurationError]:
+def _est(resource: Resource, settings: HubSettings) -> Iterator[str | ConfigurationError]:
     try:
         server = settings.est_server
         authorities = EstClient(server).authorities() if server is not None else []
@@ -66,7 +65,7 @@ def _est(resource: Resource, settings: Settings) -> Iterator[str | Configuration
         yield error_at(resource, ("spec", "est"), str(why))
     else:
         if server is not None:
-            yield f"est: {server.url} answers, and names {counted(len(authorities), 'certificate')} of authorities"
+            yield f"est: {server.url} answers, with {counted(len(authorities), 'authority certificate')}"
 
 
 def _registry(resource: Resource, url: sa.URL | None) -> Iterator[str | ConfigurationError]:
@@ -76,19 +75,19 @@ def _registry(resource: Resource, url: sa.URL | None) -> Iterator[str | Configur
     file = Path((url.database or "").removeprefix("file:")) if url.drivername == SQLITE else None
     if file is not None and not file.exists():
         if file.parent.is_dir():
-            yield f"registry: {file} is made at the first start"
+            yield f"registry: {file} will be created at the first start"
         else:
-            yield error_at(resource, ("spec", "registry"), f"there is no folder {file.parent}: make it")
+            yield error_at(resource, ("spec", "registry"), f"folder {file.parent} is missing: create it")
         return
     try:
-        yield f"registry: {shown(url)}, {_looked_at(url)}"
+        yield f"registry: {shown(url)}, {_describe_database(url)}"
     except RegistryUnreachable:
         raise
     except RegistryError as why:
         yield error_at(resource, ("spec", "registry"), str(why))
 
 
-def _lake(resource: Resource, settings: Settings) -> Iterator[str | ConfigurationError]:
+def _lake(resource: Resource, settings: HubSettings) -> Iterator[str | ConfigurationError]:
     if settings.lake is None:
         yield "lake: lake of the data directory"
         return
@@ -99,18 +98,18 @@ def _lake(resource: Resource, settings: Settings) -> Iterator[str | Configuratio
     except (OSError, ValueError) as why:
         yield error_at(resource, ("spec", "lake"), str(why))
     else:
-        there = counted(len(tables), "table") if tables else "empty: its tables are made at the first start"
+        there = counted(len(tables), "table") if tables else "empty: its tables will be created at the first start"
         yield f"lake: {place.uri}, {there}"
 
 
-def _looked_at(url: sa.URL) -> str:
+def _describe_database(url: sa.URL) -> str:
     database = Database(url)
     try:
         version = database.transaction(version_of)
     finally:
         database.close()
     if version is None:
-        return "empty: its tables are made at the first start"
+        return "empty: its tables will be created at the first start"
     return f"schema {version}" + (
-        "" if version == SCHEMA_VERSION else f", upgraded to {SCHEMA_VERSION} at the next start"
+        "" if version == SCHEMA_VERSION else f", will be upgraded to {SCHEMA_VERSION} at the next start"
     )

@@ -1,15 +1,15 @@
-"""The committer: gathers what gateways send and lands it, one group at a time, on a thread of its own.
+"""Committer: gathers the content of gateways and lands it in groups, on a thread of its own.
 
-What is larger than others is cut into parts, and a landing takes of every gateway some (`cloud.hub.queue`), as
-much as its time allows: who sends little waits for two landings at most, whatever others send.
+Large content is cut into parts. A landing takes some of every gateway (`cloud.hub.queue`), as much as fits its time: a
+gateway that sends little waits for two landings at most.
 
-The loop's thread gathers and answers; the landing's thread (`cloud.hub.lander`) does everything that touches a disk, so
-the loop stays responsive whatever the disk does. An answer leaves only after its entry is on the medium.
+The loop's thread gathers and answers. The landing's thread (`cloud.hub.lander`) does all disk access, so the loop stays
+responsive whatever the disk does. An answer leaves only after its entry is on disk.
 
-What cannot be landed is *held*: it stays in the queue, is tried again with backoff, and is not answered, so the
-gateway's credit runs out and it waits. While nothing at all can be landed, everything waits for the same retry. What is
-held is dropped when its connection ends, because it comes again; everything else lands, whether its connection is still
-there or not: landing goes on whatever connections do. Only what is much of one that is gone is forgotten, too.
+An entry that cannot land is *held*: it stays in the queue without an answer and is retried with backoff, so the
+gateway's credit runs out and it waits. While nothing at all can land, everything waits for the same retry. Held entries
+are dropped when their connection ends, because the gateway sends them again. Other entries land also after their
+connection ended, up to a size limit.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from cloud.hub.groups import (
     Answer,
     AnswerOfParts,
     Content,
-    Entry,
-    Group,
+    GatewaySession,
+    GroupReport,
     Key,
+    LandingGroup,
+    LandingOutcome,
     LedgerDocument,
     Presence,
-    Report,
-    Session,
-    Verdict,
+    QueueEntry,
 )
 from cloud.hub.lander import Lander
 from cloud.hub.limits import (
@@ -57,7 +57,7 @@ from cloud.lake.limits import (
     QUIET_MS,
     RETRY_S_FIRST,
     RETRY_S_MAX,
-    STANDS_S,
+    STALLED_S,
 )
 from cloud.lake.parts import parts_of
 from cloud.lake.rows import ReceivedBatch
@@ -69,15 +69,15 @@ T = TypeVar("T")
 
 
 class Fault(NamedTuple):
-    """Why landing does not go on, or not for some."""
+    """Reason why landing is blocked, for all gateways or for some."""
 
     since_s: float
-    """Monotonic seconds."""
+    """Start, in monotonic seconds."""
     reason: str
 
 
 class Committer:
-    """Gathers and lands. All methods are for the loop's thread."""
+    """Gathers entries and lands them. All methods are for the loop's thread."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class Committer:
         now_us: Callable[[], int],
         gather_ms: int,
     ) -> None:
-        """`executor` has one thread, which is the landing's alone. `now_us`: UTC microseconds."""
-        self.reported: list[Callable[[Group, Report], None]] = []
-        """Called after each group, before its answers."""
+        """`executor`: a pool with one thread, used only for landing. `now_us`: UTC microseconds."""
+        self.reported: list[Callable[[LandingGroup, GroupReport], None]] = []
+        """Listeners, called after each group and before its answers."""
         self._lander = lander
         self._loop = loop
         self._executor = executor
@@ -101,65 +101,65 @@ class Committer:
         self._states: list[Mapping[str, Any]] = []
         self._seen: dict[Key, int] = {}
         self._presence_due = self._states_due = self._seen_due = 0.0
-        self._under_way: Group | None = None
+        self._under_way: LandingGroup | None = None
         self._final = False
-        """There will be no further turn."""
+        """No group follows."""
         self._took_all = False
-        """The turn under way has taken all there was, and nothing may be put in any more."""
+        """The group in progress is the last one, and nothing may be added."""
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
         self._gather_until = self._last_put_s = 0.0
-        self._begun_s = -math.inf
-        """When the last turn with fresh batches began: a trickle has one in twice the time batches are gathered."""
+        self._started_s = -math.inf
+        """Start of the last group with fresh batches: a trickle starts one group in twice the gathering time."""
         self._was_backlog = False
-        """That turn had much of backlogs to land: what comes next may be the end of one, and nothing is to follow."""
+        """The last group was mostly backlog: the next one may be its end."""
         self._urgent = False
         self._failing: Fault | None = None
         self._landed_s = 0.0
-        """When something has landed last; monotonic seconds."""
+        """Time of the last landing, in monotonic seconds."""
         self._retry_s = self._retry_at = 0.0
         self._closing: asyncio.Future[None] | None = None
-        self._give_back: asyncio.TimerHandle | None = None
-        self._give_back_by_s = 0.0
+        self._release_memory: asyncio.TimerHandle | None = None
+        self._release_memory_by_s = 0.0
         self._freed_bytes = 0
-        """Since memory was given back."""
+        """Bytes freed since memory was returned to the system."""
 
-    # --- what the service puts in ---------------------------------------------------------------------------------
+    # --- called by the service ------------------------------------------------------------------------------------
 
-    def connect(self, session: Session) -> None:
-        """A gateway has connected."""
+    def connect(self, session: GatewaySession) -> None:
+        """Record a connect."""
         presence = self._presence_of(session)
         presence.connected, presence.remote = True, session.remote
         presence.connects += 1
 
-    def disconnect(self, session: Session, *, replaced: bool = False) -> None:
-        """That connection is over, or `replaced` by a later one: what is held of it will come again."""
+    def disconnect(self, session: GatewaySession, *, replaced: bool = False) -> None:
+        """Record the end of a connection, or its replacement by a later one. Drops its held entries."""
         session.gone = True
         if not replaced:
             self._presence_of(session).connected = False
         before = self._queue.bytes
         self._queue.drop_held(session)
         self._queue.drop_gone(session, LEFT_BEHIND_BYTES_MAX)
-        self._freed(before - self._queue.bytes)
+        self._count_freed(before - self._queue.bytes)
 
-    def put(self, session: Session, content: Content, answer: Answer) -> None:
-        """Land this."""
+    def put(self, session: GatewaySession, content: Content, answer: Answer) -> None:
+        """Queue content for landing."""
         now = self._loop.time()
         parts = _parts_of(content)
         if len(parts) > 1:
             answer = AnswerOfParts(answer, len(parts))
         for part in parts:
-            entry = Entry(session, part, answer, now)
+            entry = QueueEntry(session, part, answer, now)
             if not entry.rows:
                 self._urgent = True
             elif not self._queue.fresh_rows:
-                self._gather_until = max(now + self._gather_s, self._begun_s + 2 * self._gather_s)
+                self._gather_until = max(now + self._gather_s, self._started_s + 2 * self._gather_s)
             self._queue.put(entry)
         self._last_put_s = now
         self._schedule()
 
     def put_state(self, row: Mapping[str, Any]) -> None:
-        """Land a row of `gateway_status`, within `STATUS_EVERY_S`."""
+        """Queue a row of `gateway_status`; it lands within `STATUS_EVERY_S`."""
         if len(self._states) >= STATUS_ROWS_MAX:
             del self._states[: STATUS_ROWS_MAX // 10]
         if not self._states:
@@ -168,81 +168,82 @@ class Committer:
         self._schedule()
 
     def heard(self, key: Key) -> None:
-        """A (tenant, gateway) has been heard of now."""
+        """Record that a (tenant, gateway) was seen now."""
         if not self._seen:
             self._seen_due = self._loop.time() + SEEN_EVERY_S
         self._seen[key] = self._now_us()
         self._schedule()
 
     async def read(self, query: Callable[[Registry], T]) -> T:
-        """Ask the registry something, on its thread; raises `RegistryError`."""
+        """Run a query on the registry's thread; raises `RegistryError`."""
         return await self._loop.run_in_executor(self._executor, query, self._lander.registry)
 
     async def close(self) -> None:
-        """Land what has been gathered, answer it, and stop. Nothing may be put in afterwards."""
+        """Land and answer everything gathered, and stop. Nothing may be added afterwards."""
         self._closing = self._loop.create_future()
-        if self._give_back is not None:
-            self._give_back.cancel()
+        if self._release_memory is not None:
+            self._release_memory.cancel()
         self._schedule()
         await self._closing
 
-    # --- what is shown --------------------------------------------------------------------------------------------
+    # --- figures -------------------------------------------------------------------------------------------------
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that have no answer yet."""
+        """Unanswered bytes."""
         return self._queue.bytes + (self._under_way.bytes if self._under_way is not None else 0)
 
     @property
     def pending_rows(self) -> int:
-        """Messages that have no answer yet."""
+        """Unanswered messages."""
         return self._queue.rows + (self._under_way.rows if self._under_way is not None else 0)
 
     @property
     def pressing_bytes(self) -> int:
-        """Bytes that keep the hub from taking more: all while nothing can be landed, else without what is held."""
+        """Pending bytes that count for back-pressure: all while nothing can land, else without held ones."""
         return self.pending_bytes - (0 if self._failing else self._queue.held_bytes)
 
     @property
     def failing(self) -> bool:
-        """True while nothing can be landed."""
+        """Return whether nothing can land now."""
         return self._failing is not None
 
     @property
     def fault(self) -> Fault | None:
-        """Why landing stands: nothing can be landed; or something has had no answer for `STANDS_S`, and nothing
-        else has landed meanwhile, or it is held."""
+        """Return why landing is blocked.
+
+        Either nothing can land, or the oldest entry has waited `STALLED_S` while it was held or nothing else landed."""
         if self._failing is not None:
             return self._failing
         oldest = self._oldest()
         if oldest is None:
             return None
         since_s = oldest.at_s if oldest.attempts else max(oldest.at_s, self._landed_s)
-        if self._loop.time() - since_s < STANDS_S:
+        if self._loop.time() - since_s < STALLED_S:
             return None
         return Fault(since_s, oldest.words or "the landing under way does not end")
 
     @property
-    def held(self) -> list[tuple[Session, Fault]]:
-        """Connections of which something is held, with the oldest of each."""
-        found: dict[Session, Fault] = {}
+    def held(self) -> list[tuple[GatewaySession, Fault]]:
+        """Connections with held entries, with the oldest entry of each."""
+        found: dict[GatewaySession, Fault] = {}
         for entry in self._queue.held:
             found.setdefault(entry.session, Fault(entry.at_s, entry.words))
         return list(found.items())
 
     @property
     def oldest_s(self) -> float:
-        """How long the oldest thing has had no answer; 0 when all have one."""
+        """Age of the oldest unanswered entry in seconds; 0 without one."""
         oldest = self._oldest()
         return 0.0 if oldest is None else self._loop.time() - oldest.at_s
 
-    def _oldest(self) -> Entry | None:
+    def _oldest(self) -> QueueEntry | None:
         waiting = [*(self._under_way.entries if self._under_way is not None else ()), *self._queue.oldest]
         return min(waiting, key=lambda entry: entry.at_s, default=None)
 
-    # --- when the next turn begins --------------------------------------------------------------------------------
+    # --- scheduling ---------------------------------------------------------------------------------------------
 
-    def _presence_of(self, session: Session) -> Presence:
+    def _presence_of(self, session: GatewaySession) -> Presence:
         if not self._presence:
             self._presence_due = self._loop.time() + PRESENCE_EVERY_S
         presence = self._presence.setdefault(session.key, Presence(session.remote, connected=True, at_us=0))
@@ -251,12 +252,12 @@ class Committer:
         return presence
 
     def _due_s(self) -> float | None:
-        """When the next turn is to begin; None: there is nothing to do."""
+        """Return when the next group is due; None if there is nothing to do."""
         if self._closing is not None:
             return 0.0
         dues = [0.0] if self._urgent else []
         if self._queue.fresh_rows:
-            # What else is due goes with them: by itself it would cut their gathering off.
+            # The batches take other changes with them: a group of its own would cut the gathering short.
             dues.append(self._gathered_s())
         else:
             dues += [self._presence_due] if self._presence else []
@@ -267,8 +268,7 @@ class Committer:
         return max(min(dues), self._retry_at) if dues else None
 
     def _gathered_s(self) -> float:
-        """When the batches have waited for company long enough: by time, by size, or by quiet, with much of backlogs
-        or the end of one."""
+        """Return when gathering of batches ends: by time, by size, or by silence after a backlog."""
         queue = self._queue
         if queue.fresh_bytes >= LANDING_BYTES_MAX or queue.fresh_rows >= LANDING_ROWS_MAX:
             return 0.0
@@ -284,32 +284,32 @@ class Committer:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_s = self._loop.call_at(due, self._begin), due
+        self._timer, self._timer_s = self._loop.call_at(due, self._start_group), due
 
-    # --- a turn ---------------------------------------------------------------------------------------------------
+    # --- one group ------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _start_group(self) -> None:
         self._timer = None
         now, due = self._loop.time(), self._due_s()
-        if due is None or due > now:  # what was waited for has waited for more since
+        if due is None or due > now:  # the deadline has moved since
             self._schedule()
             return
         if self._queue.fresh_rows:
-            self._begun_s, self._was_backlog = now, self._queue.backlog_bytes >= QUIET_BYTES_MIN
+            self._started_s, self._was_backlog = now, self._queue.backlog_bytes >= QUIET_BYTES_MIN
         self._under_way = group = self._take(now)
         self._took_all = self._closing is not None and not (self._queue.fresh or self._queue.held)
         self._urgent = False
         work = self._loop.run_in_executor(self._executor, self._land, group)
-        work.add_done_callback(partial(self._ended, group))
+        work.add_done_callback(partial(self._finish_group, group))
 
-    def _land(self, group: Group) -> Report:
-        """On the landing's thread."""
+    def _land(self, group: LandingGroup) -> GroupReport:
+        """Land a group, on the landing's thread."""
         return self._lander.land(group, self._now_us())
 
-    def _take(self, now: float) -> Group:
-        """Cut off the next group: what is due, but no more than one landing takes."""
+    def _take(self, now: float) -> LandingGroup:
+        """Take the due entries for one landing."""
         closing = self._closing is not None
-        group = Group(self._queue.take(now, everything=closing), self._presence)
+        group = LandingGroup(self._queue.take(now, everything=closing), self._presence)
         self._presence = {}
         if closing or now >= self._states_due:
             group.states, self._states = self._states, []
@@ -317,15 +317,15 @@ class Committer:
             group.seen, self._seen = self._seen, {}
         return group
 
-    def _ended(self, group: Group, work: asyncio.Future[Report]) -> None:
+    def _finish_group(self, group: LandingGroup, work: asyncio.Future[GroupReport]) -> None:
         self._under_way = None
         error = work.exception()
         if error is not None:
-            log.error("landing met a fault of our own", exc_info=error)
-        report = work.result() if error is None else Report(fault=describe_error(error))
+            log.error("landing failed with an internal error", exc_info=error)
+        report = work.result() if error is None else GroupReport(fault=describe_error(error))
         took_all = self._took_all and not any(entry.untried for entry in group.entries)
-        self._put_back(group, report)
-        self._freed(max(group.bytes, group.landing_bytes))
+        self._requeue(group, report)
+        self._count_freed(max(group.bytes, group.landing_bytes))
         for listener in self.reported:
             listener(group, report)
         for entry in group.entries:
@@ -333,7 +333,7 @@ class Committer:
                 entry.answer(entry.verdict, entry.words)
         if self._closing is not None and (took_all or self._failing is not None or self._closing.done()):
             self._final = True
-            if not self._closing.done():  # else the hub has waited long enough, and stops without it
+            if not self._closing.done():  # else shutdown has stopped waiting
                 self._closing.set_result(None)
         else:
             compacting = self._loop.run_in_executor(self._executor, self._lander.compact)
@@ -342,15 +342,15 @@ class Committer:
             self._urgent = self._urgent or self._queue.urgent
             self._schedule()
 
-    def _put_back(self, group: Group, report: Report) -> None:
-        """What could not be done goes back into what waits, and is tried again later."""
+    def _requeue(self, group: LandingGroup, report: GroupReport) -> None:
+        """Return entries that did not land to the queue, and schedule their retry."""
         now = self._loop.time()
         untried = [entry for entry in group.entries if entry.untried]
         left = [entry for entry in group.entries if entry.verdict is None and not entry.untried]
         progress = report.fault is None or len(left) + len(untried) < len(group.entries)
-        self._put_untried_back(untried, now)
+        self._requeue_untried(untried, now)
         self._queue.charge(report.landed.spent_s)
-        if any(entry.verdict is Verdict.LANDED for entry in group.entries):
+        if any(entry.verdict is LandingOutcome.LANDED for entry in group.entries):
             self._landed_s = now
         if progress:
             if self._failing is not None:
@@ -364,11 +364,11 @@ class Committer:
             self._retry_at = now + self._retry_s
         for entry in left:
             if progress and not entry.attempts:
-                log.error("gateway %s: held, and tried again: %s", entry.session.gateway, entry.words)
+                log.error("gateway %s: data is held and will be retried: %s", entry.session.gateway, entry.words)
             entry.attempts += 1
             entry.due_s = now + min(RETRY_S_FIRST * 2 ** (entry.attempts - 1), RETRY_S_MAX) if progress else now
-        self._queue.put_back([entry for entry in left if not entry.session.gone])
-        released = [entry for entry in group.entries if entry.verdict is Verdict.RELEASED]
+        self._queue.put_held([entry for entry in left if not entry.session.gone])
+        released = [entry for entry in group.entries if entry.verdict is LandingOutcome.RELEASED]
         self._queue.drop_behind([*released, *(entry for entry in left if entry.session.gone)])
         for key, presence in group.presence.items():
             later = self._presence.setdefault(key, presence)
@@ -377,47 +377,49 @@ class Committer:
         self._states[:0] = group.states[: max(0, STATUS_ROWS_MAX - len(self._states))]
         self._seen = {**group.seen, **self._seen}
 
-    def _put_untried_back(self, untried: Sequence[Entry], now: float) -> None:
-        """There was no time for them: they come first the next time, those that were held at once."""
+    def _requeue_untried(self, untried: Sequence[QueueEntry], now: float) -> None:
+        """Return entries that were not tried for lack of time, in front of the queue."""
         for entry in untried:
             entry.untried = False
             entry.due_s = now if entry.attempts else 0.0
         self._queue.put_first([entry for entry in untried if not entry.attempts])
-        self._queue.put_back([entry for entry in untried if entry.attempts and not entry.session.gone])
+        self._queue.put_held([entry for entry in untried if entry.attempts and not entry.session.gone])
 
     def _compacted(self, work: asyncio.Future[int]) -> None:
-        """Rows that files were put together of may be as much as some landings."""
+        """Count the memory of a compaction, which may be that of several landings."""
         if error := work.exception():
-            log.error("putting files together met a fault of our own", exc_info=error)
+            log.error("compaction failed with an internal error", exc_info=error)
         elif work.result():
-            self._freed(GIVEN_BACK_BYTES_MIN)
+            self._count_freed(GIVEN_BACK_BYTES_MIN)
 
-    def _freed(self, freed_bytes: int) -> None:
-        """What was much goes back to the system, once nothing large follows."""
+    def _count_freed(self, freed_bytes: int) -> None:
+        """Schedule the return of freed memory to the system, unless another large group follows."""
         self._freed_bytes += freed_bytes
         if self._freed_bytes < GIVEN_BACK_BYTES_MIN or self._closing is not None:
             return
         now = self._loop.time()
-        if self._give_back is None:
-            self._give_back_by_s = now + GIVEN_BACK_WITHIN_S
+        if self._release_memory is None:
+            self._release_memory_by_s = now + GIVEN_BACK_WITHIN_S
         elif freed_bytes < GIVEN_BACK_BYTES_MIN:
-            return  # it is due already
+            return  # already scheduled
         else:
-            self._give_back.cancel()
-        self._give_back = self._loop.call_at(min(now + GIVEN_BACK_AFTER_S, self._give_back_by_s), self._give_back_now)
+            self._release_memory.cancel()
+        self._release_memory = self._loop.call_at(
+            min(now + GIVEN_BACK_AFTER_S, self._release_memory_by_s), self._release_memory_now
+        )
 
-    def _give_back_now(self) -> None:
-        self._give_back, self._freed_bytes = None, 0
+    def _release_memory_now(self) -> None:
+        self._release_memory, self._freed_bytes = None, 0
         self._executor.submit(give_back)
 
     def _release_surplus(self) -> None:
-        """Give back what is held beyond its bound, so that it does not crowd out what can be landed."""
+        """Release held entries beyond the limit, so that they do not take room from entries that can land."""
         if self._failing is not None:
             return
         surplus = self._queue.surplus(HELD_BYTES_MAX)
         self._queue.drop_behind(surplus)
         for entry in surplus:
-            entry.answer(Verdict.RELEASED, entry.words)
+            entry.answer(LandingOutcome.RELEASED, entry.words)
 
 
 def _parts_of(content: Content) -> Sequence[Content]:

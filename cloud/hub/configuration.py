@@ -1,4 +1,4 @@
-"""The hub's configuration file: one YAML resource of kind `Hub`, read as a gateway's resources are.
+"""Configuration file of the hub: one YAML resource of kind `Hub`, parsed like a gateway's resources.
 
 ::
 
@@ -42,86 +42,87 @@ RegistryUrl = Annotated[sa.URL, read_by(location.parse, str)]
 
 
 class AuthorityFiles(ResourcePart, frozen=True, kw_only=True):
-    """Paths of PEM files of the authority that makes the gateways' certificates, in place of the hub's own."""
+    """PEM files of the authority that signs the gateways' certificates, instead of the hub's own."""
 
     certificate: Restart[str]
-    """Its certificate."""
+    """Certificate of the authority."""
     key: Restart[str]
-    """Its key, without a passphrase."""
+    """Key of the authority, without a passphrase."""
 
 
 class EstAuthority(ResourcePart, frozen=True, kw_only=True):
-    """Another authority that makes the gateways' certificates, asked over Enrollment over Secure Transport (RFC 7030).
-    The hub is its registration authority: it shows a certificate, or a name and a password."""
+    """Another authority that signs the gateways' certificates, reached by Enrollment over Secure Transport (RFC 7030).
+
+    The hub is its registration authority; it authenticates with a certificate, or with user and password."""
 
     url: Restart[Annotated[EstUrl, read_by(EstUrl.parse, str)]]
-    """``https://HOST[:PORT]/.well-known/est``, with ``/LABEL`` behind it where the server has several authorities."""
+    """``https://HOST[:PORT]/.well-known/est``, followed by ``/LABEL`` if the server has several authorities."""
     ca: Restart[str | None] = msgspec.field(default=None, name="caCert")
-    """PEM file of the authority of its server's certificate; without it the system's authorities count."""
+    """PEM file of the authority that signed the server's certificate; default: the system's authorities."""
     certificate: Restart[str | None] = msgspec.field(default=None, name="clientCert")
-    """PEM file of the certificate the hub shows; it needs `clientKey`."""
+    """PEM file of the hub's client certificate; needs `clientKey`."""
     key: Restart[str | None] = msgspec.field(default=None, name="clientKey")
-    """Its key, without a passphrase."""
+    """Key of the client certificate, without a passphrase."""
     user: Restart[str] = ""
-    """For HTTP Basic; it needs `passwordFile`."""
+    """User for HTTP Basic; needs `passwordFile`."""
     password_file: Restart[str | None] = None
-    """A file with the password in its first line."""
+    """File with the password in its first line."""
 
 
-class Tenant(ResourcePart, frozen=True, kw_only=True):
-    """A tenant that may take more than the others, or less."""
+class TenantSettings(ResourcePart, frozen=True, kw_only=True):
+    """Tenant with a quota of its own."""
 
     name: Restart[Text]
-    """As in the certificates of its gateways and the names of its users."""
+    """Name as in the certificates of its gateways and the names of its users."""
     quota: Restart[Quota]
-    """In place of `tenantQuota`, as a whole."""
+    """Quota that replaces `tenantQuota` as a whole."""
 
 
 @hides("registry")
-class Settings(ResourcePart, frozen=True, kw_only=True):
-    """What the file may say; the command line goes before it."""
+class HubSettings(ResourcePart, frozen=True, kw_only=True):
+    """Fields of the configuration; options of the command line take precedence."""
 
     amqp: Restart[HostPort | None] = None
-    """Where gateways connect."""
+    """Listener for gateways."""
     http: Restart[HostPort | None] = None
-    """Where console, API and metrics are."""
+    """Listener for console, API and metrics."""
     gather_milliseconds: Restart[Annotated[int, msgspec.Meta(ge=0, le=GATHER_MS_MAX)]] = GATHER_MS_DEFAULT
-    """How long a landing is gathered."""
+    """Time to gather messages for one landing."""
     tls: Restart[TlsListener | None] = None
     """Certificate and key of the AMQP listener, and the authority of the gateways' certificates."""
     authority: Restart[AuthorityFiles | None] = None
-    """Without it the hub makes an authority of its own, in the data directory."""
+    """Authority of the gateways' certificates; default: the hub creates its own in the data directory."""
     est: Restart[EstAuthority | None] = None
-    """Another authority that makes the gateways' certificates; without it the hub's does."""
+    """Another authority that signs the gateways' certificates; default: the hub's own."""
     certificate_days: Restart[Annotated[float, msgspec.Meta(ge=GATEWAY_DAYS_MIN, le=GATEWAY_DAYS_MAX)]] = GATEWAY_DAYS
-    """Life of a gateway's certificate."""
+    """Validity of a gateway's certificate in days."""
     names: Restart[tuple[str, ...]] = ()
-    """Names and addresses gateways reach the hub under, beside this machine's own."""
+    """Names and addresses of the hub for gateways, in addition to the machine's own."""
     ocsp_url: Restart[Annotated[str, msgspec.Meta(pattern=r"^https?://[!-~]+$")] | None] = None
-    """Where programs that do not have the list of what was revoked can ask about a certificate of the hub's authority
-    (OCSP), written into each that it makes: ``http://HOST/enrolment/ocsp``."""
+    """URL of the OCSP service, written into every certificate that the hub's authority signs:
+    ``http://HOST/enrolment/ocsp``. For programs without the revocation list."""
     oidc: Restart[TokenIssuer | None] = None
-    """Whose bearer tokens say who an application or a person is (``<name>@<tenant>``) and what it may do; without it
-    they have passwords (``waypost hub user``)."""
+    """Issuer of bearer tokens that name an application or person (``<name>@<tenant>``) and its rights; default:
+    passwords (``waypost hub user``)."""
     tenant_quota: Restart[Quota] = USUAL
-    """What each tenant may take."""
-    tenants: Restart[tuple[Tenant, ...]] = ()
-    """Those that have a quota of their own."""
+    """Quota of each tenant."""
+    tenants: Restart[tuple[TenantSettings, ...]] = ()
+    """Tenants with a quota of their own."""
     lake: Restart[str | None] = None
-    """Where the lake is: a folder, or ``s3://BUCKET/FOLDER``; without it a folder of the data directory. How a store is
-    reached and with which credentials is in the environment (`cloud.place.options`)."""
+    """Lake: a folder, or ``s3://BUCKET/FOLDER``; default: a folder of the data directory. Endpoint and credentials of
+    an object store come from the environment (`cloud.place.options`)."""
     registry: Restart[RegistryUrl | None] = None
-    """``postgresql+psycopg://USER@HOST/DATABASE`` or ``sqlite:////ABSOLUTE/PATH``; without it the registry is a SQLite
-    file in the data directory."""
+    """``postgresql+psycopg://USER@HOST/DATABASE`` or ``sqlite:////ABSOLUTE/PATH``; default: a SQLite file in the data
+    directory."""
 
     @property
     def quotas(self) -> Tenants:
-        """Of all tenants."""
+        """Quotas of all tenants."""
         return Tenants(self.tenant_quota, {tenant.name: tenant.quota for tenant in self.tenants})
 
     @property
     def est_server(self) -> EstServer | None:
-        """That of `est`. Raises OSError: its password cannot be read."""
+        """Server of `est`. Raises OSError when its password file cannot be read."""
         if (est := self.est) is None:
             return None
         given = Path(est.password_file).read_text("utf-8").splitlines() if est.password_file is not None else []
@@ -135,8 +136,8 @@ class Settings(ResourcePart, frozen=True, kw_only=True):
 
 
 def _tenants(resources: Sequence[Resource]) -> Errors:
-    """Quotas that mean nothing."""
-    for resource, spec in of_kind(resources, Settings):
+    """Report invalid tenants and quotas."""
+    for resource, spec in of_kind(resources, HubSettings):
         parts: list[tuple[tuple[str | int, ...], Quota]] = [(("spec", "tenantQuota"), spec.tenant_quota)]
         seen: set[str] = set()
         for place, tenant in enumerate(spec.tenants):
@@ -145,23 +146,23 @@ def _tenants(resources: Sequence[Resource]) -> Errors:
             if fault := tenant_fault(tenant.name):
                 yield error_at(resource, (*path, "name"), fault)
             if tenant.name in seen:
-                yield error_at(resource, (*path, "name"), f"tenant {tenant.name} is there already")
+                yield error_at(resource, (*path, "name"), f"tenant {tenant.name} is listed twice")
             seen.add(tenant.name)
         for path_, quota in parts:
             for field in (quota.bytes_per_second, quota.waiting_bytes, quota.stored_bytes):
                 if field == 0:
-                    yield error_at(resource, path_, "0 bytes would stop the tenant; revoke its gateways to do that")
+                    yield error_at(resource, path_, "0 bytes would stop the tenant; to stop it, revoke its gateways")
 
 
 def _oidc(resources: Sequence[Resource]) -> Errors:
-    for resource, spec in of_kind(resources, Settings):
+    for resource, spec in of_kind(resources, HubSettings):
         if spec.oidc is not None:
             yield from issuer_faults(resource, ("spec", "oidc"), spec.oidc)
 
 
 def _est(resources: Sequence[Resource]) -> Errors:
-    """Half of what says who the hub is."""
-    for resource, spec in of_kind(resources, Settings):
+    """Report incomplete credentials of the hub."""
+    for resource, spec in of_kind(resources, HubSettings):
         est, path = spec.est, ("spec", "est")
         if est is None:
             continue
@@ -170,32 +171,34 @@ def _est(resources: Sequence[Resource]) -> Errors:
         if bool(est.user) != (est.password_file is not None):
             yield error_at(resource, path, "user and passwordFile belong together")
         if est.certificate is None and not est.user:
-            yield error_at(resource, path, "say who the hub is: clientCert and clientKey, or user and passwordFile")
+            yield error_at(
+                resource, path, "credentials are missing: clientCert and clientKey, or user and passwordFile"
+            )
         if spec.tls is not None:
-            yield error_at(resource, path, "with `tls` others make all certificates and nobody enrols; leave one out")
+            yield error_at(resource, path, "`est` needs enrolment, which `tls` turns off; remove one of them")
 
 
-HUB: Final = ResourceKind("Hub", Settings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART)
+HUB: Final = ResourceKind("Hub", HubSettings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART)
 KINDS: Final = ResourceKinds((HUB,), (_tenants, _oidc, _est))
 
 
-def load(path: Path) -> Settings:
-    """Read a configuration. Raises `ConfigurationRejected`."""
+def load(path: Path) -> HubSettings:
+    """Read a configuration file. Raises `ConfigurationRejected`."""
     return _settings(read(path))
 
 
-def parse(text: bytes, source: str) -> Settings:
-    """Read the text of a configuration; `source` is its name. Raises `ConfigurationRejected`."""
+def parse(text: bytes, source: str) -> HubSettings:
+    """Parse the text of a configuration; `source` is its name. Raises `ConfigurationRejected`."""
     return _settings(_only(language.parse(KINDS, text, source), source))
 
 
 def read(path: Path) -> Resource:
-    """The resource in a file. Raises `ConfigurationRejected`."""
+    """Read the resource of a file. Raises `ConfigurationRejected`."""
     return _only(language.read(KINDS, [str(path)]), str(path))
 
 
-def _settings(resource: Resource) -> Settings:
-    if not isinstance(resource.spec, Settings):
+def _settings(resource: Resource) -> HubSettings:
+    if not isinstance(resource.spec, HubSettings):
         raise TypeError(resource.kind)
     return resource.spec
 
@@ -203,7 +206,7 @@ def _settings(resource: Resource) -> Settings:
 def _only(resources: Sequence[Resource], source: str) -> Resource:
     errors = KINDS.validate(resources)
     if not resources:
-        errors = [ConfigurationError(source, 0, "", "one resource of kind Hub is wanted, not 0")]
+        errors = [ConfigurationError(source, 0, "", "expected one resource of kind Hub, found none")]
     if errors:
         raise ConfigurationRejected(errors)
     return resources[0]

@@ -1,7 +1,7 @@
-"""The connections of a hub: how many there are, and how much memory all of them may hold.
+"""Connections of a hub: their number, and the memory that they may hold together.
 
-A connection is counted with those of its remote address until its peer has opened it, then with its peer's. The hub
-has the budget and the admission of a broker (`edge.broker.listeners.admission`), with bounds of its own.
+A connection counts for its remote address until its peer has opened it, then for the peer. Budget and admission are
+those of a broker (`edge.broker.listeners.admission`), with limits of the hub.
 """
 
 from __future__ import annotations
@@ -49,48 +49,49 @@ LIMITS: Final = Limits(
 )
 
 
-class Visitor(Protocol):
-    """Who finds out who the peer of one connection is."""
+class PeerIdentification(Protocol):
+    """Identifies the peer of one connection."""
 
     @property
     def sasl(self) -> SaslServer:
-        """What the peer shows its credentials to."""
+        """SASL server that checks the peer's credentials."""
         ...
 
     def arrive(self, engine: Engine, driver: ConnectionDriver) -> ConnectionOwner:
-        """The transport is there. Whoever it is says who the peer is by `ConnectionDriver.identified`."""
+        """Take over a new transport. The owner returned reports the peer's identity by
+        `ConnectionDriver.identified`."""
         ...
 
 
-class Acceptor(Protocol):
-    """Who decides about connections (`cloud.hub.acceptor`)."""
+class ConnectionAcceptor(Protocol):
+    """Admits or refuses connections (`cloud.hub.acceptor`)."""
 
-    def visitor(self) -> Visitor:
-        """For a connection that begins."""
+    def new_connection(self) -> PeerIdentification:
+        """Return the handler of a new connection."""
         ...
 
     def gone(self, driver: ConnectionDriver) -> None:
-        """A connection is over."""
+        """Forget a connection that has ended."""
         ...
 
     def tick(self) -> None:
-        """Called every `TICK_S`: end what has expired."""
+        """Drop what has expired. Called every `TICK_S`."""
         ...
 
 
 class Connections:
-    """Everything that is connected to one hub. Made inside a running loop."""
+    """All connections of one hub. Made inside a running loop."""
 
     def __init__(
         self,
-        acceptor: Acceptor,
+        acceptor: ConnectionAcceptor,
         *,
         limits: Limits = LIMITS,
         held_bytes_max: int = HELD_HALF_SENT_BYTES_MAX,
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """`held_bytes_max`: of all connections that are open, in half-sent messages, links and unread answers;
-        `resident` gives the bytes of memory the process takes."""
+        """`held_bytes_max`: memory of all open connections for half-sent messages, links and unread answers. `resident`
+        returns the resident bytes of the process."""
         self.wrong_port = WrongPortReporter()
         """Ports of all listeners of the hub; the HTTP server adds its own."""
         self._loop = asyncio.get_running_loop()
@@ -108,7 +109,7 @@ class Connections:
     async def start(
         self, host: str, port: int, certificates: Certificates | None, others: Mapping[str, Admit] | None = None
     ) -> tuple[str, int]:
-        """Listen; returns the address bound. `others`: see `Handshakes`. Raises `ListenError`."""
+        """Listen; return the bound address. `others`: see `Handshakes`. Raises `ListenError`."""
         self.tracer.follow_log()
         if certificates is not None:
             cost = AMQP_CONNECTION_BYTES + TLS_CONNECTION_BYTES
@@ -127,11 +128,13 @@ class Connections:
         self.tracer.close()
 
     def stop_accepting(self) -> None:
-        """Take no new connections: the hub stops."""
+        """Refuse new connections while the hub stops."""
         self._accepting = False
 
     def admit_framed(self, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver | None:
-        """A driver for a connection somebody else has accepted, whose machine is put into frames; None: no room."""
+        """Return a driver for a connection accepted by another listener, with its engine wrapped into frames.
+
+        None: connection limit reached."""
         return self.listener.admit(None, partial(self._driver, around=around))
 
     def _tick(self) -> None:
@@ -149,11 +152,11 @@ class Connections:
             return None
         if not self.admission.has_place(len(self.listener.drivers)) and not self.admission.make_room():
             return None
-        acceptor, visitor = self._acceptor, self._acceptor.visitor()
+        acceptor, peer = self._acceptor, self._acceptor.new_connection()
         engine = Engine(
             container_id=CONTAINER_ID,
             server=True,
-            sasl=visitor.sasl,
+            sasl=peer.sasl,
             idle_timeout_s=IDLE_TIMEOUT_S,
             handshake_timeout_s=self._limits.handshake_s,
             max_frame_size=FRAME_BYTES_MAX,
@@ -166,7 +169,7 @@ class Connections:
             acceptor.gone(driver)
             gone(driver)
 
-        machine, owner = self.tracer.follow(engine, "amqp", lambda made: visitor.arrive(engine, made))
+        machine, owner = self.tracer.follow(engine, "amqp", lambda made: peer.arrive(engine, made))
         return ConnectionDriver(
             machine if around is None else around(machine),
             owner,

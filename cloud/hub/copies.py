@@ -1,11 +1,12 @@
-"""Live copies: what a tenant's gateways send now is given to the tenant's applications that receive it now.
+"""Live copies: messages of a tenant's gateways for the tenant's applications that receive them now.
 
-A copy is an AMQP message as a gateway sends it to a cloud that knows no batches (`bridge.plain`): with annotations for
-gateway, epoch, sequence, device and time of receipt. It promises nothing. What comes by the backlog lane is old, and is
-not copied; what an application, or this module, has no room for is dropped and counted; what a gateway sends again may
-be copied again. The lake has everything once.
+A copy is an AMQP message as a gateway sends it to a server that knows no batches (`bridge.plain`), with annotations for
+gateway, epoch, sequence, device and time of receipt. Copies are at most once and best effort: messages of the backlog
+lane are not copied, copies without room are dropped and counted, and a message that a gateway repeats may be copied
+again. The lake has every message once.
 
-The landing goes first: nothing is made where nobody receives, and making takes a fifth of the loop's time at most.
+The landing takes precedence. Nothing is copied while no application receives, and copying takes at most a fifth of the
+loop's time.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from cloud.hub.limits import COPIED_AT_ONCE, COPIES_REST, COPIES_SLICE_S, COPIES
 from cloud.hub.spaces import Spaces, TenantSpace
 
 RUN_BYTES = 256
-"""What a run takes beside its messages while it waits."""
+"""Bytes of a waiting run in addition to its messages."""
 
 
 @dataclass(slots=True)
 class CopyFigures:
-    """Of one tenant, in messages since the hub started."""
+    """Copies of one tenant since the hub started, in messages."""
 
     made: int = 0
     missed: int = 0
-    """Not made, as too many waited to be made; or not taken in time by an application."""
+    """Dropped because too many waited, or because an application was too slow."""
 
 
 @dataclass(slots=True)
 class _Queue:
-    """What one tenant's applications are to get, in order."""
+    """Runs to copy for one tenant's applications, in order."""
 
     runs: deque[tuple[Hop, Stored]] = field(default_factory=deque)
     bytes: int = 0
@@ -53,18 +54,18 @@ class Copies:
         later: Callable[[float, Callable[[], None]], object],
         bytes_max: int = COPIES_WAITING_BYTES_MAX,
     ) -> None:
-        """`clock`: seconds that do not go back; `later` calls a function after so many of them. `bytes_max`: of
-        messages that wait to be copied, all tenants' together."""
+        """`clock`: monotonic seconds; `later` calls a function after some seconds. `bytes_max`: limit of all
+        messages that wait to be copied."""
         self._figures: dict[str, CopyFigures] = {}
         self._spaces = spaces
         self._clock = clock
         self._later = later
         self._bytes_max = bytes_max
         self._queues: OrderedDict[str, _Queue] = OrderedDict()
-        """Of tenants for whom something waits; the first is next."""
+        """Tenants with pending runs; the first is next."""
 
     def take(self, tenant: str, gateway: str, batch: Batch) -> None:
-        """A gateway of this tenant has sent a batch, which has not been trimmed."""
+        """Queue copies of a batch that a gateway of this tenant sent. Duplicates are not removed from it."""
         space = self._spaces.get(tenant)
         if space is None or batch.lane is not BatchLane.LIVE or not space.listened:
             return
@@ -76,33 +77,33 @@ class Copies:
             )
 
     def figures(self, tenant: str) -> CopyFigures:
-        """Of a tenant, now."""
-        space, own = self._spaces.get(tenant), self._of(tenant)
+        """Return the figures of a tenant."""
+        space, own = self._spaces.get(tenant), self._tenant_figures(tenant)
         return CopyFigures(own.made, own.missed + (space.router.pool.dropped if space is not None else 0))
 
     def all_figures(self) -> dict[str, CopyFigures]:
-        """Of every tenant that has a space."""
+        """Return the figures of every tenant with a space."""
         return {space.tenant: self.figures(space.tenant) for space in self._spaces}
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _of(self, tenant: str) -> CopyFigures:
+    def _tenant_figures(self, tenant: str) -> CopyFigures:
         return self._figures.setdefault(tenant, CopyFigures())
 
     def _add(self, tenant: str, hop: Hop, stored: list[Stored]) -> None:
         size = sum(each.run.size + RUN_BYTES for each in stored)
         queue = self._queues.get(tenant) or _Queue()
         if queue.bytes + size > self._bytes_max // len(self._spaces):
-            self._of(tenant).missed += sum(len(each.run) for each in stored)
+            self._tenant_figures(tenant).missed += sum(len(each.run) for each in stored)
             return
         if not self._queues:
-            self._later(0.0, self._turn)
+            self._later(0.0, self._copy_slice)
         self._queues[tenant] = queue
         queue.runs.extend((hop, each) for each in stored)
         queue.bytes += size
 
-    def _turn(self) -> None:
-        """Make copies for a while, of every tenant some; then the loop is for others."""
+    def _copy_slice(self) -> None:
+        """Make copies for `COPIES_SLICE_S`, taking turns among tenants; then yield the loop."""
         began = now = self._clock()
         while self._queues and now - began < COPIES_SLICE_S:
             tenant, queue = self._queues.popitem(last=False)
@@ -111,7 +112,7 @@ class Copies:
                 self._queues[tenant] = queue
             now = self._clock()
         if self._queues:
-            self._later((now - began) * COPIES_REST, self._turn)
+            self._later((now - began) * COPIES_REST, self._copy_slice)
 
     def _make_some(self, tenant: str, queue: _Queue) -> None:
         hop, stored = queue.runs.popleft()
@@ -126,10 +127,10 @@ class Copies:
         space = self._spaces.get(tenant)
         if space is not None:
             space.router.publish_live(_copy(hop, stored.sequence, run, space))
-            self._of(tenant).made += len(run)
+            self._tenant_figures(tenant).made += len(run)
 
 
 def _copy(hop: Hop, sequence: int, run: Run, space: TenantSpace) -> Run:
-    """The run as it is delivered: messages of AMQP, each with its header, as nothing is kept of them or delivered
-    again. They are at most once, so they have no quality of service."""
+    """Return the run to deliver: AMQP messages, each with its header, because nothing is stored or redelivered. Copies
+    are at most once, so they have no quality of service."""
     return Run(run.address, run.device, AMQP, b"", messages(hop, sequence, run), space.router.now_ns())

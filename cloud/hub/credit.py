@@ -1,14 +1,14 @@
-"""How many batches each gateway may have on its way: shares of what the hub can hold, so that a fleet does not storm.
+"""Credit: how many batches each gateway may have in flight, so that a fleet does not overload the hub.
 
-A gateway alone may have as many as it can use. Where many have much to send, as after an outage of the hub, what may
-wait for the landing is shared among them, less what waits already; each has at least enough for its live readings
-beside a little of its backlog. A gateway that only sends as it measures takes no share of the others'.
+A gateway alone may use the maximum. Gateways with a backlog, as after an outage of the hub, share the free room before
+the landing. Each has at least enough for its live readings and a little of its backlog. A gateway that only sends live
+readings takes nothing from that share.
 
-Those that only do that are the most of a fleet, and their batches are small: what a batch costs whatever is in it is
-most of what they cost. So they share a number of batches. A gateway that has little credit gathers for longer, and the
-more of them send, the more readings are in each batch.
+Most gateways of a fleet only send live readings, in small batches, and most of the cost of a small batch is per batch.
+So these gateways share a fixed number of batches. A gateway with little credit gathers for longer: the more gateways
+send, the more readings are in each batch.
 
-It knows no landing: it is told when one is over, and that is its only clock.
+The module does not know the landing. Its only clock is the call after each landing.
 """
 
 from __future__ import annotations
@@ -19,61 +19,62 @@ from typing import Final, Protocol
 from bridge.limits import UPLINK_BATCH_BYTES
 
 BATCHES_MIN: Final = 4
-"""Of every gateway with a backlog: one that its uplink keeps for live readings, and three of the backlog, so that one
-is on its way while others land."""
+"""Batches of a gateway with a backlog: one for live readings, and three of the backlog, so that one is on its way while
+others land."""
 BATCHES_MAX: Final = 64
-"""Of a gateway alone: with 256 KiB each, 16 MiB, which outlasts a landing at any rate a gateway has."""
+"""Batches of a gateway alone: 16 MiB at 256 KiB each, which outlasts a landing at any rate a gateway has."""
 MUCH_BYTES: Final = UPLINK_BATCH_BYTES // 2
-"""A gateway of which more waits is one with a backlog. Live readings of half a second are less."""
+"""A gateway with more pending bytes has a backlog. Live readings of half a second are less."""
 SMALL_BATCHES: Final = 4_000
-"""Of all gateways without a backlog of which something waits: about half of what a hub takes in the second between two
-landings, some 0.1 ms each. Of all gateways, while nothing of them waits: credit is not taken back, and thousands may
-begin at once."""
+"""Batches shared by all gateways without a backlog that have data pending: about half of what a hub takes in the second
+between two landings, at some 0.1 ms each. The idle gateways share as many again, because credit is not taken back and
+thousands may begin at once."""
 SMALL_BATCHES_MIN: Final = 2
-"""Of each of them: the first of a backlog may leave, and a live reading need not wait until it has landed."""
+"""Minimum for each of them: the first batch of a backlog may leave, and a live reading does not wait until it has
+landed."""
 
 
-class Connection(Protocol):
-    """What there is to know of a gateway's connection (`bridge.intake.Intake`)."""
+class CreditedConnection(Protocol):
+    """Connection of a gateway that gets credit (`bridge.intake.Intake`)."""
 
     @property
     def waiting_bytes(self) -> int: ...
 
     @property
     def has_backlog(self) -> bool:
-        """Something of a backlog waits."""
+        """Messages of a backlog are pending."""
         ...
 
     def share(self, batches: int) -> None:
-        """It may have so many on its way."""
+        """Set the number of batches that it may have in flight."""
         ...
 
 
 class Shares:
-    """Of all connections. On the loop's thread."""
+    """Shares credit among all connections. On the loop's thread."""
 
     def __init__(self) -> None:
         self._drawing = 0
-        """Connections that had much to send when that was counted, and those that came since."""
-        self._new: dict[Connection, None] = {}
-        """They came since the last landing: whether they have much to send is not known."""
-        self._newer: dict[Connection, None] = {}
+        """Connections with a backlog at the last count, plus those opened since."""
+        self._new: dict[CreditedConnection, None] = {}
+        """Connections opened since the last landing: it is not known yet whether they have a backlog."""
+        self._newer: dict[CreditedConnection, None] = {}
 
-    def add(self, connection: Connection, free_bytes: int) -> None:
-        """A connection is there. `free_bytes`: what may wait for the landing beside what does."""
+    def add(self, connection: CreditedConnection, free_bytes: int) -> None:
+        """Add a connection. `free_bytes`: what may still wait for the landing."""
         self._newer[connection] = None
         self._drawing += 1
         connection.share(self._of_drawing(free_bytes))
 
-    def remove(self, connection: Connection) -> None:
-        """It is gone."""
+    def remove(self, connection: CreditedConnection) -> None:
+        """Remove a connection."""
         self._new.pop(connection, None)
         self._newer.pop(connection, None)
 
-    def landed(self, connections: Iterable[Connection], free_bytes: int) -> None:
-        """Something has been landed: share anew among these, which are all."""
+    def landed(self, connections: Iterable[CreditedConnection], free_bytes: int) -> None:
+        """Share credit again among all connections, after a landing."""
         self._new, self._newer = self._newer, {}
-        drawing, sending, silent = list[Connection](), list[Connection](), list[Connection]()
+        drawing, sending, silent = list[CreditedConnection](), list[CreditedConnection](), list[CreditedConnection]()
         for one in connections:
             (drawing if self._draws(one) else sending if one.waiting_bytes else silent).append(one)
         self._drawing = len(drawing)
@@ -83,8 +84,8 @@ class Shares:
             for one in those:
                 one.share(batches)
 
-    def _draws(self, one: Connection) -> bool:
-        """It has much to send, or may have."""
+    def _draws(self, one: CreditedConnection) -> bool:
+        """Return whether a connection has, or may have, a backlog."""
         return one.waiting_bytes > MUCH_BYTES or one.has_backlog or one in self._new
 
     def _of_drawing(self, free_bytes: int) -> int:

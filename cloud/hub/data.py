@@ -1,7 +1,8 @@
-"""The hub's data directory: nobody else's to read, one hub's at a time, and where its writer id is kept.
+"""Data directory of the hub: private, locked by one hub at a time, with its writer id.
 
-What gateways send is customers' data, and the registry says who they are. So files are made for their owner alone,
-whichever library makes them (the umask is the process's), and those an older version left readable are closed.
+Gateways send customers' data, and the registry identifies the customers. So files are readable by their owner only,
+whichever library makes them (the umask is set for the process). Files that an older version left readable are
+closed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 LOCK: Final = "hub.lock"
 WRITER: Final = "writer"
-"""The file with the id under which this hub numbers its commits: 32 hexadecimal digits."""
+"""File with the id under which this hub numbers its commits: 32 hexadecimal digits."""
 
 
 class DataError(Exception):
@@ -36,15 +37,16 @@ class DataError(Exception):
 
 
 def require_unheld(path: Path) -> None:
-    """Look whether another hub holds the directory, before ports are asked for: they are likely to be its own. Makes
-    nothing. Raises DataError."""
+    """Raise DataError if another hub holds the directory. Changes nothing.
+
+    Called before ports are opened, because a second hub would find its ports in use first."""
     if is_held(path, LOCK):
         raise _in_use(path)
 
 
 @contextlib.contextmanager
 def data_directory(path: Path) -> Iterator[Path]:
-    """Make the data directory, hold it against a second hub and close it to others. Sets the process's umask.
+    """Create and lock the data directory, and close it to other users. Sets the process's umask.
 
     Raises DataError.
     """
@@ -71,9 +73,9 @@ def data_directory(path: Path) -> Iterator[Path]:
 
 
 def writer_id(path: Path) -> str:
-    """The writer id of a data directory that is held: made where there is none, and on disk on return.
+    """Return the writer id of a locked data directory; create it if missing, synced on return.
 
-    A new one does no harm: what the one before left open is settled by the lake it was for. Raises DataError.
+    A new id does no harm: commits that the previous one left open are settled by their lake. Raises DataError.
     """
     file = path / WRITER
     try:
@@ -81,7 +83,7 @@ def writer_id(path: Path) -> str:
         if re.fullmatch(r"[0-9a-f]{32}", found):
             return found
         if found:
-            log.warning("%s holds no writer id: a new one is made", file)
+            log.warning("%s does not hold a writer id: a new one is created", file)
         made = secrets.token_hex(16)
         write_private(file, made + "\n")
     except OSError as error:
@@ -90,11 +92,11 @@ def writer_id(path: Path) -> str:
 
 
 def _in_use(path: Path) -> DataError:
-    return DataError(f"{path} is in use by another hub; stop it or give this one another data directory")
+    return DataError(f"{path} is in use by another hub; stop that hub or use another data directory")
 
 
 def _close_to_others(path: Path) -> None:
-    """Take away what other users may do with anything below: a walk over the whole, where the top is open or a part."""
+    """Remove the rights of other users below a folder. Walks the tree only if the top or one of its entries is open."""
     if not any(_open_to_others(each) for each in (path, *path.iterdir())):
         return
     closed = 0
@@ -103,22 +105,22 @@ def _close_to_others(path: Path) -> None:
             if _open_to_others(each):
                 closed += _close(each)
         names[:] = [name for name in names if not Path(folder, name).is_symlink()]
-    log.info("%s: %d files and folders that other users could read are for this user alone now", path, closed)
+    log.info("%s: closed %d files and folders that other users could read", path, closed)
 
 
 def _open_to_others(path: Path) -> bool:
     try:
         found = path.lstat()
-    except OSError:  # gone meanwhile
+    except OSError:  # removed in the meantime
         return False
     return not stat.S_ISLNK(found.st_mode) and bool(found.st_mode & UMASK)
 
 
 def _close(path: Path) -> bool:
-    """True when it is closed now: it may be somebody else's, or gone."""
+    """Remove the rights of other users; return False if that fails (another owner, or removed)."""
     try:
         path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~UMASK)
     except OSError as error:
-        log.warning("%s: others may read it, and it cannot be closed: %s", path, error.strerror)
+        log.warning("%s: other users may read it, and closing it failed: %s", path, error.strerror)
         return False
     return True

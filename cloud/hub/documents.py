@@ -1,9 +1,9 @@
-"""Status, ledger, manifest and clock documents as gateways send them: JSON, one object a message.
+"""Documents of gateways: status, ledger, manifest and clock. JSON, one object in each message.
 
-Field names are those of the lake contract's columns. Times are UTC nanoseconds as numbers (as in `bridge.message`) or
-RFC 3339 text. A status with unknown fields is taken for what is known of it: gateways are newer or older than hubs. A
-ledger document or a manifest that cannot be read is not guessed at: it explains a loss or proves that there is none,
-and a wrong one is worse than none.
+Field names are the columns of the lake contract. Times are UTC nanoseconds as numbers (as in `bridge.message`) or RFC
+3339 text. Unknown fields of a status are ignored, because gateways are newer or older than hubs. An invalid ledger
+document or manifest is never guessed at: it explains a loss or proves that there was none, and a wrong one is worse
+than a missing one.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ import msgspec
 
 from bridge.clock_offset import ClockDocument, OffsetState, StampedRange
 from bridge.manifest import ManifestStatement
-from cloud.hub.groups import Lineage, Session
+from cloud.hub.groups import GatewayLineage, GatewaySession
 from cloud.hub.limits import LEDGER_RANGES_MAX, OPENINGS_MAX, STATEMENTS_MAX
 from cloud.lake.landing import LedgerRange
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 SEQUENCE_MAX = (1 << 63) - 2
-"""As in batches: how many there are from 0 up to it is a number of 63 bits, too."""
+"""Largest sequence, as in batches: the number of sequences from 0 up to it has 63 bits too."""
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=SEQUENCE_MAX)]
 WORD_MAX = 255
-"""Characters of a name or reason."""
+"""Maximum characters of a name or reason."""
 Word = Annotated[str, msgspec.Meta(max_length=WORD_MAX)]
 T = TypeVar("T")
 
 Time = int | datetime.datetime | None
 TIME_US_MAX = ((1 << 63) - 1) // 1_000
-"""The last microsecond that UTC nanoseconds reach, in 2262. The end of a calendar (the year 9999, or a day after it in
-another time zone) is where programs raise that reckon with times."""
+"""Last microsecond that UTC nanoseconds can express, in 2262. Times at the end of the calendar (the year 9999) make
+programs raise when they calculate with them."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 CONNECTED, DISCONNECTED = "connected", "disconnected"
-"""States the hub itself reports of a gateway; gateways report theirs, such as `running`."""
+"""States that the hub reports for a gateway; gateways report their own, such as `running`."""
 
 
 class DocumentError(Exception):
-    """The document cannot be read; the message says which field and why."""
+    """The document is invalid; the message says which field and why."""
 
 
-class Status(msgspec.Struct, frozen=True):
-    """What a gateway says of itself."""
+class StatusDocument(msgspec.Struct, frozen=True):
+    """Status that a gateway reports."""
 
     state: Word = "running"
     epoch: Word | None = None
@@ -59,7 +59,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class RangeDocument(msgspec.Struct, frozen=True):
-    """A range of sequences that a gateway gave up."""
+    """Range of sequences that a gateway discarded."""
 
     epoch: Word
     address: str
@@ -71,55 +71,56 @@ class RangeDocument(msgspec.Struct, frozen=True):
 
 
 class RangesDocument(msgspec.Struct, frozen=True):
-    """Several ranges in one document."""
+    """Document with several ranges."""
 
     ranges: Annotated[list[RangeDocument], msgspec.Meta(max_length=LEDGER_RANGES_MAX)]
 
 
 class LineageDocument(msgspec.Struct, frozen=True):
-    """Which store a gateway has, and which openings of it that store knows of, the newest last."""
+    """Epoch of a gateway's store, and the openings that it knows, the newest last."""
 
     epoch: Word
     openings: Annotated[list[Word], msgspec.Meta(max_length=OPENINGS_MAX)]
     ends: Annotated[list[list[Count] | None], msgspec.Meta(max_length=OPENINGS_MAX)] = []
-    """Of the newest openings, the newest last: log, end, log, end, ... at that moment; null: the store cannot say."""
+    """Ends of the logs at the newest openings, the newest last, as log, end, log, end, ...; null where the store does
+    not know."""
 
 
 class SignedStatement(ManifestStatement, frozen=True, kw_only=True):
-    """A statement, and the signature of its digest by the document's key."""
+    """Statement with the signature of its digest by the document's key."""
 
     signature: Word
 
 
 class ManifestDocument(msgspec.Struct, frozen=True):
-    """Statements of one gateway, and the key they are signed with: ``ed25519:`` and its public half, base64."""
+    """Statements of one gateway, with the public key of their signatures: ``ed25519:`` and base64."""
 
     public_key: Word
     statements: Annotated[list[SignedStatement], msgspec.Meta(max_length=STATEMENTS_MAX)]
 
 
-def lineage(document: Mapping[str, Any]) -> Lineage:
-    """A document whose one field is ``lineage``. Raises `DocumentError`."""
-    told = _convert(document["lineage"], LineageDocument)
-    if any(pairs is not None and len(pairs) % 2 for pairs in told.ends) or len(told.ends) > len(told.openings):
-        raise DocumentError("the ends of the logs are not pairs, or of more openings than there are")
-    ends = [pairs if pairs is None else dict(zip(pairs[::2], pairs[1::2], strict=True)) for pairs in told.ends]
-    return Lineage(told.epoch, told.openings, ends)
+def lineage(document: Mapping[str, Any]) -> GatewayLineage:
+    """Parse a document with the single field ``lineage``. Raises `DocumentError`."""
+    found = _convert(document["lineage"], LineageDocument)
+    if any(pairs is not None and len(pairs) % 2 for pairs in found.ends) or len(found.ends) > len(found.openings):
+        raise DocumentError("the ends of the logs are not pairs, or are more than the openings")
+    ends = [pairs if pairs is None else dict(zip(pairs[::2], pairs[1::2], strict=True)) for pairs in found.ends]
+    return GatewayLineage(found.epoch, found.openings, ends)
 
 
 def microseconds(time: Time, otherwise: int) -> int:
-    """A document's time as UTC microseconds; `otherwise` when it has none or one no calendar knows."""
+    """Convert a document's time to UTC microseconds; return `otherwise` for a missing or invalid time."""
     if isinstance(time, datetime.datetime):
         aware = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
-        told = (aware - _EPOCH) // datetime.timedelta(microseconds=1)
+        time_us = (aware - _EPOCH) // datetime.timedelta(microseconds=1)
     else:
-        told = -1 if time is None else time // 1_000
-    return told if 0 <= told <= TIME_US_MAX else otherwise
+        time_us = -1 if time is None else time // 1_000
+    return time_us if 0 <= time_us <= TIME_US_MAX else otherwise
 
 
-def status_row(session: Session, document: Mapping[str, Any], now_us: int) -> dict[str, Any]:
-    """A row of `gateway_status`. Raises `DocumentError`."""
-    status = _convert(document, Status)
+def status_row(session: GatewaySession, document: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    """Make a row of `gateway_status`. Raises `DocumentError`."""
+    status = _convert(document, StatusDocument)
     row = msgspec.structs.asdict(status)
     row["reported_at"] = microseconds(status.reported_at, now_us)
     if status.backlog_oldest_at is not None:
@@ -127,13 +128,13 @@ def status_row(session: Session, document: Mapping[str, Any], now_us: int) -> di
     return {"tenant": session.tenant, "gateway": session.gateway, **row}
 
 
-def presence_row(session: Session, state: str, now_us: int) -> dict[str, Any]:
-    """A row of `gateway_status` the hub writes of its own: the connection came or went."""
+def presence_row(session: GatewaySession, state: str, now_us: int) -> dict[str, Any]:
+    """Make a row of `gateway_status` for a connect or disconnect."""
     return {"tenant": session.tenant, "gateway": session.gateway, "reported_at": now_us, "state": state}
 
 
-def ledger_ranges(session: Session, document: Mapping[str, Any], now_us: int) -> Sequence[LedgerRange]:
-    """The ranges of a ledger document, which is one range or has several as `ranges`. Raises `DocumentError`."""
+def ledger_ranges(session: GatewaySession, document: Mapping[str, Any], now_us: int) -> Sequence[LedgerRange]:
+    """Read the ranges of a ledger document: one range, or several in `ranges`. Raises `DocumentError`."""
     given = _convert(document, RangesDocument).ranges if "ranges" in document else [_convert(document, RangeDocument)]
     if any(entry.last_sequence < entry.first_sequence for entry in given):
         raise DocumentError("a range ends before it begins")
@@ -153,9 +154,8 @@ def ledger_ranges(session: Session, document: Mapping[str, Any], now_us: int) ->
     ]
 
 
-def manifest_rows(session: Session, document: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-    """Rows of `manifests`: what the gateway says, as it says it; `waypost bridge prove` is who judges. Raises
-    `DocumentError`."""
+def manifest_rows(session: GatewaySession, document: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    """Make rows of `manifests`, unchanged; `waypost bridge prove` checks them. Raises `DocumentError`."""
     told = _convert(document, ManifestDocument)
     rows = []
     for statement in told.statements:
@@ -174,9 +174,9 @@ def manifest_rows(session: Session, document: Mapping[str, Any]) -> Sequence[dic
 _MANIFEST_TIMES = ("hour", "until")
 
 
-def clock_offset_rows(session: Session, document: Mapping[str, Any], now_us: int) -> Sequence[dict[str, Any]]:
-    """Rows of `clock_offsets`: for each stretch one a range of messages, and one without where it names none. Raises
-    `DocumentError`."""
+def clock_offset_rows(session: GatewaySession, document: Mapping[str, Any], now_us: int) -> Sequence[dict[str, Any]]:
+    """Make rows of `clock_offsets`: for each stretch one row for each range of messages, or one row without ranges.
+    Raises `DocumentError`."""
     told = _convert(document, ClockDocument)
     rows = []
     for stretch in told.stretches:
@@ -206,7 +206,7 @@ def clock_offset_rows(session: Session, document: Mapping[str, Any], now_us: int
 
 def _stamped(told: StampedRange) -> dict[str, Any]:
     if not 0 <= told.first_sequence <= told.last_sequence <= SEQUENCE_MAX or len(told.epoch) > WORD_MAX:
-        raise DocumentError("a range of messages is none")
+        raise DocumentError("a range of messages is invalid")
     return {
         "epoch": told.epoch,
         "address": told.address,

@@ -1,7 +1,7 @@
-"""What the hub knows of its fleet right now, in memory, for the API, the console and the metrics.
+"""Current state of the fleet in memory, for the API, the console and the metrics.
 
-Written by the service on the loop's thread, read there too. Nothing here decides anything: what must survive is in the
-registry, what must be right is in the lake.
+The service writes it on the loop's thread, where it is read too. It decides nothing: durable state is in the registry,
+and the lake is authoritative for messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from cloud.hub.groups import Group, Key, Report, Session, Verdict
+from cloud.hub.groups import GatewaySession, GroupReport, Key, LandingGroup, LandingOutcome
 from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.takeovers import Takeovers
@@ -24,7 +24,7 @@ from cloud.lake.rows import ReceivedBatch
 
 
 class Rate:
-    """Messages in each of the last `HISTORY_SECONDS` seconds; `now_s` is any clock in seconds that does not go back."""
+    """Messages in each of the last `HISTORY_SECONDS` seconds. `now_s`: monotonic seconds."""
 
     __slots__ = ("_counts", "_second")
 
@@ -37,7 +37,7 @@ class Rate:
         self._counts[self._second % HISTORY_SECONDS] += messages
 
     def history(self, now_s: float) -> list[int]:
-        """Oldest first; the last entry is the last whole second."""
+        """Return the counts, oldest first; the last entry is the last whole second."""
         self._advance(int(now_s))
         start = (self._second + 1) % HISTORY_SECONDS
         counts = self._counts.tolist()
@@ -50,8 +50,8 @@ class Rate:
 
 
 @dataclass(slots=True)
-class Gateway:
-    """A gateway as the console shows it. Times are UTC microseconds, 0 for never."""
+class GatewayState:
+    """State of a gateway for the console. Times are UTC microseconds, 0 for never."""
 
     tenant: str
     name: str
@@ -61,18 +61,18 @@ class Gateway:
     remote: str = ""
     landed: int = 0
     newest_received_at: int = 0
-    """The youngest `received_at` that has landed: how fresh the lake is for this gateway."""
+    """Latest `received_at` in the lake: freshness of the lake for this gateway."""
     status: Mapping[str, Any] | None = None
     rate: Rate | None = None
-    session: Session | None = None
+    session: GatewaySession | None = None
     connects: int = 0
-    """Since the last line about it in the log."""
+    """Connects since the last log line about it."""
     line_at_s: float = -1e9
 
 
 @dataclass(slots=True)
-class Totals:
-    """Counted since the hub started."""
+class HubTotals:
+    """Totals since the hub started."""
 
     rows: int = 0
     landings: int = 0
@@ -88,26 +88,26 @@ class Totals:
 
 @dataclass(slots=True)
 class TenantFigures:
-    """What the fleet of one tenant does."""
+    """Figures of one tenant's fleet."""
 
     known: int = 0
-    """Its gateways."""
+    """Gateways known."""
     connected: int = 0
     rows: int = 0
-    """Landed since the hub started."""
+    """Messages landed since the hub started."""
     rate: Rate = field(default_factory=Rate)
 
 
 class FleetFull(Exception):
-    """The hub serves as many gateways as it may, or as its tenant may have; the message is for the gateway."""
+    """The limit of gateways of the hub or the tenant is reached; the message is for the gateway."""
 
 
 @dataclass(slots=True)
-class Fleet:
-    """Gateways and totals."""
+class FleetState:
+    """Gateways and totals of a hub."""
 
-    gateways: dict[Key, Gateway] = field(default_factory=dict)
-    totals: Totals = field(default_factory=Totals)
+    gateways: dict[Key, GatewayState] = field(default_factory=dict)
+    totals: HubTotals = field(default_factory=HubTotals)
     rate: Rate = field(default_factory=Rate)
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
     versions: Mapping[str, int] = field(default_factory=dict)
@@ -115,33 +115,35 @@ class Fleet:
     tenants: dict[str, TenantFigures] = field(default_factory=dict)
     quotas: Tenants = field(default_factory=Tenants)
     _landed_of_forgotten: dict[Key, int] = field(default_factory=dict)
-    """Their messages stay in the lake, and count again when the gateways come back."""
+    """Messages in the lake of forgotten gateways; they count again when a gateway returns."""
     takeovers: Takeovers = field(default_factory=lambda: Takeovers(time.monotonic))
 
     def tenant(self, name: str) -> TenantFigures:
-        """Figures of a tenant, as of a new one where none of its gateways is known."""
+        """Return the figures of a tenant; empty ones for an unknown tenant."""
         return self.tenants.get(name) or TenantFigures()
 
     def load(self, records: Sequence[GatewayRecord], forgotten: Mapping[Key, int] | None = None) -> None:
-        """Load the registry's gateways, at most the `GATEWAYS_MAX` seen last. `forgotten`: messages in the lake of
-        gateways that were forgotten."""
+        """Load the `GATEWAYS_MAX` gateways of the registry seen last. `forgotten`: messages in the lake of forgotten
+        gateways."""
         self._landed_of_forgotten = dict(forgotten or {})
         newest = sorted(records, key=lambda record: record.last_seen, reverse=True)[:GATEWAYS_MAX]
         for record in newest:
-            gateway = Gateway(record.tenant, record.name, record.first_seen, record.last_seen, landed=record.landed)
+            gateway = GatewayState(
+                record.tenant, record.name, record.first_seen, record.last_seen, landed=record.landed
+            )
             self.gateways[record.tenant, record.name] = gateway
             self.tenants.setdefault(record.tenant, TenantFigures()).known += 1
 
-    def connect(self, session: Session, now_us: int) -> Session | None:
-        """A gateway is there; returns the connection it had, if any. Raises `FleetFull`."""
+    def connect(self, session: GatewaySession, now_us: int) -> GatewaySession | None:
+        """Record a new connection; return the one it replaces, if any. Raises `FleetFull`."""
         gateway = self.gateways.get(session.key)
         if gateway is None:
             if len(self.gateways) >= GATEWAYS_MAX:
-                raise FleetFull("this hub serves its maximum number of gateways")
+                raise FleetFull("this hub has its maximum number of gateways")
             if self.tenant(session.tenant).known >= self.quotas.of(session.tenant).gateways:
                 raise FleetFull(self.quotas.at_its_bound(session.tenant, "gateways"))
             landed = self._landed_of_forgotten.pop(session.key, 0)
-            gateway = self.gateways[session.key] = Gateway(*session.key, now_us, now_us, landed=landed)
+            gateway = self.gateways[session.key] = GatewayState(*session.key, now_us, now_us, landed=landed)
             self.tenants.setdefault(session.tenant, TenantFigures()).known += 1
         before, gateway.session = gateway.session, session
         if not gateway.connected:
@@ -150,8 +152,8 @@ class Fleet:
         gateway.connected, gateway.remote, gateway.last_seen = True, session.remote, now_us
         return before
 
-    def disconnect(self, session: Session, now_us: int) -> bool:
-        """A connection is gone; false when the gateway has a later one."""
+    def disconnect(self, session: GatewaySession, now_us: int) -> bool:
+        """Record the end of a connection; return False when the gateway has a later one."""
         gateway = self.gateways.get(session.key)
         if gateway is None or gateway.session is not session:
             return False
@@ -162,7 +164,7 @@ class Fleet:
         return True
 
     def forget(self, key: Key, at_us: int) -> None:
-        """A gateway was forgotten then, and counts for its tenant no more, unless it has been there since."""
+        """Remove a gateway that was forgotten at that time, unless it has connected since."""
         gateway = self.gateways.get(key)
         if gateway is None or gateway.session is not None or gateway.last_seen >= at_us:
             return
@@ -172,7 +174,7 @@ class Fleet:
         self.tenants[gateway.tenant].known -= 1
 
     def connection_line(self, key: Key, now_s: float, every_s: float) -> int:
-        """How many connections of a gateway the log has to tell of now; 0: another line is too early."""
+        """Count a connect. Return the number of connects to log now; 0 while the last line is too recent."""
         gateway = self.gateways[key]
         gateway.connects += 1
         if now_s - gateway.line_at_s < every_s:
@@ -181,18 +183,19 @@ class Fleet:
         return times
 
     def heard(self, key: Key, now_us: int) -> None:
+        """Record the time a gateway was last seen."""
         gateway = self.gateways.get(key)
         if gateway is not None:
             gateway.last_seen = now_us
 
-    def landed(self, group: Group, report: Report, now_s: float) -> None:
-        """Count what a turn of the committer did."""
+    def landed(self, group: LandingGroup, report: GroupReport, now_s: float) -> None:
+        """Count the results of a landed group."""
         totals, landed = self.totals, report.landed
         self.versions = report.versions
         totals.ledger_ranges += report.ledger_ranges
         totals.states += report.states
         totals.quarantined += report.quarantined
-        landed_now = [(e.session, e.content) for e in group.entries if e.verdict is Verdict.LANDED]
+        landed_now = [(e.session, e.content) for e in group.entries if e.verdict is LandingOutcome.LANDED]
         batches = [(who, what) for who, what in landed_now if isinstance(what, ReceivedBatch)]
         if not batches and not landed.rows:
             return
@@ -220,7 +223,7 @@ class Fleet:
                 figures.rate.add(rows, now_s)
 
     def latency_s(self, share: float) -> float | None:
-        """The latency that `share` of the last landings did not exceed; None before the first."""
+        """Return the latency that a share of the last landings did not exceed; None before the first."""
         ordered = sorted(self.latencies_s)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
@@ -232,9 +235,11 @@ class Fleet:
         *,
         name: str = "",
         connected: bool | None = None,
-    ) -> list[Gateway]:
-        """Up to `limit` gateways behind `after`, in the order of (tenant, name): of one tenant, or of all, whose name
-        contains `name` in upper or lower case; only connected ones, only others, or both (None)."""
+    ) -> list[GatewayState]:
+        """Return up to `limit` gateways after `after`, ordered by (tenant, name).
+
+        Filters: one `tenant` (None: all), a `name` that contains the text (case ignored), and `connected` (None:
+        both)."""
         keys = sorted(key for key in self.gateways if tenant is None or key[0] == tenant)
         start = 0 if after is None else bisect_right(keys, after)
         wanted = name.casefold()

@@ -1,4 +1,4 @@
-"""What waits for the landing, and what one turn of the landing's thread takes of it."""
+"""Entries that wait for the landing, and the group that one landing takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bridge.lane import BatchLane
-from cloud.lake.landing import Landed, LedgerRange, Unreadable
+from cloud.lake.landing import LandingResult, LedgerRange, UnreadableContent
 from cloud.lake.limits import LEDGER_PART_RANGES, LEDGER_RANGE_BYTES, STATEMENT_BYTES
 from cloud.lake.rows import ReceivedBatch
 
@@ -17,54 +17,54 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class GatewaySession:
     """One connection of one gateway."""
 
     tenant: str
     gateway: str
     remote: str
     store_epoch: str = ""
-    """Of its store, once the store has been compared."""
+    """Epoch of the gateway's store, after the store was compared."""
     gone: bool = False
-    """It is over, or a later one has taken its place."""
+    """True after the connection ended or was replaced."""
 
     @property
     def key(self) -> Key:
         return (self.tenant, self.gateway)
 
 
-class Verdict(enum.Enum):
-    """What became of something put in."""
+class LandingOutcome(enum.Enum):
+    """Outcome of an entry."""
 
     LANDED = "landed"
-    """On the medium: acknowledge it."""
+    """On disk: acknowledge it."""
     RELEASED = "released"
-    """The gateway is to send it again over another connection."""
+    """To be sent again by the gateway over another connection."""
     OLDER = "older"
-    """The hub has seen a later life of the gateway's store."""
+    """The gateway's store is an older copy: the hub has seen a later epoch or opening."""
 
 
-Answer = Callable[[Verdict, str], None]
-"""Called on the loop's thread, at most once, with the reason or, for `Verdict.OLDER`, with the last opening that
-gateway and hub both know, or an empty text."""
+Answer = Callable[[LandingOutcome, str], None]
+"""Called on the loop's thread, at most once, with the reason. For `LandingOutcome.OLDER` the text is the last opening
+that gateway and hub both know, or empty."""
 
 
-class Lineage(NamedTuple):
-    """Which store a gateway has, and which openings of it that store knows of, the newest last."""
+class GatewayLineage(NamedTuple):
+    """Epoch of a gateway's store, and the openings that it knows, the newest last."""
 
     epoch: str
     openings: Sequence[str]
     ends: Sequence[Mapping[int, int] | None] = ()
-    """Of the newest openings, the newest last: where each log ended at that moment; None: the store cannot say."""
+    """End of each log at the newest openings, the newest last; None where the store does not know."""
 
 
 class LedgerDocument(NamedTuple):
-    """What a gateway reported it gave up."""
+    """Ranges that a gateway reported as discarded."""
 
     ranges: Sequence[LedgerRange]
 
     def parts(self) -> list[LedgerDocument]:
-        """In documents of `LEDGER_PART_RANGES`, in order; itself where it is small enough."""
+        """Split into documents of at most `LEDGER_PART_RANGES` ranges, in order."""
         if len(self.ranges) <= LEDGER_PART_RANGES:
             return [self]
         starts = range(0, len(self.ranges), LEDGER_PART_RANGES)
@@ -72,73 +72,73 @@ class LedgerDocument(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a gateway states it accepted: rows of `manifests`."""
+    """Statements of a gateway about accepted messages: rows of `manifests`."""
 
     rows: Sequence[Mapping[str, Any]]
 
 
-class ClockOffsets(NamedTuple):
-    """How far a gateway says its clock was off, and for which messages: rows of `clock_offsets`."""
+class ClockOffsetRows(NamedTuple):
+    """Clock errors that a gateway reported, and the messages concerned: rows of `clock_offsets`."""
 
     rows: Sequence[Mapping[str, Any]]
 
 
-Content = ReceivedBatch | LedgerDocument | Manifest | ClockOffsets | Unreadable | Lineage
+Content = ReceivedBatch | LedgerDocument | Manifest | ClockOffsetRows | UnreadableContent | GatewayLineage
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """Something that waits for its answer."""
+class QueueEntry:
+    """Content of a gateway that waits for its answer."""
 
-    session: Session
+    session: GatewaySession
     content: Content
     answer: Answer
     at_s: float
-    """When it was put in; monotonic seconds."""
+    """Arrival, in monotonic seconds."""
     bytes: int = 0
-    """What it costs while it waits."""
+    """Memory while it waits."""
     landing_bytes: int = 0
-    """What it costs while it lands."""
+    """Memory while it lands."""
     backlog_bytes: int = 0
-    """What of `bytes` a gateway had kept while it could not send."""
+    """Part of `bytes` that the gateway had stored while it could not send."""
     rows: int = 0
-    verdict: Verdict | None = None
-    """Set by the landing's thread; None: it could not be landed."""
+    verdict: LandingOutcome | None = None
+    """Set by the landing's thread; None if it could not land."""
     words: str = ""
-    """Goes with the verdict, or says why there is none."""
+    """Text of the outcome, or the reason why it is missing."""
     untried: bool = False
-    """Set by the landing's thread: there was no time for it."""
+    """Set by the landing's thread if time ran out before it."""
     attempts: int = 0
     due_s: float = 0.0
-    """When it is tried again; 0 before the first try."""
+    """Time of the retry; 0 before the first try."""
 
     def __post_init__(self) -> None:
         if isinstance(self.content, ReceivedBatch):
             batch = self.content.batch
             self.bytes, self.landing_bytes, self.rows = batch.size, batch.expanded, len(batch)
             self.backlog_bytes = self.bytes if batch.lane is BatchLane.BACKLOG else 0
-        elif isinstance(self.content, Unreadable):
+        elif isinstance(self.content, UnreadableContent):
             self.bytes = self.landing_bytes = len(self.content.content)
         elif isinstance(self.content, LedgerDocument):
             self.bytes = self.landing_bytes = LEDGER_RANGE_BYTES * len(self.content.ranges)
-        elif isinstance(self.content, Manifest | ClockOffsets):
+        elif isinstance(self.content, Manifest | ClockOffsetRows):
             self.bytes = self.landing_bytes = STATEMENT_BYTES * len(self.content.rows)
 
     def land(self) -> None:
-        """It is on the medium."""
-        self.verdict, self.words = Verdict.LANDED, ""
+        """Mark the entry as landed."""
+        self.verdict, self.words = LandingOutcome.LANDED, ""
 
 
 class AnswerOfParts:
-    """The one answer to what was cut: once all of its parts have landed, or the first was released."""
+    """Combined answer of split content: sent when all parts have landed or the first was released."""
 
     def __init__(self, answer: Answer, parts: int) -> None:
         self._answer = answer
         self._waits_for = parts
         self._released = False
 
-    def __call__(self, verdict: Verdict, words: str) -> None:
-        if verdict is Verdict.LANDED:
+    def __call__(self, verdict: LandingOutcome, words: str) -> None:
+        if verdict is LandingOutcome.LANDED:
             self._waits_for -= 1
             if not self._waits_for:
                 self._answer(verdict, words)
@@ -149,7 +149,7 @@ class AnswerOfParts:
 
 @dataclass(slots=True)
 class Presence:
-    """How a gateway's connections came and went since it was last written to the registry."""
+    """Connects and disconnects of a gateway since they were last written to the registry."""
 
     remote: str
     connected: bool
@@ -158,17 +158,17 @@ class Presence:
 
 
 @dataclass(slots=True)
-class Group:
-    """What one turn takes, in the order it was put in."""
+class LandingGroup:
+    """Entries and other changes of one landing, in order of arrival."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[QueueEntry] = field(default_factory=list)
     presence: dict[Key, Presence] = field(default_factory=dict)
     states: list[Mapping[str, Any]] = field(default_factory=list)
     seen: dict[Key, int] = field(default_factory=dict)
     bytes: int = field(init=False)
     landing_bytes: int = field(init=False)
     rows: int = field(init=False)
-    """Of the entries, which stay the same; asked for with every batch that comes meanwhile."""
+    """Totals of the entries, computed once because every arriving batch reads them."""
 
     def __post_init__(self) -> None:
         self.bytes = sum(entry.bytes for entry in self.entries)
@@ -177,18 +177,18 @@ class Group:
 
 
 @dataclass(slots=True)
-class Report:
-    """What a turn did, for health and metrics."""
+class GroupReport:
+    """Results of a landed group, for health and metrics."""
 
-    landed: Landed = field(default_factory=Landed)
+    landed: LandingResult = field(default_factory=LandingResult)
     seconds: float = 0.0
-    """Of the landing of batches; 0 when there were none."""
+    """Duration of the landing of batches; 0 without batches."""
     ledger_ranges: int = 0
     statements: int = 0
-    """Of manifests."""
+    """Statements of manifests."""
     states: int = 0
     quarantined: int = 0
-    """Deliveries."""
+    """Deliveries put into quarantine."""
     fault: str | None = None
-    """Why something could not be done."""
+    """Reason why part of the group failed."""
     versions: Mapping[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What is wrong with a running hub: landing, what is held, what was refused of late, and the process itself."""
+"""Problems of a running hub: landing, held data, recent refusals, and the process itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloud.hub.connections import Connections
 from cloud.hub.copies import Copies
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.fleet import Fleet
+from cloud.hub.fleet import FleetState
 from cloud.hub.limits import FAILED_SHOWN_MAX, HELD_SHOWN_MAX
 from cloud.hub.older_copy import OlderCopyNotice
 from cloud.hub.peers import DEFAULT_TENANT
@@ -32,16 +32,16 @@ from edge.health.problems import FoundProblem, HealthChecks, HealthProblem, Seve
 from edge.health.process import FILES_CHECK_S, descriptor_problems, directory_problems, log_problems
 from edge.output.text import word
 
-LANDING: Final = "see the hub's log and its disk (df); nothing is acknowledged meanwhile, and nothing is lost"
+LANDING: Final = "check the hub's log and its disk (df); until then nothing is acknowledged, and nothing is lost"
 
 
 class HubHealth:
-    """The problems of one running hub. `start`, later `stop`."""
+    """Problems of one running hub. `start`, later `stop`."""
 
     def __init__(
         self,
         *,
-        fleet: Fleet,
+        fleet: FleetState,
         committer: Committer,
         connections: Connections,
         spaces: Spaces,
@@ -57,8 +57,8 @@ class HubHealth:
         older_copy: OlderCopyNotice | None = None,
         data: Path,
     ) -> None:
-        """`users`: why users, or changes of them, do not count; `certificates`: those of the listener, once it listens
-        with TLS; `commands`: why they wait."""
+        """`users` returns why users or their changes are not in effect; `certificates` returns those of the TLS
+        listener, if it has any; `commands` returns why commands wait."""
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
@@ -97,48 +97,52 @@ class HubHealth:
         )
 
     def start(self) -> None:
-        """Begin to measure the loop."""
+        """Start measuring the event loop."""
         self.lag.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop measuring the event loop."""
         self.lag.stop()
 
     def problems(self) -> list[HealthProblem]:
-        """All there are now."""
+        """Return the current problems."""
         return self._health.problems()
 
     # --- sources ----------------------------------------------------------------------------------------------
 
     def landing(self) -> Iterator[FoundProblem]:
-        """Nothing can be landed (disk full, lake or registry that cannot be written), or something waits too long."""
+        """Report that nothing lands (disk full, lake or registry not writable), or that something waits too long."""
         fault = self._committer.fault
         if fault is not None:
             yield FoundProblem(
-                "landing", f"{'it fails' if self._committer.failing else 'it stands'}: {fault.reason}", LANDING
+                "landing",
+                f"{'it fails' if self._committer.failing else 'it does not progress'}: {fault.reason}",
+                LANDING,
             )
 
     def held(self) -> Iterator[FoundProblem]:
         for session, fault in self._committer.held[:HELD_SHOWN_MAX]:
-            what = f"data of it cannot be landed, and is tried again: {fault.reason}"
-            whose = "" if session.tenant == DEFAULT_TENANT else f" of tenant {session.tenant}"
+            what = f"its data cannot land and is retried: {fault.reason}"
+            of_tenant = "" if session.tenant == DEFAULT_TENANT else f" of tenant {session.tenant}"
             yield FoundProblem(
-                f"gateway {session.gateway}{whose}", what, "see the hub's log; the data is not acknowledged meanwhile"
+                f"gateway {session.gateway}{of_tenant}",
+                what,
+                "check the hub's log; the data is not acknowledged until then",
             )
 
     def shared_identities(self) -> Iterator[FoundProblem]:
-        """Gateways with one identity on two machines."""
+        """Report identities that two machines use."""
         for (tenant, gateway), addresses in itertools.islice(self._fleet.takeovers.shared(), FAILED_SHOWN_MAX):
-            whose = "" if tenant == DEFAULT_TENANT else f" of tenant {tenant}"
-            what = f"two machines use its identity (addresses {addresses}), and displace each other"
+            of_tenant = "" if tenant == DEFAULT_TENANT else f" of tenant {tenant}"
+            what = f"two machines use its identity (addresses {addresses}), and disconnect each other"
             step = (
-                f"take the copied card out; make a token (waypost fleet token create --gateway {word(gateway)}) "
-                "and enrol the machine that stays with it"
+                f"remove the copied card; make a token (waypost fleet token create --gateway {word(gateway)}) "
+                "and enrol the remaining machine with it"
             )
-            yield FoundProblem(f"gateway {gateway}{whose}", what, step, Severity.WARNING)
+            yield FoundProblem(f"gateway {gateway}{of_tenant}", what, step, Severity.WARNING)
 
     def refused(self) -> Iterator[FoundProblem]:
-        """What happened within the last minute."""
+        """Report refusals and losses of the last minute."""
         totals = self._fleet.totals
         counters = {
             "quarantined": totals.quarantined,
@@ -149,9 +153,12 @@ class HubHealth:
         }
         lately = self._rising.lately({name: count for name, count in counters.items() if count})
         if "quarantined" in lately:
-            what = "unreadable deliveries were put into quarantine within the last minute"
+            what = "unreadable deliveries were moved to quarantine within the last minute"
             yield FoundProblem(
-                "quarantine", what, "see why in the hub's log, and in the lake's table quarantine", Severity.WARNING
+                "quarantine",
+                what,
+                "find the reason in the hub's log and in the lake's table quarantine",
+                Severity.WARNING,
             )
         if "rejected" in lately:
             what = "deliveries without a name, or in the name of another gateway, were rejected within the last minute"
@@ -159,58 +166,61 @@ class HubHealth:
                 "intake", what, "find the gateway in the log, and check the software it runs", Severity.WARNING
             )
         if "damaged" in lately:
-            what = "holes in a gateway's sequences were given up within the last minute to keep the registry small"
+            what = "holes in a gateway's sequences were closed within the last minute to keep the registry small"
             yield FoundProblem("sequences", what, "compare the gateway's ledger with the lake", Severity.WARNING)
         if "connections" in lately:
-            what = "connections were refused within the last minute: the maximum number is open"
-            yield FoundProblem("connections", what, "see who connects; run more hubs")
+            what = "connections were refused within the last minute: connection limit reached"
+            yield FoundProblem("connections", what, "check which clients connect; run more hubs")
         if "memory" in lately:
             what = "connections were closed within the last minute because they held the most memory"
             yield FoundProblem(
-                "memory", what, "the hub's log names them; they send again what they had sent", Severity.WARNING
+                "memory", what, "find them in the hub's log; unacknowledged data is sent again", Severity.WARNING
             )
 
     def applications(self) -> Iterator[FoundProblem]:
-        """Tenants whose applications are not served as they should be."""
+        """Report tenants with applications that are not fully served."""
         if (why := self._users()) is not None:
-            yield FoundProblem("users", why, "see the hub's log, and its data directory or the token issuer")
+            yield FoundProblem("users", why, "check the hub's log, and its data directory or the token issuer")
         yield from login_problems(self._gate, self._logins)
         if (why := self._commands()) is not None:
             yield FoundProblem(
-                "commands", f"commands, and what became of them, wait: {why}", "see registry and log of the hub"
+                "commands", f"commands and their outcomes wait: {why}", "check registry and log of the hub"
             )
         for tenant, why in self._spaces.troubles.items():
             what = f"the address space is not open: {why}"
             yield FoundProblem(
-                f"tenant {tenant}", what, f"see DATA/spaces/{tenant}; the tenant's applications are not served"
+                f"tenant {tenant}",
+                what,
+                f"check DATA/spaces/{tenant}; until then the tenant's applications are not served",
             )
         counts = {tenant: figures.missed for tenant, figures in self._copies.all_figures().items() if figures.missed}
         for tenant in self._missed.lately(counts):
             what = (
-                "live copies were dropped within the last minute: an application is too slow, or too many messages come"
+                "live copies were dropped within the last minute: an application is too slow, or "
+                "too many messages arrive"
             )
             yield FoundProblem(
                 f"tenant {tenant}",
                 what,
-                "receive fewer addresses, or read the lake, which has everything",
+                "receive fewer addresses, or read the lake, which has all messages",
                 Severity.WARNING,
             )
 
     def certificate(self) -> Iterator[FoundProblem]:
         certificates = self._certificates()
         if certificates is not None and certificates.trouble is not None:
-            yield FoundProblem("certificate", certificates.trouble, "put a certificate and its own key there")
+            yield FoundProblem("certificate", certificates.trouble, "install a certificate with its own key")
         if self._enrolment is not None and self._enrolment.trouble is not None:
-            what = f"certificates revoked elsewhere are not noticed: {self._enrolment.trouble}"
+            what = f"revocations by commands or other hubs are not noticed: {self._enrolment.trouble}"
             yield FoundProblem("enrolment", what, "see the registry and the hub's log")
         if self._enrolment is not None and (why := self._enrolment.registration_trouble) is not None:
             what = f"gateways get no certificates: {why}"
             yield FoundProblem(
-                "enrolment", what, "check the server of `est`; gateways that have a certificate go on until it ends"
+                "enrolment", what, "check the server of `est`; gateways continue until their certificates end"
             )
 
     def configurations(self) -> Iterator[FoundProblem]:
-        """Gateways that are not configured as somebody wants them, and roll-outs that stand."""
+        """Report gateways without their wanted configuration, and halted roll-outs."""
         if self._desired is None:
             return
         if (why := self._desired.trouble) is not None:
@@ -219,7 +229,7 @@ class HubHealth:
             step = f"waypost fleet rollout status {word(rollout.id)}, then resume or abort it"
             yield FoundProblem(f"roll-out {rollout.id}", f"it is halted: {rollout.why}", step, Severity.WARNING)
         for (_, gateway), why in itertools.islice(self._desired.refused.items(), FAILED_SHOWN_MAX):
-            what = f"the configuration of its selector cannot be sent to it: {why}"
+            what = f"it cannot get the configuration of its selector: {why}"
             step = "change its labels, or the selector's configuration (waypost fleet config selectors)"
             yield FoundProblem(f"gateway {gateway}", what, step, Severity.WARNING)
         for each in self._desired.figures.failed:
@@ -228,27 +238,28 @@ class HubHealth:
             yield FoundProblem(f"gateway {each.gateway}", what, step, Severity.WARNING)
 
     def quotas(self) -> Iterator[FoundProblem]:
-        """Tenants that have reached a bound within the last minute."""
+        """Report tenants that reached a quota within the last minute."""
         counts = {f"{tenant} {bound}": times for (tenant, bound), times in self._tenants.reached.items()}
         for each in sorted(self._bounds.lately(counts)):
             tenant, _, bound = each.partition(" ")
             what = f"it has reached its quota `{bound}` within the last minute"
-            step = "have it use less, or raise its quota (tenantQuota or tenants in the hub's configuration)"
+            step = "reduce its use, or raise its quota (tenantQuota or tenants in the hub's configuration)"
             yield FoundProblem(f"tenant {tenant}", what, step, Severity.WARNING)
 
     def registry(self) -> Iterator[FoundProblem]:
-        """Report a registry that was restored from a backup: the operator has to look for what it lacks."""
+        """Report a registry that was restored from a backup: the operator has to check what it lacks."""
         signs = self._older_copy.signs()
         if signs:
             what = f"the registry is an older copy: {'; '.join(each.value for each in signs)}"
             step = (
-                "compare gateways, tokens and configurations (waypost fleet) with what was there, revoke what must not "
+                "compare gateways, tokens and configurations (waypost fleet) with your records, revoke what must not "
                 f"connect, then remove {self._older_copy.file}"
             )
             yield FoundProblem("registry", what, step, Severity.WARNING)
 
     def machine(self) -> Iterator[FoundProblem]:
-        """Certificates, the data directory, open files: looked at seldom, however often somebody asks."""
+        """Report on certificates, data directory and open files; checked at long intervals, however often it is
+        called."""
         now = time.monotonic()
         if now - self._looked_at >= FILES_CHECK_S:
             self._looked_at, self._files = now, list(self._look())

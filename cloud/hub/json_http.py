@@ -1,4 +1,4 @@
-"""JSON over HTTP, as every part of the hub's API takes and gives it."""
+"""JSON requests and responses of the hub's HTTP API."""
 
 from __future__ import annotations
 
@@ -18,27 +18,25 @@ NOT_KEPT: Final = {"cache-control": "no-store"}
 
 
 async def body_of(request: Request, bytes_max: int, what: str) -> bytes:
-    """Return the body of a request, named `what` in errors.
-
-    Raises RequestRefused when it is too large or does not arrive in time.
-    """
+    """Read the body of a request; `what` names it in errors. Raises `RequestRefused` when it is larger than `bytes_max`
+    or late."""
     compressed, body = is_compressed(request), b""
     try:
         async with asyncio.timeout(HTTP_BODY_S_MAX):
             async for part in request.stream():
                 body += part
                 if len(body) > bytes_max:
-                    raise RequestRefused(413, f"{what} has {bytes_max} bytes at most")
+                    raise RequestRefused(413, f"{what} is larger than {bytes_max} bytes")
     except (TimeoutError, ClientDisconnect):
         raise RequestRefused(408, "the request did not come in time") from None
     return decompressed(body, bytes_max) if compressed else body
 
 
 def json_answer(document: Any, status: int = 200) -> Response:
-    """Answer with a document that no cache keeps."""
+    """Return a response with a document that must not be cached."""
     return Response(json(document), status, media_type="application/json", headers=NOT_KEPT)
 
 
 def message_answer(document: Any, status: int = 200) -> Response:
-    """Answer with a document that quotes what devices or applications sent."""
+    """Return a response with a document that quotes what devices or applications sent."""
     return Response(json(document), status, headers=message_headers("application/json"))

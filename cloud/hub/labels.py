@@ -1,6 +1,6 @@
 """Labels of gateways (``site=berlin``), and selectors that choose gateways by them (``site=berlin,ring!=canary``).
 
-Values in and out. The words are those of Kubernetes' labels, of which this is the part without sets.
+Pure. The syntax is that of Kubernetes labels, without sets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cloud.hub.limits import LABELS_MAX, SELECTOR_CHARACTERS_MAX
 
 Labels: TypeAlias = Mapping[str, str]
 Changes: TypeAlias = Mapping[str, str | None]
-"""What labels become; None: the gateway has it no more."""
+"""New values of labels; None removes the label."""
 
 _KEY: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _VALUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -22,7 +22,7 @@ _ALLOWED: Final = "letters, digits, - . _, 63 at most, beginning and ending with
 
 
 class LabelError(ValueError):
-    """It is no label or selector, or one too many; the message says why."""
+    """Invalid label or selector, or too many labels; the message says why."""
 
 
 class Requirement(NamedTuple):
@@ -30,9 +30,9 @@ class Requirement(NamedTuple):
 
     key: str
     value: str | None
-    """None: any."""
+    """None: any value."""
     wanted: bool
-    """False: the gateway must not have it."""
+    """False: the gateway must not match."""
 
     def matches(self, labels: Labels) -> bool:
         has = self.key in labels if self.value is None else labels.get(self.key) == self.value
@@ -44,8 +44,8 @@ class Requirement(NamedTuple):
         return f"{self.key}{'=' if self.wanted else '!='}{self.value}"
 
 
-class Selector(NamedTuple):
-    """Chooses gateways: those for which every requirement holds. Its text is the same for each order of these."""
+class LabelSelector(NamedTuple):
+    """Conjunction of requirements on labels. Its text does not depend on the order in which they were written."""
 
     requirements: tuple[Requirement, ...]
 
@@ -56,51 +56,51 @@ class Selector(NamedTuple):
         return ",".join(str(each) for each in self.requirements)
 
 
-def selector(text: str) -> Selector:
-    """``key=value``, ``key!=value`` (also where it has none), ``key`` (has any), ``!key`` (has none), with commas
-    between them. Raises `LabelError`."""
+def selector(text: str) -> LabelSelector:
+    """Parse a selector: comma-separated ``key=value``, ``key!=value`` (also true without the label), ``key`` (label
+    exists), ``!key`` (label missing). Raises `LabelError`."""
     if len(text) > SELECTOR_CHARACTERS_MAX:
-        raise LabelError(f"a selector has {SELECTOR_CHARACTERS_MAX} characters at most")
-    return Selector(tuple(sorted({_requirement(word.strip()) for word in text.split(",")}, key=str)))
+        raise LabelError(f"the selector is longer than {SELECTOR_CHARACTERS_MAX} characters")
+    return LabelSelector(tuple(sorted({_requirement(word.strip()) for word in text.split(",")}, key=str)))
 
 
 def changes(words: Iterable[str]) -> dict[str, str | None]:
-    """``key=value`` sets a label, ``key-`` takes it away. Raises `LabelError`."""
+    """Parse changes: ``key=value`` sets a label, ``key-`` removes it. Raises `LabelError`."""
     found: dict[str, str | None] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals and not key.endswith("-"):
-            raise LabelError(f'"{word}" is no label; expected key=value, or key- to take it away')
+            raise LabelError(f'"{word}" is not a label; expected key=value, or key- to remove it')
         found[key if equals else key[:-1]] = value if equals else None
     require_sound(found)
     return found
 
 
 def require_sound(found: Changes) -> None:
-    """Raises `LabelError`."""
+    """Check names and values of labels. Raises `LabelError`."""
     for key, value in found.items():
         if _KEY.fullmatch(key) is None:
-            raise LabelError(f'"{key[:80]}" is no name of a label: {_ALLOWED}; / within it')
+            raise LabelError(f'"{key[:80]}" is not a label name; allowed: {_ALLOWED}; / inside')
         if value is not None and _VALUE.fullmatch(value) is None:
-            raise LabelError(f'"{value[:80]}" is no value of a label: {_ALLOWED}')
+            raise LabelError(f'"{value[:80]}" is not a label value; allowed: {_ALLOWED}')
 
 
 def changed(before: Labels, found: Changes) -> dict[str, str]:
-    """What labels are after changes. Raises `LabelError` where they would be too many."""
+    """Return the labels after changes. Raises `LabelError` for too many."""
     after = {key: value for key, value in {**before, **found}.items() if value is not None}
     if len(after) > LABELS_MAX:
-        raise LabelError(f"a gateway has {LABELS_MAX} labels at most")
+        raise LabelError(f"more than {LABELS_MAX} labels")
     return after
 
 
 def shown(labels: Labels) -> str:
-    """``ring=canary,site=berlin``."""
+    """Format labels: ``ring=canary,site=berlin``."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def _requirement(word: str) -> Requirement:
     found = _REQUIREMENT.fullmatch(word)
     if found is None or (found["without"] and found["verb"]):
-        raise LabelError(f'"{word}" chooses no gateways; expected key=value, key!=value, key or !key')
+        raise LabelError(f'"{word}" is not a selector; expected key=value, key!=value, key or !key')
     require_sound({found["key"]: found["value"]})
     return Requirement(found["key"], found["value"], wanted=not found["without"] and found["verb"] != "!=")

@@ -1,9 +1,9 @@
-"""The landing thread's work: one group into registry and lake. No loop, no answers, no waiting.
+"""Work of the landing thread: write one group into registry and lake. No loop, no answers, no waiting.
 
-Each kind of thing is landed by itself, so that a table that refuses holds nothing but what belongs into it. Order
-within a turn: connections that came and went, ledger ranges (they explain what will not come), manifests, how far
-clocks were off (before the messages that were stamped by them), what nobody can read, batches, and then lineages: what
-a gateway sent before must be in the registry when its store is compared with it.
+Each kind of content lands separately, so that a failing table holds only its own content. Order within a group:
+connects and disconnects, ledger ranges (they explain missing messages), manifests, clock offsets (before the messages
+stamped with them), unreadable content, batches, lineages. A lineage comes last because a store is compared with
+everything that its gateway sent before.
 """
 
 from __future__ import annotations
@@ -13,12 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from cloud.hub.groups import ClockOffsets, Entry, Group, LedgerDocument, Lineage, Manifest, Report, Verdict
+from cloud.hub.groups import (
+    ClockOffsetRows,
+    GatewayLineage,
+    GroupReport,
+    LandingGroup,
+    LandingOutcome,
+    LedgerDocument,
+    Manifest,
+    QueueEntry,
+)
 from cloud.hub.registry.registry import Registry
 from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import CannotLand, ContentError, LakeError
 from cloud.lake.isolation import Isolation, isolate
-from cloud.lake.landing import Landing, Unreadable
+from cloud.lake.landing import Landing, UnreadableContent
 from cloud.lake.limits import LANDING_S_MAX
 from cloud.lake.rows import ReceivedBatch
 from edge.output.logs import describe_error
@@ -26,33 +35,33 @@ from edge.output.logs import describe_error
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Told = TypeVar("Told", Manifest, ClockOffsets)
+Rows = TypeVar("Rows", Manifest, ClockOffsetRows)
 
 HUB_FAULTS = (CannotLand, OSError, MemoryError)
-"""Faults of what the hub stands on: the next try of all together may succeed. Only when that fails too are batches
-tried in parts, to see whether the fault is of some of them."""
+"""Faults of the environment: the next attempt with the whole group may succeed. Only if that fails too, batches are
+tried in parts to find out whether the fault concerns some of them."""
 
 
 class Lander:
-    """For the landing's thread."""
+    """Lands groups. For the landing's thread."""
 
     def __init__(self, registry: Registry, landing: Landing, *, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, any that does not go back; for the duration reported, and the time a landing may take."""
+        """`clock`: monotonic seconds, for reported durations and the time limit of a landing."""
         self.registry = registry
         self._landing = landing
         self._clock = clock
 
-    def land(self, group: Group, now_us: int) -> Report:
-        """Do what can be done, and set the verdict of each entry that landed."""
-        report = Report()
+    def land(self, group: LandingGroup, now_us: int) -> GroupReport:
+        """Land what can land, and set the outcome of each landed entry."""
+        report = GroupReport()
         with self._attempt(group.entries, report):
             self.registry.directory.presence(group.presence)
             group.presence = {}
             self._release_fenced(group.entries)
         if report.fault is None:
             self._land_ledger(group, report, now_us)
-            report.statements = self._land_told(Manifest, "manifests", group, report, now_us)
-            self._land_told(ClockOffsets, "clock_offsets", group, report, now_us)
+            report.statements = self._land_rows(Manifest, "manifests", group, report, now_us)
+            self._land_rows(ClockOffsetRows, "clock_offsets", group, report, now_us)
             self._quarantine(group, report, now_us)
             self._land_batches(group, report, now_us)
             self._compare(group, report)
@@ -61,29 +70,32 @@ class Lander:
         return report
 
     def compact(self) -> int:
-        """Between two landings: small files of the lake become one; returns how many. What fails is tried again when
-        there are more."""
+        """Compact small files between two landings; return their number. A failure is retried when there are more
+        files."""
         try:
             return self._landing.compact()
         except LakeError as error:
-            log.warning("lake: %s", error)
+            log.warning("compaction of the lake failed: %s", error)
             return 0
 
     @contextmanager
-    def _attempt(self, entries: Sequence[Entry], report: Report) -> Iterator[None]:
-        """What is raised within is the fault of these entries, and of no others."""
+    def _attempt(self, entries: Sequence[QueueEntry], report: GroupReport) -> Iterator[None]:
+        """Hold these entries if the body raises."""
         try:
             yield
         except Exception as error:
             if not isinstance(error, HUB_FAULTS):
-                log.exception("landing met a fault of our own")
+                log.exception("landing failed with an internal error")
             self._hold(entries, _words(error), report)
 
     def _in_parts(
-        self, waiting: Sequence[tuple[Entry, T]], land: Callable[[Sequence[tuple[Entry, T]]], None], report: Report
+        self,
+        waiting: Sequence[tuple[QueueEntry, T]],
+        land: Callable[[Sequence[tuple[QueueEntry, T]]], None],
+        report: GroupReport,
     ) -> None:
-        """Land all of these together. A fault of our own is one that something in them brings about: it is looked for
-        by halving, so that what one gateway says keeps back nothing that others say."""
+        """Land all entries together. On an internal error, bisect to find the entry that causes it, so that content of
+        one gateway does not hold back others."""
         try:
             land(waiting)
         except HUB_FAULTS as error:
@@ -94,28 +106,28 @@ class Lander:
                 self._in_parts(waiting[:half], land, report)
                 self._in_parts(waiting[half:], land, report)
                 return
-            log.exception("landing met a fault of our own")
+            log.exception("landing failed with an internal error")
             self._hold([entry for entry, _ in waiting], _words(error), report)
 
     @staticmethod
-    def _hold(entries: Sequence[Entry], why: str, report: Report) -> None:
+    def _hold(entries: Sequence[QueueEntry], why: str, report: GroupReport) -> None:
         report.fault = why
         for entry in entries:
             if entry.verdict is None:
                 entry.words = why
 
-    def _release_fenced(self, entries: Sequence[Entry]) -> None:
+    def _release_fenced(self, entries: Sequence[QueueEntry]) -> None:
         fenced = self.registry.directory.fenced({entry.session.key for entry in entries})
         for entry in entries:
             if entry.session.key in fenced:
-                entry.verdict, entry.words = Verdict.RELEASED, "the gateway has connected to another hub"
+                entry.verdict, entry.words = LandingOutcome.RELEASED, "the gateway has connected to another hub"
 
-    def _land_ledger(self, group: Group, report: Report, now_us: int) -> None:
+    def _land_ledger(self, group: LandingGroup, report: GroupReport, now_us: int) -> None:
         waiting = _waiting(group, LedgerDocument)
         if not waiting:
             return
 
-        def land(part: Sequence[tuple[Entry, LedgerDocument]]) -> None:
+        def land(part: Sequence[tuple[QueueEntry, LedgerDocument]]) -> None:
             documents = [document.ranges for _, document in part]
             landed = self._landing.land_ledger(documents, now_us, clock=self._clock, seconds=LANDING_S_MAX)
             report.ledger_ranges += landed.new
@@ -127,21 +139,21 @@ class Lander:
 
         self._in_parts(waiting, land, report)
 
-    def _land_told(self, kind: type[Told], table: str, group: Group, report: Report, now_us: int) -> int:
-        """What gateways tell in rows of this table; returns how many have landed. After a crash one may be there twice:
-        a statement's digest tells, and of what is said of clocks readers take one of those that say the same."""
+    def _land_rows(self, kind: type[Rows], table: str, group: LandingGroup, report: GroupReport, now_us: int) -> int:
+        """Land rows of one table, and return how many landed. After a crash a row may be there twice: statements have a
+        digest, and readers of clock offsets ignore equal rows."""
         waiting = _waiting(group, kind)
 
-        def land(part: Sequence[tuple[Entry, Told]]) -> None:
-            self._landing.land_records(table, [row for _, told in part for row in told.rows], now_us)
+        def land(part: Sequence[tuple[QueueEntry, Rows]]) -> None:
+            self._landing.land_records(table, [row for _, content in part for row in content.rows], now_us)
             for entry, _ in part:
                 entry.land()
 
         self._in_parts(waiting, land, report)
-        return sum(len(told.rows) for entry, told in waiting if entry.verdict is Verdict.LANDED)
+        return sum(len(content.rows) for entry, content in waiting if entry.verdict is LandingOutcome.LANDED)
 
-    def _quarantine(self, group: Group, report: Report, now_us: int) -> None:
-        entries = _waiting(group, Unreadable)
+    def _quarantine(self, group: LandingGroup, report: GroupReport, now_us: int) -> None:
+        entries = _waiting(group, UnreadableContent)
         with self._attempt([entry for entry, _ in entries], report):
             self._landing.quarantine([content for _, content in entries], now_us)
             report.quarantined += len(entries)
@@ -150,7 +162,7 @@ class Lander:
 
     # --- batches --------------------------------------------------------------------------------------------------
 
-    def _land_batches(self, group: Group, report: Report, now_us: int) -> None:
+    def _land_batches(self, group: LandingGroup, report: GroupReport, now_us: int) -> None:
         waiting = _waiting(group, ReceivedBatch)
         if not waiting:
             return
@@ -165,7 +177,7 @@ class Lander:
             found = isolate(batches, lambda part: self._landing.land(part, now_us))
         except Exception as error:
             if not isinstance(error, ContentError):
-                log.exception("a landing of %d batches met a fault of our own; they are tried in parts", len(batches))
+                log.exception("landing %d batches failed with an internal error; retrying in parts", len(batches))
             found = isolate(batches, lambda part: self._landing.land(part, now_us))
         else:
             found = Isolation(landed, held=dict(landed.held))
@@ -178,36 +190,38 @@ class Lander:
             if index in found.held:
                 self._hold([entry], found.held[index], report)
             elif index in found.failed:
-                self._set_aside(entry, batch, found.failed[index], report, now_us)
+                self._quarantine_or_hold(entry, batch, found.failed[index], report, now_us)
             else:
                 entry.land()
 
-    def _set_aside(self, entry: Entry, batch: ReceivedBatch, error: Exception, report: Report, now_us: int) -> None:
-        """A batch that fails alone: content no rows can be made of goes into quarantine, all else is held."""
+    def _quarantine_or_hold(
+        self, entry: QueueEntry, batch: ReceivedBatch, error: Exception, report: GroupReport, now_us: int
+    ) -> None:
+        """Quarantine a failing batch if no rows can be made of it; hold it otherwise."""
         if not isinstance(error, ContentError):
             self._hold([entry], _words(error), report)
             return
         with self._attempt([entry], report):
             self._landing.quarantine_batch(batch, str(error), now_us)
-            log.error("gateway %s: a batch is put into quarantine: %s", batch.gateway, error)
+            log.error("gateway %s: batch moved to quarantine: %s", batch.gateway, error)
             report.quarantined += 1
             entry.land()
 
-    # --- what else there is ---------------------------------------------------------------------------------------
+    # --- lineages and status rows ----------------------------------------------------------------------------------
 
-    def _compare(self, group: Group, report: Report) -> None:
-        """A store, once all that its gateway sent before has had its turn."""
+    def _compare(self, group: LandingGroup, report: GroupReport) -> None:
+        """Compare a store with the registry, after everything its gateway sent before was tried."""
         untried = {entry.session.key for entry in group.entries if entry.untried}
-        for entry, told in _waiting(group, Lineage):
+        for entry, lineage in _waiting(group, GatewayLineage):
             entry.untried = entry.session.key in untried
             if entry.untried:
                 continue
             with self._attempt([entry], report):
-                shared = self.registry.lineages.compare(GatewayStore(*entry.session.key, told.epoch), told)
-                entry.verdict = Verdict.LANDED if shared is None else Verdict.OLDER
+                shared = self.registry.lineages.compare(GatewayStore(*entry.session.key, lineage.epoch), lineage)
+                entry.verdict = LandingOutcome.LANDED if shared is None else LandingOutcome.OLDER
                 entry.words = shared or ""
 
-    def _land_rest(self, group: Group, report: Report, now_us: int) -> None:
+    def _land_rest(self, group: LandingGroup, report: GroupReport, now_us: int) -> None:
         with self._attempt((), report):
             report.states, group.states = self._land_states(group.states, now_us), []
         with self._attempt((), report):
@@ -215,7 +229,8 @@ class Lander:
             group.seen = {}
 
     def _land_states(self, states: Sequence[Mapping[str, Any]], now_us: int) -> int:
-        """Returns how many have landed. One of which no row can be made is forgotten: the next one says the same."""
+        """Land status rows, and return how many landed. A row that cannot be written is dropped: the next status
+        replaces it."""
         try:
             self._landing.land_records("gateway_status", states, now_us)
         except HUB_FAULTS:
@@ -224,13 +239,13 @@ class Lander:
             half = len(states) // 2
             if half:
                 return self._land_states(states[:half], now_us) + self._land_states(states[half:], now_us)
-            log.exception("gateway %s: its status cannot be landed, and is forgotten", states[0]["gateway"])
+            log.exception("gateway %s: its status cannot land and is dropped", states[0]["gateway"])
             return 0
         return len(states)
 
 
-def _waiting(group: Group, kind: type[T]) -> list[tuple[Entry, T]]:
-    """What of a group is of this kind and has no verdict."""
+def _waiting(group: LandingGroup, kind: type[T]) -> list[tuple[QueueEntry, T]]:
+    """Return the entries of one kind without outcome."""
     return [(e, e.content) for e in group.entries if e.verdict is None and isinstance(e.content, kind)]
 
 

@@ -1,217 +1,217 @@
-"""Every bound of the hub but the landing's (`cloud.lake.limits`), with unit and reason."""
+"""Limits of the hub, with unit and reason. Those of the landing are in `cloud.lake.limits`."""
 
 from __future__ import annotations
 
 GATEWAYS_MAX = 100_000
-"""Gateways kept in memory for the API (about 2 KB each); beyond it a new one is refused: a hub is one process."""
+"""Gateways in memory for the API (about 2 KB each); a new one beyond this is refused, because a hub is one process."""
 
 CONNECTIONS_MAX = 20_000
-"""Open AMQP connections: one a gateway, and room for old ones that have not timed out yet (about 8 KB each)."""
+"""Open AMQP connections (about 8 KB each): one for each gateway, and room for old ones that have not timed out yet."""
 
 MEMORY_BYTES_MAX = 1024 * 1024 * 1024
-"""Bytes the process may take. When it takes more nobody new is let in, and connections that hold most are closed until
-it does not. Idle it takes 140 MiB; what waits for the landing, a landing, and `HELD_HALF_SENT_BYTES_MAX` fit below."""
+"""Resident bytes of the process. Above this, new connections are refused and those with the most memory are closed.
+
+An idle hub takes 140 MiB. Pending data, a landing and `HELD_HALF_SENT_BYTES_MAX` fit below the limit."""
 
 HELD_HALF_SENT_BYTES_MAX = 192 * 1024 * 1024
-"""Bytes all gateways' connections may hold together in half-sent messages, links and unread answers: twelve of the
-largest messages at once, of any gateway half of that. Where most is held only one connection is read on when three
-quarters are taken; then the one that holds most is closed. Connections whose peers have not said who they are have
-three quarters of this for themselves."""
+"""Bytes that all gateways' connections may hold together in half-sent messages, links and unread answers.
+
+Room for twelve of the largest messages; one gateway may use half of it. When three quarters are used, only the
+connection with the most is read on; then that one is closed. Unidentified connections have three quarters of this for
+themselves."""
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of one AMQP message of a gateway: the largest message it takes itself, which is a batch of its own."""
+"""Bytes of one AMQP message of a gateway: the largest message that a gateway accepts, as a batch of its own."""
 
 FRAME_BYTES_MAX = 32 * 1024
-"""Bytes of one AMQP frame of a peer: for as long as a connection is there Proton keeps the memory of the largest piece
-it had to hold, for the connection and for each delivery that was under way at the same time."""
+"""Bytes of one AMQP frame of a peer. For the life of a connection Proton keeps the memory of the largest piece it held,
+for the connection and for each concurrent delivery."""
 
 TENANT_CONNECTIONS_MAX = 15_000
-"""Connections of one tenant unless configured otherwise: the last quarter of all is for others."""
+"""Default connections of one tenant; a quarter of `CONNECTIONS_MAX` is left for the others."""
 
 TENANT_APPLICATIONS_MAX = 5_000
-"""The same of its applications: a third of that, so that they leave places for gateways."""
+"""Default connections of one tenant's applications: a third, so that gateways find room."""
 
 TENANT_GATEWAYS_MAX = 75_000
-"""Gateways of one tenant unless configured otherwise: the last quarter of `GATEWAYS_MAX` is for others."""
+"""Default gateways of one tenant; a quarter of `GATEWAYS_MAX` is left for the others."""
 
 TENANT_STORED_BYTES_MAX = 1024 * 1024 * 1024
-"""Bytes one tenant's applications keep unless configured otherwise: they share the medium with registry and lake."""
+"""Default bytes that one tenant's applications store: they share the disk with registry and lake."""
 
 COMMAND_KEYS_KEPT_S = 86_400.0
-"""How long an idempotency key of a command is kept at least: 0.3 KiB each, and as many as commands were sent."""
+"""Minimum life of a command's idempotency key; each takes 0.3 KiB, one for each command."""
 
 COMMAND_KEYS_FORGOTTEN_MAX = 500
 """Idempotency keys deleted in one transaction."""
 
 TENANT_COMMANDS_MAX = 100_000
-"""Commands of one tenant that are not over, unless configured otherwise: with payloads of 1 KiB 100 MiB of the
-registry."""
+"""Default open commands of one tenant: 100 MiB of the registry with payloads of 1 KiB."""
 
 RATE_AHEAD_S = 10.0
-"""A tenant with `bytesPerSecond` may send so many seconds' worth of it at once: gateways send in batches, and one that
-comes back has a backlog."""
+"""Seconds of `bytesPerSecond` that a tenant may send at once: gateways send in batches, and a returning one has a
+backlog."""
 
 RATE_LOOK_S_MIN = 0.01
-"""Least time between two looks at what such a tenant owes: a loop's timer comes a little early."""
+"""Minimum time between two checks of a rate: a loop's timer fires a little early."""
 
 TENANT_WAITING_BYTES_MAX = 96 * 1024 * 1024
-"""Bytes of one tenant that wait to be landed unless configured otherwise: three quarters of what may wait in all before
-gateways are read by their shares (`cloud.lake.limits.PENDING_BYTES_MAX`)."""
+"""Default pending bytes of one tenant: three quarters of `cloud.lake.limits.PENDING_BYTES_MAX`, from which gateways are
+read by their shares."""
 
 IDLE_TIMEOUT_S = 60.0
-"""Silence after which a gateway counts as gone (AMQP 1.0 section 2.4.5)."""
+"""Silence after which a gateway is considered gone (AMQP 1.0 section 2.4.5)."""
 
 GATEWAY_NAME_CHARACTERS_MAX = 255
-"""Characters in a gateway's name: the registry's column."""
+"""Characters in a gateway's name: width of the registry's column."""
 
 WRITE_BYTES_MAX = 1024 * 1024
-"""Bytes a gateway may leave unread in our buffer before it counts as congested."""
+"""Bytes that a gateway may leave unread in the write buffer before it counts as congested."""
 
 STATUS_EVERY_S = 5.0
-"""States are gathered this long before they become a file of `gateway_status`; a crash may lose that much of them."""
+"""Time to gather states for one file of `gateway_status`; a crash may lose that much of them."""
 
 STATUS_ROWS_MAX = 50_000
-"""States gathered at most; the oldest go first (they are observations, not messages)."""
+"""States gathered at most; the oldest are dropped first (they are observations, not messages)."""
 
 LEDGER_RANGES_MAX = 10_000
-"""Ranges taken from one ledger document."""
+"""Ranges in one ledger document."""
 
 STATEMENTS_MAX = 10_000
-"""Statements taken from one manifest document; a gateway puts 50 into one."""
+"""Statements in one manifest document; a gateway sends 50."""
 
 SEEN_EVERY_S = 10.0
-"""How often the times gateways were last heard of are written to the registry: one transaction for all."""
+"""Interval of writing last-seen times to the registry, in one transaction."""
 
 PRESENCE_EVERY_S = 1.0
-"""How often connections that came and went are written to the registry: one transaction for all."""
+"""Interval of writing connects and disconnects to the registry, in one transaction."""
 
 CONNECTION_LINES_EVERY_S = 10.0
-"""A gateway that connects more often than this has one line in the log for all of them."""
+"""Interval of log lines about connects of one gateway."""
 
 HELD_SHOWN_MAX = 20
-"""Connections of which something is held, in one answer of the API."""
+"""Connections with held data in one response of the API."""
 
 HISTORY_SECONDS = 60
-"""Seconds of rate kept for each gateway and for the hub: the console's sparkline."""
+"""Seconds of message rates kept for each gateway and for the hub: the console's sparkline."""
 
 LATENCIES_KEPT = 512
-"""Commit latencies kept for the percentiles shown."""
+"""Landing latencies kept for the percentiles shown."""
 
 PAGE_GATEWAYS_MAX = 1_000
-"""Gateways in one answer of the API; the rest comes page by page."""
+"""Gateways in one page of the API."""
 
 MARKS_SHOWN_MAX = 1_000
-"""Marks in one answer of the API about a gateway."""
+"""Marks in one response of the API about a gateway."""
 
 REGISTRY_ATTEMPTS_MAX = 15
-"""Times a transaction is tried that another hub's excluded; then what it was for is held and tried later."""
+"""Attempts of a transaction that conflicts with another hub's; then its data is held and retried later."""
 
 REGISTRY_RETRY_S_MAX = 0.05
-"""Longest pause before the second try, drawn by lot; before the third twice that, and so on. A transaction takes some
-milliseconds, so all tries together (3 s) outlast what other hubs have to say of the same gateways."""
+"""Maximum random pause before the second attempt; doubled before each further one. A transaction takes some
+milliseconds, so all attempts together (3 s) outlast other hubs' transactions about the same gateways."""
 
 REGISTRY_CONNECT_S_MAX = 5
-"""Seconds to connect to PostgreSQL. The landing waits so long, not the loop."""
+"""Seconds to connect to PostgreSQL. Blocks the landing, not the loop."""
 
 REGISTRY_SILENCE_S_MAX = 30
-"""Seconds after which a PostgreSQL that says nothing counts as gone (TCP keepalives and unacknowledged data)."""
+"""Seconds of silence after which PostgreSQL is considered gone (TCP keepalives and unacknowledged data)."""
 
 REGISTRY_STATEMENT_S_MAX = 30
-"""Seconds PostgreSQL may take for one statement, and may wait for the next of a transaction: a hub that froze within
-one holds no rows."""
+"""Seconds for one statement of PostgreSQL, and between two of a transaction: a frozen hub must not keep rows locked."""
 
 SHUTDOWN_S = 20.0
-"""Longest wait for the landing in progress at the end; systemd and Kubernetes kill after 30 s or more."""
+"""Maximum wait for the landing in progress at shutdown; systemd and Kubernetes kill after 30 s or more."""
 
 OPENINGS_MAX = 256
-"""Openings of its store a gateway may name: it remembers 64."""
+"""Openings of its store that a gateway may list: it remembers 64."""
 
 LOGS_KEPT = 10_000
-"""Logs of a gateway's store of which the registry keeps how far they went, those that moved last: 6 bytes each, written
-anew with each landing of the gateway that moves one."""
+"""Logs of a gateway's store for which the registry keeps the end, the most recent ones: 6 bytes each, written again
+with each landing that moves one."""
 
 GIVEN_BACK_BYTES_MIN = 4 * 1024 * 1024
-"""A group that waited or landed with more than this leaves memory behind that is worth giving back to the system."""
+"""Bytes of a group after which freed memory is worth returning to the system."""
 
 GIVEN_BACK_AFTER_S = 2.0
-"""How long after such a group, when no other has followed: a busy hub uses the memory again."""
+"""Delay after such a group when no other follows: a busy hub uses the memory again."""
 
 GIVEN_BACK_WITHIN_S = 6.0
-"""How long after the first such group, whatever follows: of what was much, most may be over."""
+"""Maximum delay after the first such group."""
 
 LANDED_BYTES_A_SECOND = 64 * 1024 * 1024
-"""What a gateway's bytes count in its share of the landing's time, beside the making of its rows, which is measured:
-data file and log together take so many a second."""
+"""Landed bytes that count as one second of landing time (data file and log). The making of rows is measured in
+addition."""
 
 SPACES_MAX = 128
-"""Tenants whose applications are served: each has a store of its own, two threads and about 1 MiB."""
+"""Tenants with an address space: each has a store, two threads and about 1 MiB."""
 
 LIVE_WAITING_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes that wait for slow applications of all tenants together, shared alike among the spaces that are open. What is
-more is dropped and counted; the lake has it."""
+"""Bytes that wait for slow applications of all tenants, shared equally among open spaces. Excess is dropped and
+counted; the lake has it."""
 
 LIVE_WAITING_BYTES_MIN = 1024 * 1024
-"""What every tenant may have waiting at least: with `SPACES_MAX` of them twice what all may have."""
+"""Minimum share of a tenant; with `SPACES_MAX` tenants twice the total."""
 
 COPIES_WAITING_BYTES_MAX = 32 * 1024 * 1024
-"""Bytes of messages that wait to be copied for applications, shared alike among the spaces that are open."""
+"""Bytes of messages that wait to be copied, shared equally among open spaces."""
 
 COPIES_SLICE_S = 0.002
-"""How long copies are made before others have their turn: a chunk more than that at most."""
+"""Duration of one slice of copying, exceeded by one chunk at most."""
 
 COPIES_REST = 4.0
-"""For how many times as long the loop is for others then: copies have a fifth of it."""
+"""Pause after a slice, as a multiple of its duration: copies get a fifth of the loop."""
 
 COPIED_AT_ONCE = 32
-"""Messages of a run between two looks at the clock: about 1 ms."""
+"""Messages copied between two checks of the clock: about 1 ms."""
 
 VERSIONS_KEPT = 20
-"""Versions of a gateway's configuration the registry keeps: with 5 KiB each 100 KiB a gateway."""
+"""Versions of a gateway's configuration that the registry keeps: 100 KiB for each gateway at 5 KiB each."""
 
 LABELS_MAX = 32
-"""Labels of a gateway: some rows each."""
+"""Labels of a gateway: one row each."""
 
 LABELS_BYTES_MAX = 16 * 1024
-"""Of a request that changes labels: several times as many as a gateway may have."""
+"""Bytes of a request that changes labels: several times the labels of a gateway."""
 
 SELECTOR_CHARACTERS_MAX = 255
-"""Characters of a selector: it is part of a key of the registry, and four requirements of usual length."""
+"""Characters of a selector, which is part of a key of the registry: four usual requirements."""
 
 SELECTORS_MAX = 500
-"""Selectors of a tenant that have a configuration: each gateway is held against all of them."""
+"""Selectors of a tenant with a configuration: each gateway is matched against all of them."""
 
-FALLING_AT_ONCE_MAX = 200
-"""Gateways that are sent what their selector has in one transaction of a running hub: about 0.2 s."""
+SELECTED_AT_ONCE_MAX = 200
+"""Gateways that get the version of their selector in one transaction of a running hub: about 0.2 s."""
 
-FALLING_REST = 20.0
-"""For how many times as long as a look took it is not looked again who falls under which selector."""
+MATCHING_REST = 20.0
+"""Pause between two matchings of selectors, as a multiple of the last one's duration."""
 
 GATEWAYS_AT_ONCE_MAX = 10_000
-"""Gateways of one roll-out, or sent a version by one command: each is a signature (0.1 ms) and a row."""
+"""Gateways of one roll-out or command: each needs a signature (0.1 ms) and a row."""
 
 CONFIGURATIONS_LOOKED_AT_S = 1.0
-"""How often it is looked for what somebody has sent to gateways, and for what is next in a roll-out."""
+"""Interval of looking for new versions and for the next step of roll-outs."""
 
 CONFIRM_S_RANGE = (2.0, 86_400.0)
-"""Least and most time a gateway tries a version for: a connection is up again in a second at best, and whoever waits
-longer than a day for a confirmation has forgotten the change."""
+"""Minimum and maximum trial time of a version. A connection is up again in a second at best; after a day nobody waits
+for a confirmation."""
 
 ROLLOUTS_KEPT = 100
-"""Roll-outs that are over which the registry keeps, each with its gateways."""
+"""Completed roll-outs that the registry keeps, each with its gateways."""
 
 REPORTS_AT_ONCE_MAX = 200
-"""Reports of gateways' configurations in one transaction; a gateway has 4 on the way at most."""
+"""Configuration reports in one transaction; a gateway has 4 in flight at most."""
 
 FAILED_SHOWN_MAX = 20
-"""Gateways a problem names that have not taken what is wanted of them."""
+"""Gateways named in problems about failed configurations."""
 
 WHY_CHARACTERS_MAX = 2_000
-"""Of a gateway's reason that the registry keeps: some ten errors of a file."""
+"""Characters kept of a gateway's reason: some ten errors of a file."""
 
 TAKEOVERS_SHARED = 3
-"""Takeovers of one gateway after which two machines use its identity: a broken connection makes one, and a restart in
-the same minute another."""
+"""Takeovers of one gateway that show two machines with one identity: a broken connection makes one, a restart in the
+same minute another."""
 
 TAKEOVERS_WITHIN_S = 180.0
-"""Seconds within which these takeovers come: two machines with one identity displace each other every 15 s at most, the
-limit of a gateway's backoff."""
+"""Seconds for these takeovers: two machines displace each other every 15 s at most, the limit of a gateway's
+backoff."""

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the hub, read from the fleet and the committer when they are asked for."""
+"""Prometheus metrics of the hub, read from fleet and committer at each scrape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from cloud.hub.committer import Committer
 from cloud.hub.copies import Copies
 from cloud.hub.desired.service import DesiredConfigurations
-from cloud.hub.fleet import Fleet
+from cloud.hub.fleet import FleetState
 from cloud.hub.health import HubHealth
 from edge.health.problems import Severity
 from edge.output import logs
@@ -25,33 +25,33 @@ COUNTERS = {
     "landings": ("waypost_hub_landings", "Commits to the telemetry table"),
     "duplicates": ("waypost_hub_duplicates_trimmed", "Messages that had landed before and were acknowledged again"),
     "gaps": ("waypost_hub_gaps", "Ranges that began later than expected"),
-    "holes_closed": ("waypost_hub_holes_closed", "Holes in the sequences given up to keep the registry small"),
-    "released": ("waypost_hub_deliveries_released", "Deliveries sent back, to be sent again"),
+    "holes_closed": ("waypost_hub_holes_closed", "Holes in the sequences closed to keep the registry small"),
+    "released": ("waypost_hub_deliveries_released", "Deliveries released, to be sent again"),
     "rejected": ("waypost_hub_deliveries_rejected", "Deliveries refused: unnamed, or in the name of another gateway"),
     "ledger_ranges": ("waypost_hub_ledger_ranges", "Ledger ranges landed"),
     "states": ("waypost_hub_states", "Gateway states landed"),
-    "quarantined": ("waypost_hub_deliveries_quarantined", "Deliveries kept raw because nobody can read them"),
+    "quarantined": ("waypost_hub_deliveries_quarantined", "Unreadable deliveries kept raw"),
 }
-"""Field of `cloud.hub.fleet.Totals` to metric name (without ``_total``) and help."""
+"""Field of `cloud.hub.fleet.HubTotals` to metric name (without ``_total``) and help."""
 
 LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class CommandFigures(NamedTuple):
-    """Commands to devices, by state."""
+    """Number of commands to devices, by state."""
 
     open: Mapping[str, int]
-    """Those that are not over, some seconds ago."""
+    """Open commands, counted some seconds ago."""
     over: Mapping[str, int]
-    """Since the start."""
+    """Commands completed since the hub started."""
 
 
-class _Live(Collector):
-    """Numbers that are kept elsewhere."""
+class _HubCollector(Collector):
+    """Collects numbers that other objects keep."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: FleetState,
         committer: Committer,
         health: HubHealth,
         copies: Copies,
@@ -75,15 +75,15 @@ class _Live(Collector):
             "waypost_hub_pending_bytes": ("Bytes gathered and not yet on disk", self._committer.pending_bytes),
             "waypost_hub_landing_failing": ("1 while nothing can be landed", int(self._committer.failing)),
             "waypost_hub_landing_oldest_seconds": (
-                "Age of what has no answer",
+                "Age of the oldest unanswered delivery",
                 self._committer.oldest_s,
             ),
-            "waypost_hub_connections_held": ("Connections of which something cannot land", len(self._committer.held)),
+            "waypost_hub_connections_held": ("Connections with data that cannot land", len(self._committer.held)),
         }
         for metric, (text, value) in gauges.items():
             yield GaugeMetricFamily(metric, text, value=value)
         yield from self._applications()
-        yield from self._of_commands()
+        yield from self._command_counts()
         yield from self._configurations()
         yield from self._process()
 
@@ -97,22 +97,22 @@ class _Live(Collector):
         yield made
         yield missed
 
-    def _of_commands(self) -> Iterator[Metric]:
+    def _command_counts(self) -> Iterator[Metric]:
         figures = self._commands()
-        still = GaugeMetricFamily("waypost_hub_commands_open", "Commands to devices, not over", labels=["state"])
+        still = GaugeMetricFamily("waypost_hub_commands_open", "Open commands to devices", labels=["state"])
         for state, count in figures.open.items():
             still.add_metric([state], count)
         yield still
-        about = "Commands to devices that are over, by what became of them"
+        about = "Completed commands to devices, by outcome"
         over = CounterMetricFamily("waypost_hub_commands_over_total", about, labels=["state"])
         for state, count in figures.over.items():
             over.add_metric([state], count)
         yield over
 
     def _configurations(self) -> Iterator[Metric]:
-        about = "Gateways the hub configures, by what became of the newest version."
+        about = "Gateways with a configuration from the hub, by the state of the newest version."
         gateways = GaugeMetricFamily("waypost_hub_configurations", about, labels=["state"])
-        about = "Roll-outs that are not over."
+        about = "Open roll-outs."
         rollouts = GaugeMetricFamily("waypost_hub_rollouts", about, labels=["state"])
         if self._desired is not None:
             figures = self._desired.figures
@@ -125,7 +125,7 @@ class _Live(Collector):
 
     def _process(self) -> Iterator[Metric]:
         problems, written = self._health.problems(), logs.figures()
-        counted = GaugeMetricFamily("waypost_hub_problems", "What is wrong with the hub.", labels=["severity"])
+        counted = GaugeMetricFamily("waypost_hub_problems", "Current problems of the hub.", labels=["severity"])
         for severity in Severity:
             counted.add_metric([severity.value], sum(problem.severity is severity for problem in problems))
         yield counted
@@ -140,18 +140,18 @@ class _Live(Collector):
         yield since
         about = "Largest delay of the event loop's timers in the last minute."
         yield GaugeMetricFamily("waypost_hub_loop_lag_seconds", about, value=self._health.lag.recent_s)
-        about = "Log lines that stderr did not take."
+        about = "Log lines dropped because stderr was not read."
         yield CounterMetricFamily("waypost_hub_log_lines_dropped", about, value=written.dropped)
-        about = "Log lines left out because too many were alike."
+        about = "Log lines suppressed as repetitions."
         yield CounterMetricFamily("waypost_hub_log_lines_repeated", about, value=written.repeated)
 
 
 class Metrics:
-    """The hub's own registry of metrics; no process-wide state."""
+    """Metrics registry of one hub; no process-wide state."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: FleetState,
         committer: Committer,
         health: HubHealth,
         copies: Copies,
@@ -159,10 +159,10 @@ class Metrics:
         desired: DesiredConfigurations | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Live(fleet, committer, health, copies, commands, desired))
+        self.registry.register(_HubCollector(fleet, committer, health, copies, commands, desired))
         self.landing_seconds = Histogram(
             "waypost_hub_landing_seconds",
-            "From the trimming of a landing to its confirmation",
+            "Duration of a landing, up to its confirmation",
             buckets=LATENCY_BUCKETS_S,
             registry=self.registry,
         )

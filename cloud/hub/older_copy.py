@@ -1,7 +1,7 @@
-"""The notice that the registry is an older copy of itself: restored, or of a standby that took over.
+"""Notice that the registry is an older copy of itself: restored from a backup, or a standby that took over.
 
-The notice is a file in the hub's data directory, so it outlives a restart of the hub and the registry, whichever
-database that is. The operator removes the file after having looked.
+The notice is a file in the hub's data directory, so it outlives a restart of the hub and of the registry, whichever
+database that is. The operator removes the file after a check.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class OlderCopySign(enum.Enum):
 
 
 class OlderCopyNotice:
-    """Keeps the signs that were seen, for one data directory."""
+    """Keeps the signs seen for one data directory."""
 
     def __init__(self, data: Path) -> None:
         self.file: Final = data / FILE
 
     def add(self, sign: OlderCopySign) -> None:
-        """Keep a sign. Raises nothing: a notice that cannot be written is in the log."""
+        """Record a sign. Raises nothing: a notice that cannot be written is logged."""
         found = self.signs()
         if sign in found:
             return
@@ -45,7 +45,7 @@ class OlderCopyNotice:
             log.warning("%s cannot be written: %s", self.file, error.strerror)
 
     def signs(self) -> list[OlderCopySign]:
-        """Return what was seen since the operator last removed the file."""
+        """Return the signs seen since the operator last removed the file."""
         try:
             descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:

@@ -1,10 +1,10 @@
-"""Which gateways are read on while much waits for the disk: those of which little does.
+"""Back-pressure: stop reading the gateways with the most pending data while the disk is behind.
 
-While more waits than `PENDING_BYTES_MAX`, and until half of it has been landed, a gateway is read, and what it sends
-is decoded, as far as less than its share waits of it. Shares are alike; they are of those of which anything waits. Who
-was read least lately is read on first: what comes of a few may be all there is room for.
-What is read of them all the same is bounded too (`PENDING_BYTES_LAST`). It knows no landing: it is told what waits.
-How much credit each has meanwhile is `cloud.hub.credit`'s.
+From more than `PENDING_BYTES_MAX` pending bytes until half of that has landed, a gateway is read and its data decoded
+only while less than its share of it is pending. Shares are equal among gateways with pending data. Gateways resume in
+the order of their last reading, because a few of them may fill the room. Data read in spite of this is bounded too
+(`PENDING_BYTES_LAST`). The module does not know the landing; it is called when pending data changes. `cloud.hub.credit`
+sets the credit.
 """
 
 from __future__ import annotations
@@ -19,62 +19,64 @@ from cloud.hub.limits import RATE_AHEAD_S, RATE_LOOK_S_MIN
 from cloud.lake.limits import PENDING_BYTES_LAST, PENDING_BYTES_MAX
 
 
-class Pressure:
-    """The connections that may be held back. On the loop's thread."""
+class LandingPressure:
+    """Pauses and resumes the connections of a hub. On the loop's thread."""
 
     def __init__(self, decoded: Callable[[], int], unread: Callable[[], int]) -> None:
-        """Bytes of all gateways that wait: decoded, for the landing, and as they came."""
+        """`decoded` returns the decoded bytes of all gateways that wait for the landing; `unread` those not decoded
+        yet."""
         self._decoded = decoded
         self._unread = unread
         self._intakes: OrderedDict[Intake, None] = OrderedDict()
-        """Those that were read lately come last."""
+        """Connections in the order of their last reading, the latest last."""
         self._share_bytes = 0
         self._credit = Shares()
         self.pressed = False
 
     def add(self, intake: Intake) -> None:
-        """A connection is there."""
+        """Add a connection."""
         self._intakes[intake] = None
         self._credit.add(intake, self._free_bytes)
         self.look_at(intake)
 
     def remove(self, intake: Intake) -> None:
-        """It is gone."""
+        """Remove a connection."""
         self._intakes.pop(intake, None)
         self._credit.remove(intake)
 
     def has_room(self, intake: Intake) -> bool:
-        """More of it may be decoded: always while nothing is, or nothing would ever be landed."""
+        """Return whether more of a connection may be decoded; always true while nothing is decoded, so that landing
+        goes on."""
         decoded = self._decoded()
         if decoded < PENDING_BYTES_MAX:
             return True
         return intake.unsettled[1] <= self._share_bytes and decoded < PENDING_BYTES_MAX + PENDING_BYTES_LAST
 
     def look_at(self, intake: Intake) -> None:
-        """More of this connection waits, or less."""
+        """Update after the pending data of one connection changed."""
         if intake in self._intakes:
             self._intakes.move_to_end(intake)
         waiting = self._waiting()
         if self.pressed is (waiting <= (PENDING_BYTES_MAX // 2 if self.pressed else PENDING_BYTES_MAX)):
             self.look()
         elif self.pressed and intake in self._intakes:
-            self._hold_back_or_read(intake, everybody=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
+            self._hold_back_or_read(intake, everyone=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
 
     def look(self) -> None:
-        """What waits of several connections has changed: look at all, where it matters."""
+        """Update after the pending data of several connections changed."""
         waiting, before = self._waiting(), self.pressed
         self.pressed = waiting > (PENDING_BYTES_MAX // 2 if before else PENDING_BYTES_MAX)
         if self.pressed:
             count = sum(1 for intake in self._intakes if intake.waiting_bytes)
             self._share_bytes = PENDING_BYTES_MAX // (2 * max(count, 1))
             for intake in self._intakes:
-                self._hold_back_or_read(intake, everybody=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
+                self._hold_back_or_read(intake, everyone=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
         elif before:
             for intake in self._intakes:
                 intake.read_on()
 
     def go_on(self) -> None:
-        """Something has been landed: have those take what they have received that have room."""
+        """Let connections decode what they have received, after a landing."""
         self.look()
         for intake in list(self._intakes):
             intake.go_on()
@@ -87,25 +89,25 @@ class Pressure:
     def _free_bytes(self) -> int:
         return PENDING_BYTES_MAX - self._waiting()
 
-    def _hold_back_or_read(self, intake: Intake, *, everybody: bool) -> None:
-        if everybody or intake.waiting_bytes > self._share_bytes:
+    def _hold_back_or_read(self, intake: Intake, *, everyone: bool) -> None:
+        if everyone or intake.waiting_bytes > self._share_bytes:
             intake.hold_back()
         else:
             intake.read_on()
 
 
 QUOTA: Final = "what its tenant has sent is landed first"
-"""Why a connection is not read."""
+"""Reason shown for a paused connection."""
 
 LOOKS_A_QUOTA: Final = 16
-"""Times a tenant's connections are added up while its quota comes in: one may have thousands."""
+"""Number of times the connections of a tenant are summed up while its quota fills: it may have thousands."""
 
 
 class TenantPressure:
-    """The gateways of one tenant, which are not read while more of them waits than its quota, until half of it does."""
+    """Pauses the gateways of one tenant while their pending data exceeds the quota, until half of it has landed."""
 
     def __init__(self, bytes_max: int, total: Callable[[], int]) -> None:
-        """`total`: bytes of all tenants that wait; while that is less than the quota nothing is added up."""
+        """`total` returns the pending bytes of all tenants; nothing is summed up while it is below the quota."""
         self.pressed = False
         self._bytes_max = bytes_max
         self._total = total
@@ -113,32 +115,32 @@ class TenantPressure:
         self._intakes: dict[Intake, None] = {}
 
     def __bool__(self) -> bool:
-        """Some of its gateways are there."""
+        """True if the tenant has connections."""
         return bool(self._intakes)
 
     def add(self, intake: Intake) -> None:
-        """A connection is there."""
+        """Add a connection."""
         self._intakes[intake] = None
         if self.pressed:
             intake.hold_back(QUOTA)
 
     def remove(self, intake: Intake) -> None:
-        """It is gone."""
+        """Remove a connection."""
         self._intakes.pop(intake, None)
 
     def has_room(self, intake: Intake) -> bool:
-        """More of it may be decoded: always while nothing is."""
+        """Return whether more of a connection may be decoded; always true while nothing is."""
         return not (self.pressed and intake.unsettled[0])
 
-    def look_at_some(self) -> None:
-        """A little more of it waits, or less."""
+    def update_some(self) -> None:
+        """Update after a change of some pending bytes."""
         total = self._total()
         if total > self._bytes_max and abs(total - self._looked_at_bytes) >= self._bytes_max // LOOKS_A_QUOTA:
             self._looked_at_bytes = total
             self.look()
 
     def look(self) -> None:
-        """What waits of it has changed."""
+        """Compare the pending data with the quota, and pause or resume."""
         waiting = sum(intake.waiting_bytes for intake in self._intakes)
         if self.pressed and waiting <= self._bytes_max // 2:
             self.pressed = False
@@ -151,11 +153,11 @@ class TenantPressure:
 
 
 RATE: Final = "its tenant has sent more than it may in a second"
-"""Why a connection is not read."""
+"""Reason shown for a connection paused by the quota."""
 
 
 class TenantRate:
-    """The gateways of one tenant, which are not read while they have sent more than so many bytes a second."""
+    """Pauses the gateways of one tenant while they exceed a rate in bytes a second."""
 
     def __init__(
         self,
@@ -164,30 +166,30 @@ class TenantRate:
         later: Callable[[float, Callable[[], None]], object],
         spent: Callable[[], object],
     ) -> None:
-        """`clock`: seconds that do not go back; `later` calls a function after so many of them. `spent` is called when
-        the gateways are not read any more."""
+        """`clock`: monotonic seconds; `later` calls a function after some seconds; `spent` is called when the
+        gateways are paused."""
         self.held = False
         self._rate = bytes_per_second
         self._clock = clock
         self._later = later
         self._spent = spent
         self._left = bytes_per_second * RATE_AHEAD_S
-        """Bytes that may come; less than 0: so many have come too early."""
+        """Bytes left; negative when too many arrived."""
         self._at = clock()
         self._intakes: dict[Intake, None] = {}
 
     def add(self, intake: Intake) -> None:
-        """A connection is there."""
+        """Add a connection."""
         self._intakes[intake] = None
         if self.held:
             intake.hold_back(RATE)
 
     def remove(self, intake: Intake) -> None:
-        """It is gone."""
+        """Remove a connection."""
         self._intakes.pop(intake, None)
 
     def took(self, size: int) -> None:
-        """So many bytes have come."""
+        """Count received bytes."""
         self._advance()
         self._left -= size
         if self._left < 0 and not self.held:
@@ -202,7 +204,7 @@ class TenantRate:
 
     def _look(self) -> None:
         self._advance()
-        if self._left < 0:  # what had been read by then has been taken meanwhile
+        if self._left < 0:  # data that was read before the pause counts too
             self._wait()
             return
         self.held = False

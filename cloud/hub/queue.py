@@ -1,8 +1,8 @@
-"""The queue of what waits for the landing: in the order it came for each gateway, and in a fair one over gateways.
+"""Queue of entries that wait for the landing: in order for each gateway, fair among gateways.
 
-Every gateway has a share of the landing's time. What it has had is added up in seconds, by bytes when something of it
-is taken and by the clock when its rows have been made, and the one that has had least comes next (start-time fair
-queueing, Goyal et al. 1996). Who had nothing to land for a while begins where the others are: time is not saved up.
+Every gateway has a share of the landing's time. Its use is counted in seconds: by bytes when an entry is taken, and by
+the clock when its rows have been made. The gateway with the least use comes next (start-time fair queueing, Goyal et
+al. 1996). A gateway that was idle starts at the current level: time is not saved up.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import accumulate
 
-from cloud.hub.groups import Entry, Key, Lineage, Session
+from cloud.hub.groups import GatewayLineage, GatewaySession, Key, QueueEntry
 from cloud.hub.limits import LANDED_BYTES_A_SECOND
 from cloud.lake.limits import LANDING_BYTES_MAX, LANDING_ROWS_MAX
 from cloud.lake.rows import ReceivedBatch
-from cloud.lake.sequences import Stream
+from cloud.lake.sequences import SequenceStream
 
 
 class EntryQueue:
-    """*Fresh* entries have not been tried; *held* ones have, and wait for their time."""
+    """Fresh entries have not been tried. Held entries failed and wait for their retry."""
 
     def __init__(self) -> None:
-        self.fresh: dict[Key, list[Entry]] = {}
-        """By gateway, in the order they came; no list is empty."""
-        self.held: list[Entry] = []
+        self.fresh: dict[Key, list[QueueEntry]] = {}
+        """Fresh entries by gateway, in order of arrival; no list is empty."""
+        self.held: list[QueueEntry] = []
         self.fresh_bytes = self.fresh_rows = self.held_bytes = self.held_rows = 0
         self.backlog_bytes = 0
-        """Of what is fresh: what gateways had kept while they could not send."""
+        """Fresh bytes that gateways had stored while they could not send."""
         self.held_due_s = 0.0
-        """When the first of the held ones is to be tried."""
+        """Time of the first retry."""
         self._had_s: dict[Key, float] = {}
-        """Of the landing's time, of the gateways that have something here or had of late."""
+        """Landing time used, in seconds, of gateways with entries in the queue or used recently."""
         self._now_s = 0.0
-        """What the one had that was taken last: nobody begins with less."""
+        """Use of the gateway taken last: new gateways start with it."""
         self._left_over = False
 
     @property
@@ -45,47 +45,46 @@ class EntryQueue:
         return self.fresh_rows + self.held_rows
 
     @property
-    def oldest(self) -> list[Entry]:
-        """The oldest fresh and the oldest held entry, as far as there are any."""
+    def oldest(self) -> list[QueueEntry]:
+        """Oldest fresh and oldest held entry, if any."""
         first = min((entries[0] for entries in self.fresh.values()), key=_at, default=None)
         return [*([] if first is None else [first]), *self.held[:1]]
 
     @property
     def urgent(self) -> bool:
-        """Something fresh waits that gathers no company: what one landing left over, or no batch."""
+        """True if a fresh entry should not wait for more: left over from a landing, or not a batch."""
         return self._left_over or any(not entry.rows for entries in self.fresh.values() for entry in entries)
 
-    def put(self, entry: Entry) -> None:
-        """Behind everything else of its gateway."""
+    def put(self, entry: QueueEntry) -> None:
+        """Append an entry to those of its gateway."""
         self.fresh.setdefault(entry.session.key, []).append(entry)
         self._count([entry])
 
-    def put_first(self, entries: Sequence[Entry]) -> None:
-        """They were taken, and there was no time for them: before everything else of their gateways."""
+    def put_first(self, entries: Sequence[QueueEntry]) -> None:
+        """Return entries that were taken but not tried, in front of all others of their gateways."""
         for entry in reversed(entries):
             self.fresh.setdefault(entry.session.key, []).insert(0, entry)
         self._count(entries)
         self._left_over = self._left_over or bool(entries)
 
-    def put_back(self, entries: Sequence[Entry]) -> None:
-        """They have been tried, and have their times."""
+    def put_held(self, entries: Sequence[QueueEntry]) -> None:
+        """Return entries that failed and have a retry time."""
         self._hold(list(merge(self.held, sorted(entries, key=_at), key=_at)))
 
     def charge(self, spent_s: Mapping[Key, float]) -> None:
-        """So much of the landing's time these gateways have had."""
+        """Add landing time to the use of these gateways."""
         for key, seconds in spent_s.items():
             self._had_s[key] = self._had_s.get(key, self._now_s) + seconds
 
-    def drop_held(self, session: Session) -> None:
-        """Forget what is held of a connection, and what came over it behind that in the same streams."""
+    def drop_held(self, session: GatewaySession) -> None:
+        """Drop the held entries of a connection, and later entries of it in the same streams."""
         if self.held:
             dropped = [entry for entry in self.held if entry.session is session]
             self._hold([entry for entry in self.held if entry.session is not session])
             self.drop_behind(dropped)
 
-    def drop_gone(self, session: Session, bytes_max: int) -> None:
-        """A connection is gone: what it has sent lands up to so many bytes of rows; the rest is forgotten, it comes
-        again."""
+    def drop_gone(self, session: GatewaySession, bytes_max: int) -> None:
+        """Drop entries of a closed connection beyond `bytes_max` of rows; the gateway sends them again."""
         entries = self.fresh.get(session.key, ())
         sizes = accumulate(
             max(entry.bytes, entry.landing_bytes) if entry.session is session else 0 for entry in entries
@@ -98,23 +97,24 @@ class EntryQueue:
         if len(kept) < len(entries):
             self._keep(session.key, kept)
 
-    def drop_behind(self, dropped: Sequence[Entry]) -> None:
-        """Forget what came behind these over the same connections, in the same streams: it comes again behind them, and
-        would be in the lake before them otherwise."""
-        streams: dict[Session, set[Stream]] = {}
+    def drop_behind(self, dropped: Sequence[QueueEntry]) -> None:
+        """Drop later entries of the same connections in the same streams as `dropped`.
+
+        The gateway sends them again in order; landed now, they would be in the lake before the dropped ones."""
+        streams: dict[GatewaySession, set[SequenceStream]] = {}
         for entry in dropped:
             if isinstance(entry.content, ReceivedBatch):
                 streams.setdefault(entry.session, set()).update(entry.content.streams)
         for key in {session.key for session in streams}:
             self._keep(key, [entry for entry in self.fresh.get(key, ()) if not _follows(entry, streams)])
 
-    def surplus(self, held_bytes_max: int) -> list[Entry]:
-        """Take out what is held beyond a bound: of the connections of which most is."""
+    def surplus(self, held_bytes_max: int) -> list[QueueEntry]:
+        """Remove held entries beyond a limit and return them, from the connections with the most first."""
         size = self.held_bytes
-        of: dict[Session, int] = {}
+        of: dict[GatewaySession, int] = {}
         for entry in self.held:
             of[entry.session] = of.get(entry.session, 0) + entry.bytes
-        gone = set[Session]()
+        gone = set[GatewaySession]()
         for session in sorted(of, key=of.__getitem__, reverse=True):
             if size <= held_bytes_max:
                 break
@@ -125,24 +125,24 @@ class EntryQueue:
             self._hold([entry for entry in self.held if entry.session not in gone])
         return taken
 
-    def take(self, now: float, *, everything: bool) -> list[Entry]:
-        """Take out what is due, as much as one landing takes, and at least one entry: of each gateway in order, of the
-        gateway first that has had least. `everything`: also what is not due.
+    def take(self, now: float, *, everything: bool) -> list[QueueEntry]:
+        """Remove and return the due entries for one landing, at least one: in order for each gateway, the gateway with
+        the least use first. `everything`: also entries that are not due.
 
-        Behind what stays no batch of the same stream is taken, and no lineage of the same gateway: a store is compared
-        with what has landed of it, so all that was sent before must have.
+        No batch overtakes a remaining batch of the same stream, and no lineage overtakes anything of its gateway: a
+        store is compared with what has landed of it.
         """
-        held: dict[Key, list[Entry]] = {}
+        held: dict[Key, list[QueueEntry]] = {}
         for entry in self.held:
             held.setdefault(entry.session.key, []).append(entry)
-        heads: list[tuple[float, float, Key, Entry, Iterator[Entry]]] = []
+        heads: list[tuple[float, float, Key, QueueEntry, Iterator[QueueEntry]]] = []
         for key in {**held, **self.fresh}:
             due = _due(held.get(key, ()), self.fresh.get(key, ()), None if everything else now)
             for first in due:
                 heads.append((max(self._had_s.get(key, 0.0), self._now_s), first.at_s, key, first, due))
                 break
         heapify(heads)
-        taken: list[Entry] = []
+        taken: list[QueueEntry] = []
         size = rows = 0
         while heads:
             had_s, _, key, entry, due = heads[0]
@@ -161,7 +161,7 @@ class EntryQueue:
         self._remove(taken)
         return taken
 
-    def _remove(self, taken: Sequence[Entry]) -> None:
+    def _remove(self, taken: Sequence[QueueEntry]) -> None:
         gone = set(map(id, taken))
         for key in {entry.session.key for entry in taken}:
             self._keep(key, [entry for entry in self.fresh.get(key, ()) if id(entry) not in gone])
@@ -169,35 +169,35 @@ class EntryQueue:
         waiting = {entry.session.key for entry in self.held} | self.fresh.keys()
         self._had_s = {key: had for key, had in self._had_s.items() if had > self._now_s or key in waiting}
 
-    def _keep(self, key: Key, entries: list[Entry]) -> None:
-        """These are left of what is fresh of a gateway."""
+    def _keep(self, key: Key, entries: list[QueueEntry]) -> None:
+        """Replace the fresh entries of a gateway."""
         before = self.fresh.pop(key, [])
         if entries:
             self.fresh[key] = entries
         self._count(before, -1)
         self._count(entries)
 
-    def _count(self, entries: Sequence[Entry], sign: int = 1) -> None:
-        """These are fresh now, or are not any more."""
+    def _count(self, entries: Sequence[QueueEntry], sign: int = 1) -> None:
+        """Add entries to the totals, or subtract them."""
         for entry in entries:
             self.fresh_bytes += sign * entry.bytes
             self.fresh_rows += sign * entry.rows
             self.backlog_bytes += sign * entry.backlog_bytes
 
-    def _hold(self, entries: list[Entry]) -> None:
+    def _hold(self, entries: list[QueueEntry]) -> None:
         self.held = entries
         self.held_bytes, self.held_rows = sum(entry.bytes for entry in entries), sum(entry.rows for entry in entries)
         self.held_due_s = min((entry.due_s for entry in entries), default=0.0)
 
 
-def _due(held: Sequence[Entry], fresh: Sequence[Entry], now: float | None) -> Iterator[Entry]:
-    """Of one gateway, what can be taken, in the order it came; `now` None: whatever the time is."""
-    blocked: set[Stream] = set()
+def _due(held: Sequence[QueueEntry], fresh: Sequence[QueueEntry], now: float | None) -> Iterator[QueueEntry]:
+    """Yield the entries of one gateway that can be taken, in order of arrival; `now` None ignores retry times."""
+    blocked: set[SequenceStream] = set()
     stays = False
     for entry in merge(held, fresh, key=_at):
         content = entry.content
         behind = isinstance(content, ReceivedBatch) and bool(blocked) and not blocked.isdisjoint(content.streams)
-        behind = behind or (isinstance(content, Lineage) and stays)
+        behind = behind or (isinstance(content, GatewayLineage) and stays)
         if behind or (now is not None and entry.due_s > now):
             stays = True
             if isinstance(content, ReceivedBatch):
@@ -206,8 +206,8 @@ def _due(held: Sequence[Entry], fresh: Sequence[Entry], now: float | None) -> It
             yield entry
 
 
-def _follows(entry: Entry, streams: dict[Session, set[Stream]]) -> bool:
-    """The entry has a stream of those by its connection; then all of its streams belong to them."""
+def _follows(entry: QueueEntry, streams: dict[GatewaySession, set[SequenceStream]]) -> bool:
+    """Return whether an entry shares a stream with dropped entries of its connection; then drop all of its streams."""
     found = streams.get(entry.session)
     if found is None or not isinstance(entry.content, ReceivedBatch) or found.isdisjoint(entry.content.streams):
         return False
@@ -215,5 +215,5 @@ def _follows(entry: Entry, streams: dict[Session, set[Stream]]) -> bool:
     return True
 
 
-def _at(entry: Entry) -> float:
+def _at(entry: QueueEntry) -> float:
     return entry.at_s

@@ -1,4 +1,4 @@
-"""One hub process: registry, lake, listeners and API put together on one event loop."""
+"""Hub process: registry, lake, listeners and API on one event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bridge.hub_addresses import COMMANDS, DESIRED
 from bridge.intake import Intake
 from bridge.resources.endpoint import ListenEndpoint
 from bridge.transport.driver import ConnectionDriver
-from cloud.hub.acceptor import Acceptor, NotServed, Serve
+from cloud.hub.acceptor import Acceptor, PeerNotServed, Serve
 from cloud.hub.api import application
 from cloud.hub.commands.applications import CommandApplications, CommandEntry, CommandInterception
 from cloud.hub.commands.http import routes as command_routes
@@ -52,7 +52,7 @@ from cloud.hub.enrolment.http import routes as enrolment_routes
 from cloud.hub.enrolment.registration import Registration
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.fleet import Fleet
+from cloud.hub.fleet import FleetState
 from cloud.hub.groups import Key
 from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
@@ -60,12 +60,12 @@ from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.memory import COLLECTED
 from cloud.hub.metrics import Metrics
 from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
-from cloud.hub.peers import DEFAULT_TENANT, Kind, Peer, tenants_of
+from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenants_of
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.registry import Registry
-from cloud.hub.service import HubService, nobody_decides
+from cloud.hub.service import HubService, ignore_report
 from cloud.hub.spaces import Spaces, TenantSpace
 from cloud.hub.tenants import Tenants
 from cloud.lake.contract import contract
@@ -73,7 +73,7 @@ from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand, RegistryError
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
-from cloud.place.place import Place
+from cloud.place.place import LakePlace
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import AuthenticationMode, TlsListener, TokenIssuer
 from edge.broker.http.access import HttpAccess
@@ -104,23 +104,23 @@ from edge.output.logs import unhandled
 log = logging.getLogger(__name__)
 
 REGISTRY = "registry.db"
-"""The registry in the data directory, where no other one is named."""
+"""Registry file in the data directory, if no other registry is configured."""
 
 STOPPING = "the hub stops"
-"""Why sockets are not read: what came now would not be answered."""
+"""Reason for paused sockets during shutdown: new data would not be answered."""
 
 HEALTH_EVERY_S = 5.0
-"""How often the log is told of problems that are new or over; who asks is told at once."""
+"""Interval of logging new and solved problems; the API shows them at once."""
 
 FAREWELL_S = 1.0
-"""Longest wait for the last acknowledgements to leave."""
+"""Maximum wait for the last acknowledgements to be written."""
 
 
 class HubError(Exception):
-    """The hub cannot be started; the message says why and what to do, on one line."""
+    """The hub cannot start; the message says why and what to do, on one line."""
 
     def __init__(self, message: str, *, unreachable: bool = False) -> None:
-        """`unreachable`: because a server it needs does not answer."""
+        """`unreachable`: a server that the hub needs does not answer."""
         super().__init__(message)
         self.unreachable = unreachable
 
@@ -128,7 +128,7 @@ class HubError(Exception):
 @hides("registry")
 @dataclass(frozen=True, slots=True)
 class HubConfiguration:
-    """What a hub needs to know. `registry`: None for SQLite in the data directory."""
+    """Configuration of a hub process. `registry`: None for SQLite in the data directory."""
 
     data: Path
     amqp: ListenEndpoint
@@ -137,57 +137,57 @@ class HubConfiguration:
     gather_ms: int = GATHER_MS_DEFAULT
     registry: sa.URL | None = None
     tls: TlsListener | None = None
-    """Certificate of the listeners; None: gateways connect in the clear, or the hub has one of its own."""
+    """Certificate of the listeners; None without TLS, or for the hub's own certificate."""
     enroller: Enroller | None = None
-    """None: no gateway enrols, and who is one is said by somebody else's certificates, or by nobody."""
+    """None if gateways cannot enrol: development mode, or certificates of another authority."""
     tenants: Tenants = field(default_factory=Tenants)
-    """Their quotas."""
-    lake: Place | None = None
-    """None: a folder of the data directory."""
+    """Quotas of the tenants."""
+    lake: LakePlace | None = None
+    """None for a folder of the data directory."""
     oidc: TokenIssuer | None = None
-    """Whose tokens users show; None: they have passwords."""
+    """Issuer of the users' tokens; None if they have passwords."""
 
 
-class Credentials(NamedTuple):
-    """What a hub shows, and who makes the gateways' certificates."""
+class ListenerCredentials(NamedTuple):
+    """Authority, certificate and registration of a hub with enrolment."""
 
     authority: OwnAuthority
     server: ServerCertificate
     registration: Registration | None
-    """None: the hub's own authority makes them."""
+    """None if the hub's own authority signs the gateways' certificates."""
 
 
-class Opened(NamedTuple):
-    """A data directory in use. Registry and landing are for the thread that opened them."""
+class OpenedHub(NamedTuple):
+    """Open data directory. Registry and landing are for the thread that opened them."""
 
     registry: Registry
     landing: Landing
     gateways: Sequence[GatewayRecord]
-    """Those known when it was opened."""
+    """Gateways known when it was opened."""
     landed_of_forgotten: Mapping[Key, int]
-    """Messages in the lake of gateways that are known no longer."""
-    own: Credentials | None = None
-    """Where gateways enrol."""
+    """Messages in the lake of forgotten gateways."""
+    own: ListenerCredentials | None = None
+    """Set if gateways can enrol."""
 
 
 class Served(NamedTuple):
-    """HTTP, while it is served."""
+    """Running HTTP server."""
 
     endpoint: ListenEndpoint
-    """Where it listens."""
+    """Address it listens on."""
     admit: Admit
-    """Takes connections of another listener whose clients asked for HTTP."""
+    """Accepts connections of another listener with clients that negotiated HTTP."""
 
 
-class Hub:
-    """A hub that is being started, serves, or is being stopped."""
+class HubServer:
+    """Hub from start to stop."""
 
-    def __init__(self, configuration: HubConfiguration, opened: Opened, executor: Executor) -> None:
-        """Needs the running loop. `executor`: the one thread that opened the data directory."""
+    def __init__(self, configuration: HubConfiguration, opened: OpenedHub, executor: Executor) -> None:
+        """Needs the running loop. `executor`: the thread that opened the data directory."""
         self._configuration = configuration
         self._registry = opened.registry
         self._executor = executor
-        self._fleet = Fleet(versions=opened.landing.versions, quotas=configuration.tenants)
+        self._fleet = FleetState(versions=opened.landing.versions, quotas=configuration.tenants)
         self._fleet.load(opened.gateways, opened.landed_of_forgotten)
         loop = asyncio.get_running_loop()
         self._committer = Committer(
@@ -200,9 +200,9 @@ class Hub:
         self._threads = VerificationThreads()
         self._issuer: Issuer | None = None
         self._gate = self._make_gate()
-        serve: dict[Kind, Serve] = {Kind.GATEWAY: self._intake, Kind.APPLICATION: self._session}
+        serve: dict[PeerKind, Serve] = {PeerKind.GATEWAY: self._intake, PeerKind.APPLICATION: self._session}
         self.acceptor = Acceptor(self._gate, serve, dev=configuration.dev, tenants=configuration.tenants)
-        """Who decides about each connection."""
+        """Admits or refuses connections."""
         self._spaces = Spaces(configuration.data, self.acceptor.applications, self._opened_space, configuration.tenants)
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         self._users = self._follow_users() if self._gate.passwords else None
@@ -219,7 +219,7 @@ class Hub:
         if self._desired is not None:
             self.sources[DESIRED] = self._desired
         self._certificates: Certificates | None = None
-        self._health = self._watched()
+        self._health = self._make_health()
         self._metrics = Metrics(
             self._fleet,
             self._committer,
@@ -236,13 +236,13 @@ class Hub:
             clock=loop.time,
             copy=self._copies.take,
             hear=self._commands.heard,
-            configured=self._desired.reported if self._desired is not None else nobody_decides,
+            configured=self._desired.reported if self._desired is not None else ignore_report,
             tenants=configuration.tenants,
             later=loop.call_later,
         )
 
-    def _make_enrolment(self, own: Credentials, registry: sa.URL) -> Enrolment | None:
-        """Let gateways enrol, where the configuration says so; sets the hub's own certificate."""
+    def _make_enrolment(self, own: ListenerCredentials, registry: sa.URL) -> Enrolment | None:
+        """Make the enrolment service if configured; sets the hub's own certificate."""
         configuration = self._configuration
         if configuration.enroller is None:
             return None
@@ -259,11 +259,11 @@ class Hub:
             record=RevocationRecord(configuration.data / FOLDER),
             older=self._older_copy.add,
         )
-        self.acceptor.ask_authority(enrolment)
+        self.acceptor.set_policy(enrolment)
         return enrolment
 
     def _make_gate(self) -> Authenticator:
-        """Which knows users by their passwords, or by the tokens of an issuer."""
+        """Make the gate: users authenticate with passwords or with tokens of an issuer."""
         configuration, mode = self._configuration, AuthenticationMode.STANDARD
         if configuration.dev:
             mode = AuthenticationMode.NONE
@@ -271,15 +271,15 @@ class Hub:
             mode, self._issuer = AuthenticationMode.EXTERNAL, Issuer(configuration.oidc, configuration.data)
         return Authenticator(mode, worker=self._threads, clock=asyncio.get_running_loop().time, bearer=self._issuer)
 
-    def _watched(self) -> HubHealth:
-        """Who tells of problems."""
+    def _make_health(self) -> HubHealth:
+        """Make the health checks."""
         return HubHealth(
             fleet=self._fleet,
             committer=self._committer,
             connections=self._connections,
             spaces=self._spaces,
             copies=self._copies,
-            users=self._trouble_of_users,
+            users=self._users_trouble,
             gate=self._gate,
             certificates=lambda: self._certificates,
             tls=self._tls,
@@ -291,37 +291,37 @@ class Hub:
             data=self._configuration.data,
         )
 
-    def _trouble_of_users(self) -> str | None:
-        """Why users, or changes of them, are not let in; None: they are."""
+    def _users_trouble(self) -> str | None:
+        """Return why users or their changes are not in effect; None if they are."""
         if self._issuer is not None:
             return self._issuer.overdue
         why = self._users.trouble if self._users is not None else None
-        return f"changes of users are not followed: {why}" if why is not None else None
+        return f"changes of users are not in effect: {why}" if why is not None else None
 
     def _make_commands(self) -> HubCommands:
-        """With who sends them, and what goes down."""
+        """Make the command service, its interception of messages, and the sources of the downlinks."""
         configuration, knows = self._configuration, self._fleet.gateways.__contains__
         registry = configuration.registry or sqlite_file(configuration.data / REGISTRY)
         made = HubCommands(registry, CommandApplications(self._spaces).tell, knows=knows, tenants=configuration.tenants)
         self._interception = CommandInterception(knows)
         self.sources: dict[str, DownlinkSource] = {COMMANDS: made.dispatch}
-        """What goes down to gateways, by the address they receive it from."""
+        """Sources of messages for gateways, by the address they receive them from."""
         return made
 
     def _follow_users(self) -> FollowedUsers:
-        """Raises `HubError`."""
+        """Read the users and follow their changes. Raises `HubError`."""
         try:
             return FollowedUsers(self._configuration.data, self._take_users)
         except CredentialsError as error:
             raise HubError(str(error)) from error
 
     def _take_users(self, snapshot: CredentialSnapshot) -> None:
-        """These are the users now; their tenants have spaces."""
+        """Set the users, and open the spaces of their tenants."""
         self._gate.update(snapshot)
         self._spaces.follow(tenants_of(snapshot.users))
 
     async def _start_users(self) -> None:
-        """Take over users, and open the spaces of their tenants. Raises `HubError`."""
+        """Load users, and open the spaces of their tenants. Raises `HubError`."""
         if self._issuer is not None:
             self._issuer.start()
         if self._users is None:
@@ -335,7 +335,7 @@ class Hub:
         await self._spaces.start()
 
     async def run(self, ready: Callable[[ListenEndpoint, ListenEndpoint], None], stop: asyncio.Event) -> None:
-        """Serve until `stop` is set; `ready` gets the addresses bound (AMQP, HTTP). Raises `HubError`."""
+        """Serve until `stop` is set. `ready` is called with the bound addresses (AMQP, HTTP). Raises `HubError`."""
         configuration = self._configuration
         clock = asyncio.get_running_loop().time
         access = HttpAccess(self._gate)
@@ -363,7 +363,7 @@ class Hub:
                 self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
             if self._enrolment is not None:
                 await self._enrolment.open()
-                await self._tell_own(self._enrolment)
+                await self._store_own_certificate(self._enrolment)
             if self._desired is not None:
                 await self._desired.open()
             await self._commands.open()
@@ -381,7 +381,7 @@ class Hub:
                 self._health.start()
                 ready(ListenEndpoint(host, port), http.endpoint)
                 await self._until(stop)
-                log.info("stopping: what has been gathered is landed first")
+                log.info("stopping: landing received messages first")
                 self._connections.stop_accepting()
                 for driver in self._connections.listener.drivers:
                     driver.pause_reading(STOPPING)
@@ -405,7 +405,7 @@ class Hub:
             self._executor.shutdown()
 
     async def _until(self, stop: asyncio.Event) -> None:
-        """Wait for `stop`; meanwhile problems are told to the log, and a renewed certificate is taken up."""
+        """Wait for `stop`; log problems and load renewed certificates in the meantime."""
         checked_at = float("-inf")
         while not stop.is_set():
             now = asyncio.get_running_loop().time()
@@ -419,31 +419,31 @@ class Hub:
                     await stop.wait()
 
     async def _keep_certificate(self) -> None:
-        """Renew the hub's own certificate when it is time."""
+        """Renew the hub's own certificate when it is due."""
         try:
             if self._server_certificate is not None and self._server_certificate.keep(time.time()):
-                log.info("the hub's own certificate is renewed")
+                log.info("renewed the hub's own certificate")
                 if self._enrolment is not None:
-                    await self._tell_own(self._enrolment)
+                    await self._store_own_certificate(self._enrolment)
         except AuthorityFileError as error:
             log.warning("the hub's own certificate cannot be renewed: %s", error)
 
-    async def _tell_own(self, enrolment: Enrolment) -> None:
-        """The registry knows what the hub shows: who asks about it gets an answer."""
+    async def _store_own_certificate(self, enrolment: Enrolment) -> None:
+        """Store the hub's own certificate in the registry, for OCSP."""
         own = self._server_certificate.shown() if self._server_certificate is not None else None
         try:
             if own is not None:
                 await enrolment.keep_own(own)
         except RegistryError as error:
-            log.warning("the hub's own certificate is not in the registry, so nobody learns by OCSP of it: %s", error)
+            log.warning("the hub's own certificate is not in the registry, so OCSP does not know it: %s", error)
 
     async def _finish(self) -> None:
-        """Land what has been gathered, acknowledge it, say good-bye."""
+        """Land and acknowledge everything received, then close all connections."""
         try:
             async with asyncio.timeout(SHUTDOWN_S):
                 await self._committer.close()
         except TimeoutError:
-            log.warning("stopped before the landing in progress ended; it will be looked up at the next start")
+            log.warning("stopped before the landing in progress ended; the next start recovers it")
         self._service.close_all("amqp:connection:forced", "the hub stops")
         for driver in self._connections.listener.drivers:
             if isinstance(driver.owner, AmqpSession):
@@ -458,7 +458,7 @@ class Hub:
     # --- connections ------------------------------------------------------------------------------------------------
 
     def _intake(
-        self, peer: Peer, engine: Engine, driver: ConnectionDriver, _credentials: SaslCredentials | None
+        self, peer: HubPeer, engine: Engine, driver: ConnectionDriver, _credentials: SaslCredentials | None
     ) -> Intake:
         downlink = Downlink((peer.tenant, peer.name), self.sources)
         intake = Intake(engine, self._service, driver, gateway=peer.name, downlink=downlink)
@@ -466,14 +466,14 @@ class Hub:
         return intake
 
     def _session(
-        self, peer: Peer, engine: Engine, driver: ConnectionDriver, credentials: SaslCredentials | None
+        self, peer: HubPeer, engine: Engine, driver: ConnectionDriver, credentials: SaslCredentials | None
     ) -> AmqpSession:
-        """Of an application at its tenant's space. Raises `NotServed`."""
+        """Make the session of an application in its tenant's space. Raises `PeerNotServed`."""
         space = self._spaces.get(peer.tenant)
         if space is None:
             if self._issuer is not None:
-                self._spaces.follow((peer.tenant,))  # nobody knew of it before its first user came
-            raise NotServed(f"the address space of tenant {peer.tenant} is not open yet; try again")
+                self._spaces.follow((peer.tenant,))  # with an issuer a tenant is known from its first user on
+            raise PeerNotServed(f"the address space of tenant {peer.tenant} is not open yet; try again")
         return AmqpSession(
             driver,
             engine,
@@ -485,16 +485,16 @@ class Hub:
         )
 
     def _framed(self, frames: Frames, peer: HttpPeer) -> ConnectionDriver | None:
-        """Who gets a connection to the HTTP port that asks for AMQP over WebSocket."""
+        """Accept AMQP over WebSocket on the HTTP port."""
         return self._connections.admit_framed(lambda engine: frames.around(engine, "" if peer.certificate else None))
 
     def _opened_space(self, space: TenantSpace) -> None:
-        """What its applications send to commands is taken."""
+        """Take the commands that applications send in this space."""
         CommandEntry(space, self._commands.send)
 
 
-def open_data(configuration: HubConfiguration) -> Opened:
-    """Registry and lake of a data directory, recovered. Raises `HubError`, `DataError`. Blocks."""
+def open_data(configuration: HubConfiguration) -> OpenedHub:
+    """Open and recover registry and lake of a data directory. Raises `HubError`, `DataError`. Blocks."""
     data = configuration.data
     try:
         own = own_credentials(data, configuration.enroller) if configuration.enroller is not None else None
@@ -505,10 +505,10 @@ def open_data(configuration: HubConfiguration) -> Opened:
             registry.commits.write_to(lake)
             if registry.commits.is_older_copy:
                 OlderCopyNotice(data).add(OlderCopySign.LAKE)
-            registry.directory.nobody_connected()
+            registry.directory.mark_all_disconnected()
             known = registry.directory
             landing = Landing(lake, registry.commits)
-            return Opened(registry, landing, known.gateways(), known.landed_of_forgotten(), own)
+            return OpenedHub(registry, landing, known.gateways(), known.landed_of_forgotten(), own)
         except BaseException:
             registry.close()
             raise
@@ -518,15 +518,15 @@ def open_data(configuration: HubConfiguration) -> Opened:
         raise HubError(f"{data}: {error}", unreachable=isinstance(error, RegistryUnreachable)) from error
 
 
-def own_credentials(data: Path, enroller: Enroller) -> Credentials:
-    """The authority, and the hub's own certificate of it, made where there is none. Raises `AuthorityFileError`."""
+def own_credentials(data: Path, enroller: Enroller) -> ListenerCredentials:
+    """Load the authority and the hub's own certificate; create missing ones. Raises `AuthorityFileError`."""
     authority = authority_of(data, enroller.authority_files, time.time())
     authority.name_hub(frozenset(str(name).lower() for name in enroller.names), enroller.ocsp_url)
     registration = registration_of(data, authority, enroller.est) if enroller.est is not None else None
     clients = registration.file if registration is not None else None
     server = ServerCertificate(data, authority, enroller.names, clients)
     server.keep(time.time())
-    return Credentials(authority, server, registration)
+    return ListenerCredentials(authority, server, registration)
 
 
 @contextlib.asynccontextmanager
@@ -537,10 +537,11 @@ async def serve_http(
     upgrade: Upgrade,
     wrong_port: WrongPortReporter,
 ) -> AsyncIterator[Served]:
-    """Serve the application while the context lasts, with TLS where there are certificates. `upgrade` gets connections
-    that ask for WebSocket; `wrong_port` learns where HTTP is. Raises `ListenError`.
+    """Serve the application while the context lasts, with TLS if there are certificates.
 
-    A client's certificate names a gateway, and makes nobody a user: names of gateways and users are no one space.
+    `upgrade` gets connections that ask for WebSocket; `wrong_port` learns the HTTP port. Raises `ListenError`.
+
+    A client certificate names a gateway and authenticates no user: names of gateways and of users are separate.
     """
     try:
         listening = socket.create_server(
@@ -580,7 +581,7 @@ def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, Listen
         executor = ThreadPoolExecutor(1, thread_name_prefix="landing")
         opened = await loop.run_in_executor(executor, open_data, configuration)
         collect_seldom(COLLECTED)
-        await Hub(configuration, opened, executor).run(ready, stop)
+        await HubServer(configuration, opened, executor).run(ready, stop)
 
     try:
         forbid_core_dumps()
@@ -596,7 +597,7 @@ def run(configuration: HubConfiguration, ready: Callable[[ListenEndpoint, Listen
 
 
 def _unwritten(driver: ConnectionDriver) -> bool:
-    """True while a connection's good-bye has not left."""
+    """Return whether the close of a connection is not written yet."""
     return driver.transport is not None and not driver.transport.is_closing()
 
 

@@ -1,6 +1,6 @@
-"""The hub's service: between what gateways say (`bridge.intake`) and what is landed (`cloud.hub.committer`).
+"""Service of the hub, between the gateways' connections (`bridge.intake`) and the landing (`cloud.hub.committer`).
 
-It knows tenants, sessions and documents, and neither sockets nor disks. Everything runs on the loop's thread.
+It handles tenants, sessions and documents; it knows neither sockets nor disks. All methods run on the loop's thread.
 """
 
 from __future__ import annotations
@@ -34,50 +34,59 @@ from cloud.hub.documents import (
     presence_row,
     status_row,
 )
-from cloud.hub.fleet import Fleet, FleetFull
-from cloud.hub.groups import ClockOffsets, Group, Key, LedgerDocument, Manifest, Report, Session, Verdict
+from cloud.hub.fleet import FleetFull, FleetState
+from cloud.hub.groups import (
+    ClockOffsetRows,
+    GatewaySession,
+    GroupReport,
+    Key,
+    LandingGroup,
+    LandingOutcome,
+    LedgerDocument,
+    Manifest,
+)
 from cloud.hub.limits import CONNECTION_LINES_EVERY_S
 from cloud.hub.metrics import Metrics
-from cloud.hub.pressure import Pressure, TenantPressure, TenantRate
-from cloud.hub.takeovers import Machine
+from cloud.hub.pressure import LandingPressure, TenantPressure, TenantRate
+from cloud.hub.takeovers import RemoteProgram
 from cloud.hub.tenants import Tenants
-from cloud.lake.landing import Unreadable
+from cloud.lake.landing import UnreadableContent
 from cloud.lake.rows import ReceivedBatch
 
 log = logging.getLogger(__name__)
 
 SPACE: Final = "default"
-"""Of plain messages, which do not say of which of their gateway's address spaces they are."""
+"""Address space of plain messages, which do not name one."""
 
 
 Copy = Callable[[str, str, Batch], None]
-"""Gets a batch with the tenant and the name of its gateway (`cloud.hub.copies`)."""
+"""Called with tenant, gateway and batch, to copy it (`cloud.hub.copies`)."""
 
 
 Hear = Callable[[str, str, Batch, Callable[[bool], None]], bool]
-"""Gets a batch with the tenant and the name of its gateway. True: it says something of commands, and the function hears
-when that is kept, or that it cannot be now."""
+"""Called with tenant, gateway and batch. Return True if it has news of commands; the function is then called with
+whether those are stored."""
 
 
 Reported = Callable[[Key, DesiredReport, Callable[[], None]], None]
-"""Gets how a gateway is configured, and what to call once that is kept."""
+"""Called with the configuration report of a gateway, and a function to call when it is stored."""
 
 
-def nobody_decides(_key: Key, _report: DesiredReport, _kept: Callable[[], None]) -> None:
-    """Nobody decides about it, and nothing is confirmed."""
+def ignore_report(_key: Key, _report: DesiredReport, _kept: Callable[[], None]) -> None:
+    """Ignore a report: the hub configures no gateways."""
 
 
-def _nothing_heard(_tenant: str, _gateway: str, _batch: Batch, _kept: Callable[[bool], None]) -> bool:
-    """There are no commands."""
+def _no_command_news(_tenant: str, _gateway: str, _batch: Batch, _kept: Callable[[bool], None]) -> bool:
+    """Find no news of commands."""
     return False
 
 
-def _not_copied(_tenant: str, _gateway: str, _batch: Batch) -> None:
-    """Nobody receives."""
+def _copy_nothing(_tenant: str, _gateway: str, _batch: Batch) -> None:
+    """Copy nothing."""
 
 
 def _never(_seconds: float, _call: Callable[[], None]) -> None:
-    """There are no quotas with a rate."""
+    """Never call: no quota has a rate."""
 
 
 class HubService:
@@ -85,25 +94,24 @@ class HubService:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: FleetState,
         committer: Committer,
         metrics: Metrics,
         *,
         now_us: Callable[[], int],
         clock: Callable[[], float],
-        copy: Copy = _not_copied,
-        hear: Hear = _nothing_heard,
-        configured: Reported = nobody_decides,
+        copy: Copy = _copy_nothing,
+        hear: Hear = _no_command_news,
+        configured: Reported = ignore_report,
         tenants: Tenants | None = None,
         later: Callable[[float, Callable[[], None]], object] = _never,
     ) -> None:
-        """`now_us`: UTC microseconds; `clock`: seconds that do not go back; `copy` and `hear` get what has arrived
-        before it is landed; `configured` gets how a gateway is configured; `later` calls a function after so many
-        seconds, which quotas with a rate need."""
+        """`now_us`: UTC microseconds; `clock`: monotonic seconds. `copy` and `hear` get batches before they land;
+        `configured` gets configuration reports; `later` calls a function after some seconds, for quotas with a rate."""
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
-        self._pressure = Pressure(lambda: self._committer.pressing_bytes, lambda: self._unread_bytes)
+        self._pressure = LandingPressure(lambda: self._committer.pressing_bytes, lambda: self._unread_bytes)
         self._now_us = now_us
         self._clock = clock
         self._copy = copy
@@ -113,17 +121,17 @@ class HubService:
         self._later = later
         self._tenants: dict[str, TenantPressure] = {}
         self._rates: dict[str, TenantRate | None] = {}
-        """Of tenants seen, whether they are there or not: who comes anew owes what it did."""
+        """Rates of all tenants seen, also without connections: a tenant that returns keeps its debt."""
         self._unread_bytes = 0
-        """Of all gateways: what waits as it came."""
+        """Undecoded bytes of all gateways."""
         self._introduced: WeakKeyDictionary[Intake, tuple[str, str]] = WeakKeyDictionary()
         """Tenant and remote address."""
-        self._sessions: dict[Intake, Session] = {}
-        self._intakes: dict[Session, Intake] = {}
+        self._sessions: dict[Intake, GatewaySession] = {}
+        self._intakes: dict[GatewaySession, Intake] = {}
         committer.reported.append(self._reported)
 
     def introduce(self, intake: Intake, tenant: str, remote: str) -> None:
-        """Say whose gateway's connection this is, and where it comes from, before it is opened."""
+        """Register tenant and remote address of a connection before it is opened."""
         self._introduced[intake] = tenant, remote
 
     # --- IntakeService ----------------------------------------------------------------------------------------------
@@ -131,11 +139,11 @@ class HubService:
     def gateway_connected(self, gateway: str, intake: Intake) -> None:
         now_us = self._now_us()
         tenant, remote = self._introduced[intake]
-        session = Session(tenant, gateway, remote)
+        session = GatewaySession(tenant, gateway, remote)
         try:
             before = self._fleet.connect(session, now_us)
         except FleetFull as full:
-            log.warning("gateway %s is refused: %s", gateway, full)
+            log.warning("gateway %s refused: %s", gateway, full)
             intake.close("amqp:resource-limit-exceeded", str(full))
             return
         self._sessions[intake], self._intakes[session] = session, intake
@@ -151,10 +159,12 @@ class HubService:
         if before is not None:
             self._committer.disconnect(before, replaced=True)
             displaced = self._intakes[before]
-            displaced.close(*self._takeover(session.key, _machine(displaced, before), _machine(intake, session)))
+            displaced.close(
+                *self._takeover(session.key, _remote_program(displaced, before), _remote_program(intake, session))
+            )
 
-    def _takeover(self, key: Key, displaced: Machine, arrived: Machine) -> tuple[str, str]:
-        """Count a takeover; return condition and description that the displaced connection ends with."""
+    def _takeover(self, key: Key, displaced: RemoteProgram, arrived: RemoteProgram) -> tuple[str, str]:
+        """Count a takeover; return condition and description for the displaced connection."""
         addresses = self._fleet.takeovers.add(key, displaced, arrived)
         if addresses is None:
             return "amqp:connection:forced", "the gateway has connected again"
@@ -187,7 +197,7 @@ class HubService:
         session = self._sessions.get(intake)
         if by > 0 and session is not None and (rate := self._rate_of(session.tenant)) is not None:
             rate.took(by)
-        self._look_at(intake)
+        self._update_pressure(intake)
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, PlainMessage]], gateway: str) -> None:
         named: list[tuple[int, PlainMessage]] = []
@@ -210,10 +220,10 @@ class HubService:
         try:
             row = status_row(session, document, now_us)
         except DocumentError as error:
-            log.warning("gateway %s: its status cannot be read: %s", gateway, error)
+            log.warning("gateway %s: invalid status: %s", gateway, error)
             return
         known.last_seen = now_us
-        known.status = _shown(row)
+        known.status = _status_for_api(row)
         self._committer.put_state(row)
         self._committer.heard(session.key)
 
@@ -236,10 +246,10 @@ class HubService:
         session = self._sessions.get(intake)
         if session is None:
             return
-        content: Manifest | ClockOffsets
+        content: Manifest | ClockOffsetRows
         try:
             if "stretches" in document:
-                content = ClockOffsets(clock_offset_rows(session, document, self._now_us()))
+                content = ClockOffsetRows(clock_offset_rows(session, document, self._now_us()))
             else:
                 content = Manifest(manifest_rows(session, document))
         except DocumentError as error:
@@ -255,7 +265,7 @@ class HubService:
         try:
             report = msgspec.convert(document, DesiredReport)
         except msgspec.ValidationError as error:
-            log.warning("gateway %s: how it is configured cannot be read: %s", gateway, error)
+            log.warning("gateway %s: invalid configuration report: %s", gateway, error)
             intake.reject(token, "amqp:decode-error", str(error))
             return
         self._configured(session.key, report, lambda: intake.accept((token,)))
@@ -264,37 +274,39 @@ class HubService:
         session = self._sessions.get(intake)
         if session is None:
             return
-        log.error("gateway %s: unreadable on link %s, kept in quarantine: %s", gateway, unread.link, unread.why)
-        kept = Unreadable(*session.key, unread.link, unread.delivery, unread.why, unread.content, self._now_us())
+        log.error(
+            "gateway %s: unreadable delivery on link %s moved to quarantine: %s", gateway, unread.link, unread.why
+        )
+        kept = UnreadableContent(*session.key, unread.link, unread.delivery, unread.why, unread.content, self._now_us())
         self._committer.put(session, kept, partial(self._answer, intake, (token,)))
-        self._look_at(intake)
+        self._update_pressure(intake)
 
-    def _lineage_arrived(self, session: Session, intake: Intake, token: int, document: dict[str, Any]) -> None:
+    def _lineage_arrived(self, session: GatewaySession, intake: Intake, token: int, document: dict[str, Any]) -> None:
         try:
-            told = lineage(document)
+            found = lineage(document)
         except DocumentError as error:
-            log.warning("gateway %s: its lineage cannot be read: %s", session.gateway, error)
+            log.warning("gateway %s: invalid lineage: %s", session.gateway, error)
             intake.reject(token, "amqp:decode-error", str(error))
             return
 
-        def answer(verdict: Verdict, words: str) -> None:
-            if verdict is Verdict.OLDER:
-                log.warning("gateway %s has an older copy of its store: it must begin a new epoch", session.gateway)
+        def answer(verdict: LandingOutcome, words: str) -> None:
+            if verdict is LandingOutcome.OLDER:
+                log.warning("gateway %s has an older copy of its store and must start a new epoch", session.gateway)
                 intake.reject(token, OLDER_COPY, words)
             else:
-                session.store_epoch = told.epoch
+                session.store_epoch = found.epoch
                 self._answer(intake, (token,), verdict, words)
 
-        self._committer.put(session, told, answer)
+        self._committer.put(session, found, answer)
 
     def close_all(self, condition: str, description: str) -> None:
-        """End every connection in good order."""
+        """Close every connection."""
         for intake in list(self._sessions):
             intake.close(condition, description)
 
     # --- pressure ---------------------------------------------------------------------------------------------------
 
-    def _tenant_of(self, session: Session) -> TenantPressure:
+    def _tenant_of(self, session: GatewaySession) -> TenantPressure:
         own = self._tenants.get(session.tenant)
         if own is None:
             waiting_bytes = self._quotas.of(session.tenant).waiting_bytes
@@ -302,14 +314,14 @@ class HubService:
         return own
 
     def _rate_of(self, tenant: str) -> TenantRate | None:
-        """None: it has no bound."""
+        """Return the rate of a tenant; None without a limit."""
         if tenant not in self._rates:
             rate = self._quotas.of(tenant).bytes_per_second
             at_its_bound = partial(self._quotas.at_its_bound, tenant, "bytesPerSecond")
             self._rates[tenant] = TenantRate(rate, self._clock, self._later, at_its_bound) if rate else None
         return self._rates[tenant]
 
-    def _forget_at_tenant(self, session: Session, intake: Intake) -> None:
+    def _forget_at_tenant(self, session: GatewaySession, intake: Intake) -> None:
         own = self._tenant_of(session)
         own.remove(intake)
         if (rate := self._rate_of(session.tenant)) is not None:
@@ -318,20 +330,20 @@ class HubService:
             del self._tenants[session.tenant]
 
     def _waiting(self) -> int:
-        """Bytes of all gateways that wait, decoded and as they came."""
+        """Return the pending bytes of all gateways, decoded or not."""
         return self._committer.pressing_bytes + self._unread_bytes
 
-    def _look_at(self, intake: Intake) -> None:
-        """More of this connection waits, or less."""
+    def _update_pressure(self, intake: Intake) -> None:
+        """Update back-pressure after the pending data of a connection changed."""
         self._pressure.look_at(intake)
         session = self._sessions.get(intake)
         if session is not None:
-            self._tenants[session.tenant].look_at_some()
+            self._tenants[session.tenant].update_some()
 
     # --- committer --------------------------------------------------------------------------------------------------
 
-    def _reported(self, group: Group, report: Report) -> None:
-        """A turn of the committer is over; its answers follow."""
+    def _reported(self, group: LandingGroup, report: GroupReport) -> None:
+        """Record the results of a landed group; its answers follow."""
         self._fleet.landed(group, report, self._clock())
         if report.landed.rows:
             self._metrics.landing_seconds.observe(report.seconds)
@@ -348,36 +360,36 @@ class HubService:
         self._committer.heard(session.key)
         self._copy(session.tenant, session.gateway, batch)
         received = ReceivedBatch(*session.key, batch, session.store_epoch, ends or {})
-        both = _Both(partial(self._answer, intake, tokens))
+        both = _BatchAnswer(partial(self._answer, intake, tokens))
         heard = self._hear(session.tenant, session.gateway, batch, both.kept)
         self._committer.put(session, received, both.landed if heard else both.answer)
-        self._look_at(intake)
+        self._update_pressure(intake)
 
-    def _answer(self, intake: Intake, tokens: Sequence[int], verdict: Verdict, words: str) -> None:
-        if verdict is Verdict.LANDED:
-            intake.accept(tokens)  # the one place where a gateway is told: on disk
+    def _answer(self, intake: Intake, tokens: Sequence[int], verdict: LandingOutcome, words: str) -> None:
+        if verdict is LandingOutcome.LANDED:
+            intake.accept(tokens)  # the only place where a gateway gets an acknowledgement: on disk
         else:
             self._fleet.totals.released += len(tokens)
             intake.release(tokens, words)
 
 
-class _Both:
-    """The answer to a batch that says something of commands: it has landed, and that is kept."""
+class _BatchAnswer:
+    """Answer to a batch with news of commands: waits for the landing and for the news."""
 
     __slots__ = ("_kept", "_verdict", "answer")
 
-    def __init__(self, answer: Callable[[Verdict, str], None]) -> None:
+    def __init__(self, answer: Callable[[LandingOutcome, str], None]) -> None:
         self.answer: Final = answer
         self._kept: bool | None = None
-        self._verdict: tuple[Verdict, str] | None = None
+        self._verdict: tuple[LandingOutcome, str] | None = None
 
-    def landed(self, verdict: Verdict, words: str) -> None:
-        """The committer has said what became of the batch."""
+    def landed(self, verdict: LandingOutcome, words: str) -> None:
+        """Record the outcome of the landing."""
         self._verdict = verdict, words
         self._look()
 
     def kept(self, kept: bool) -> None:
-        """What it says of commands is kept, or cannot be now."""
+        """Record whether the news is stored."""
         self._kept = kept
         self._look()
 
@@ -385,19 +397,20 @@ class _Both:
         if self._verdict is None or self._kept is None:
             return
         verdict, words = self._verdict
-        if verdict is Verdict.LANDED and not self._kept:
-            verdict, words = Verdict.RELEASED, "what it says of commands cannot be kept now"
+        if verdict is LandingOutcome.LANDED and not self._kept:
+            verdict, words = LandingOutcome.RELEASED, "its news of commands cannot be stored now"
         self.answer(verdict, words)
 
 
-def _machine(intake: Intake, session: Session) -> Machine:
-    """Return the machine of a session. An older gateway does not name its run: its address identifies it."""
+def _remote_program(intake: Intake, session: GatewaySession) -> RemoteProgram:
+    """Return the remote program of a session. An older gateway does not name its run, so its address identifies it."""
     address = session.remote.rpartition(":")[0] or session.remote
-    return Machine(intake.instance or address, address)
+    return RemoteProgram(intake.instance or address, address)
 
 
 def batch_of(epoch: str, messages: Sequence[PlainMessage]) -> Batch:
-    """Plain messages that carry their names, as a batch: a run each, dense sequences of one address a range."""
+    """Make a batch of plain messages that carry their names: one run each, and a range for each dense sequence of one
+    address."""
     ranges: list[BatchRange] = []
     for message in messages:
         sequence, address = message.sequence or 0, message.run.address
@@ -424,17 +437,17 @@ def batch_of(epoch: str, messages: Sequence[PlainMessage]) -> Batch:
 
 
 def _problem(message: PlainMessage, gateway: str) -> tuple[str, str] | None:
-    """(condition, description) when a plain message cannot be landed exactly once."""
+    """Return (condition, description) if a plain message cannot land exactly once; else None."""
     if message.epoch is None or message.sequence is None or not message.run.address:
-        wanted = "the annotations x-opt-waypost-epoch, -address and -sequence name a message; this one lacks some"
+        wanted = "the annotations x-opt-waypost-epoch, -address or -sequence are missing"
         return "amqp:precondition-failed", wanted
     if message.gateway is not None and message.gateway != gateway:
         return "amqp:unauthorized-access", f"this connection is gateway {gateway!r}, not {message.gateway!r}"
     return None
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A status as the API shows it: milliseconds, and nothing the gateway's own entry says already."""
+def _status_for_api(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a status for the API: times in milliseconds, without tenant and gateway."""
     shown = {name: value for name, value in row.items() if name not in ("tenant", "gateway")}
     for name in ("reported_at", "backlog_oldest_at"):
         if shown[name] is not None:

@@ -1,7 +1,7 @@
-"""The address spaces of a hub's tenants: a router with its store each, for the tenant's applications.
+"""Address spaces of a hub's tenants: a router with its store for each tenant's applications.
 
-A space is opened when its tenant has a user, on a thread, as opening a store takes some 50 ms; it is there until the
-hub stops. What its applications send to one another is kept as at a gateway: in ``DATA/spaces/<tenant>``.
+A space is opened when its tenant has a user, on a thread, because opening a store takes some 50 ms. It stays open until
+the hub stops. Messages between applications are stored as at a gateway, in ``DATA/spaces/<tenant>``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 FOLDER: Final = "spaces"
 COMMANDS: Final = "command"
-"""First level of the addresses applications send commands to (`cloud.hub.commands`)."""
+"""First level of the addresses to which applications send commands (`cloud.hub.commands`)."""
 REPLIES: Final = "command-reply/"
-"""Begins the queues in which what became of commands waits for an application."""
+"""Prefix of the queues that keep outcomes of commands for an application."""
 TABLE: Final = (
     (
         AddressRule("queue/#", AddressType.QUEUE),
@@ -39,16 +39,16 @@ TABLE: Final = (
     ),
     AddressRule("#", AddressType.TOPIC),
 )
-"""Addresses of every space: names below ``queue/`` are queues, commands are taken by the hub, the others are topics."""
+"""Addresses of every space: queues below ``queue/``, commands handled by the hub, topics otherwise."""
 
 
 class TenantSpace:
-    """The space of one tenant. Made inside the running loop."""
+    """Address space of one tenant. Made inside the running loop."""
 
     def __init__(
         self, tenant: str, store: SqliteStore, drivers: Callable[[], Iterable[ConnectionDriver]], stored_bytes: int
     ) -> None:
-        """`stored_bytes`: of bodies it keeps at most."""
+        """`stored_bytes`: limit of stored bodies."""
         rules, default = TABLE
         self.tenant: Final = tenant
         self.containers = ContainerRegistry()
@@ -58,18 +58,18 @@ class TenantSpace:
 
     @property
     def listened(self) -> bool:
-        """Somebody receives something live."""
+        """Return whether a live subscription exists."""
         return not self.router.subscriptions.live.empty
 
     def close(self) -> None:
-        """Finish the last commit, and close the store. Blocks."""
+        """Finish the last commit and close the store. Blocks."""
         self._space.stop()
         self.router.wills.finish()
         self._store.close()
 
 
 class Spaces:
-    """Those that are open. `start`, later `stop`; inside a running loop."""
+    """Open address spaces. `start`, later `stop`; inside a running loop."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class Spaces:
         opened: Callable[[TenantSpace], object] = lambda _space: None,
         tenants: Tenants | None = None,
     ) -> None:
-        """`drivers`: of the connections of one tenant's applications; `opened` hears of each space that is; `tenants`:
-        their quotas."""
+        """`drivers` returns the connections of one tenant's applications; `opened` is called with each new space;
+        `tenants` has the quotas."""
         self.troubles: dict[str, str] = {}
-        """Why a tenant's space is not open, by tenant."""
+        """Reason why a space is not open, by tenant."""
         self._data = data
         self._drivers = drivers
         self._opened = opened
@@ -98,33 +98,33 @@ class Spaces:
         return len(self._open)
 
     def get(self, tenant: str) -> TenantSpace | None:
-        """The space of a tenant; None where it is not open."""
+        """Return the space of a tenant; None if it is not open."""
         return self._open.get(tenant)
 
     async def start(self) -> None:
-        """Wait for those that are being opened, and keep house."""
+        """Wait for spaces that are being opened, and start the timer."""
         if self._opening:
             await asyncio.wait(self._opening.values())
         self._tick()
 
     def follow(self, tenants: Iterable[str]) -> None:
-        """These tenants have users: open the spaces that are not."""
+        """Open the spaces of these tenants, which have users."""
         for tenant in tenants:
             if tenant in self._open or tenant in self._opening:
                 continue
             if len(self._open) + len(self._opening) >= SPACES_MAX:
-                self._failed(tenant, f"a hub has {SPACES_MAX} spaces at most")
+                self._failed(tenant, f"the limit of {SPACES_MAX} address spaces is reached")
                 continue
             task = self._loop.create_task(self._make(tenant), name=f"space {tenant}")
             self._opening[tenant] = task
 
     async def stop(self) -> None:
-        """Close all."""
+        """Close all spaces."""
         if self._ticker is not None:
             self._ticker.cancel()
         if self._opening:
             await asyncio.wait(self._opening.values())
-        await asyncio.sleep(0)  # connections that were dropped have told their sessions then
+        await asyncio.sleep(0)  # let dropped connections detach from their sessions
         for space in self:
             space.close()
         self._open.clear()
@@ -152,7 +152,7 @@ class Spaces:
         self.troubles[tenant] = why
 
     def _share_memory(self) -> None:
-        """What waits for slow applications is bounded in all, and alike for every tenant."""
+        """Share the memory for slow applications equally among the tenants."""
         share = max(LIVE_WAITING_BYTES_MAX // len(self._open), LIVE_WAITING_BYTES_MIN)
         for space in self:
             space.router.pool.bytes_max = share

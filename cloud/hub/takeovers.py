@@ -1,8 +1,8 @@
-"""Takeovers: connections of a gateway that take the place of one of the same gateway. Pure.
+"""Takeovers: new connections of a gateway that replace its open one. Pure.
 
-A gateway takes its own place after its connection broke unnoticed. Two machines with one identity (a copied card)
-displace each other in turns: a machine comes back that was displaced before. The third takeover of that kind within
-`TAKEOVERS_WITHIN_S` is the sign.
+A gateway takes over its own connection after that broke unnoticed. Two machines with one identity (a copied card)
+displace each other in turns: a machine returns that was displaced before. The third such takeover within
+`TAKEOVERS_WITHIN_S` is reported.
 """
 
 from __future__ import annotations
@@ -17,42 +17,43 @@ GatewayKey = tuple[str, str]
 """Tenant and gateway."""
 
 
-class Machine(NamedTuple):
-    """The far side of a connection: which run of which program it says it is, and its address."""
+class RemoteProgram(NamedTuple):
+    """Far side of a connection: the id of its program run, and its address."""
 
     instance: str
     address: str
 
 
 class Takeover(NamedTuple):
-    """A connection that took the place of another."""
+    """One replacement of a connection by another."""
 
     at_s: float
-    displaced: Machine
-    arrived: Machine
+    displaced: RemoteProgram
+    arrived: RemoteProgram
 
 
 class Takeovers:
-    """Counts takeovers, gateway by gateway."""
+    """Counts takeovers for each gateway."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock`: seconds that do not go back."""
+        """`clock`: monotonic seconds."""
         self._clock: Final = clock
-        self._lately: dict[GatewayKey, deque[Takeover]] = {}
-        """In the order of the last takeover of each gateway."""
+        self._recent: dict[GatewayKey, deque[Takeover]] = {}
+        """Recent takeovers by gateway, ordered by the last takeover."""
 
-    def add(self, key: GatewayKey, displaced: Machine, arrived: Machine) -> str | None:
-        """Count a takeover. Return the addresses of the two machines that use the gateway's identity; None for one."""
+    def add(self, key: GatewayKey, displaced: RemoteProgram, arrived: RemoteProgram) -> str | None:
+        """Count a takeover. Return the addresses of the two machines that use the gateway's identity; None if it is one
+        machine."""
         self._forget()
-        takeovers = self._lately.pop(key, deque(maxlen=TAKEOVERS_SHARED))
+        takeovers = self._recent.pop(key, deque(maxlen=TAKEOVERS_SHARED))
         takeovers.append(Takeover(self._clock(), displaced, arrived))
-        self._lately[key] = takeovers
+        self._recent[key] = takeovers
         return self._addresses(takeovers)
 
     def shared(self) -> Iterator[tuple[GatewayKey, str]]:
-        """Yield the gateways that two machines use now, with the machines' addresses."""
+        """Yield the gateways with an identity that two machines use now, and the addresses of the machines."""
         self._forget()
-        for key, takeovers in self._lately.items():
+        for key, takeovers in self._recent.items():
             if (addresses := self._addresses(takeovers)) is not None:
                 yield key, addresses
 
@@ -67,5 +68,5 @@ class Takeovers:
     def _forget(self) -> None:
         """Forget gateways without a takeover within `TAKEOVERS_WITHIN_S`."""
         oldest = self._clock() - TAKEOVERS_WITHIN_S
-        for key in [key for key, takeovers in self._lately.items() if takeovers[-1].at_s < oldest]:
-            del self._lately[key]
+        for key in [key for key, takeovers in self._recent.items() if takeovers[-1].at_s < oldest]:
+            del self._recent[key]

@@ -1,8 +1,8 @@
-"""What one tenant may take of a hub, so that there is some left for the others.
+"""Quotas of tenants: what one tenant may use, so that the others get their share.
 
-Every bound has the name it has in the configuration, and whoever reaches it is told that name. Who keeps to it is
-elsewhere: `cloud.hub.acceptor` (connections, applications), `fleet` and `enrolment` (gateways), `pressure`
-(waitingBytes, bytesPerSecond), `spaces` (storedBytes), `commands` (commands).
+Every limit has the name of its configuration field, and errors name it. Other modules enforce the limits:
+`cloud.hub.acceptor` (connections, applications), `fleet` and `enrolment` (gateways), `pressure` (waitingBytes,
+bytesPerSecond), `spaces` (storedBytes), `commands` (commands).
 """
 
 from __future__ import annotations
@@ -23,56 +23,55 @@ from cloud.hub.limits import (
 
 
 class Quota(ResourcePart, frozen=True, kw_only=True):
-    """Of each tenant, or of one."""
+    """Limits of one tenant."""
 
     connections: Restart[Count] = TENANT_CONNECTIONS_MAX
-    """Of its gateways and applications together; a gateway that comes anew takes the place it has."""
+    """Connections of its gateways and applications together; a gateway that reconnects replaces its own."""
     applications: Restart[Count] = TENANT_APPLICATIONS_MAX
     """Connections of its applications."""
     gateways: Restart[Count] = TENANT_GATEWAYS_MAX
-    """Names of gateways that enrolled or connected and were not forgotten since: rows of the registry, with
-    certificates, marks and versions of configuration."""
+    """Gateways that enrolled or connected and were not forgotten since. Each has rows in the registry: certificates,
+    marks and versions of configuration."""
     waiting_bytes: Restart[Bytes] = TENANT_WAITING_BYTES_MAX
-    """Of what its gateways have sent and has not landed; its gateways are not read while it is more."""
+    """Bytes that its gateways have sent and that have not landed; above it they are not read."""
     bytes_per_second: Restart[Bytes | None] = None
-    """Of what its gateways send, compressed as it comes; its gateways are not read while it is more. None: as much as
-    the hub lands."""
+    """Bytes a second that its gateways may send, compressed as they arrive; above it they are not read. None: no
+    limit."""
     stored_bytes: Restart[Bytes] = TENANT_STORED_BYTES_MAX
-    """Bodies its applications keep in the queues and durable subscriptions of its address space."""
+    """Bytes of bodies that its applications keep in the queues and durable subscriptions of its address space."""
     commands: Restart[Count] = TENANT_COMMANDS_MAX
-    """Commands to its gateways that are not over."""
+    """Open commands to its gateways."""
 
 
 USUAL: Final = Quota()
-"""Where the configuration says nothing."""
+"""Quota without configuration."""
 
 
 class Tenants:
-    """The quotas of all, and who has reached which."""
+    """Quotas of all tenants, with counters of refusals."""
 
     def __init__(self, usual: Quota = USUAL, own: Mapping[str, Quota] | None = None) -> None:
-        """`own`: of tenants that have another quota than the usual one, by name."""
+        """`own`: quotas of tenants that do not have the usual one, by name."""
         self.reached: Final[Counter[tuple[str, str]]] = Counter()
-        """How often who was refused something, or not read, by (tenant, bound)."""
+        """Number of refusals by (tenant, limit)."""
         self._usual = usual
         self._own = dict(own or {})
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Tenants that have a quota of their own."""
+        """Tenants with a quota of their own."""
         return tuple(self._own)
 
     def of(self, tenant: str) -> Quota:
-        """What this tenant may take."""
+        """Return the quota of a tenant."""
         return self._own.get(tenant, self._usual)
 
     def at_its_bound(self, tenant: str, bound: str) -> str:
-        """Count that a tenant has reached a bound, named as in the configuration; returns the words for who is
-        refused."""
+        """Count a refusal at a limit, named as in the configuration; return the error message."""
         self.reached[tenant, bound] += 1
         return full(tenant, bound)
 
 
 def full(tenant: str, bound: str) -> str:
-    """What is wrong for who meets a bound, and what to do."""
-    return f"tenant {tenant} is at its quota `{bound}`; who runs the hub can raise it (tenantQuota, or tenants)"
+    """Return the error message for a tenant that has reached a limit."""
+    return f"tenant {tenant} is at its quota `{bound}`; the operator of the hub can raise it (tenantQuota, or tenants)"

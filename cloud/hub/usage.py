@@ -1,4 +1,4 @@
-"""What commands of the hub end with when they cannot do what they are asked for."""
+"""Errors of the `waypost hub` commands."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class UsageProblem(click.ClickException):
 
 
 class CommandFailed(UsageProblem):
-    """The thing asked for failed."""
+    """The command could not do its work."""
 
     exit_code = 1

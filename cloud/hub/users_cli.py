@@ -1,7 +1,7 @@
-"""`waypost hub user add | list | remove`: the applications and persons of a hub's tenants.
+"""`waypost hub user add | list | remove`: users of a hub's tenants, for applications and persons.
 
-The commands write the credential file of a data directory; a hub that runs on it follows within a second. What is heavy
-is imported when a command runs, so that help is quick.
+The commands write the credential file of a data directory; a running hub follows within a second. Heavy modules are
+imported when a command runs, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="JSON instead of te
 
 @click.group()
 def user() -> None:
-    """Users of the hub: applications over AMQP, persons over HTTP."""
+    """Manage users: applications over AMQP, persons over HTTP."""
 
 
 @user.command()
@@ -46,21 +46,21 @@ def user() -> None:
     "allowed",
     multiple=True,
     metavar="OPERATIONS:FILTER",
-    help="What it may do, e.g. recv:plant/# or view:# (repeatable).",
+    help="Right, for example recv:plant/# or view:# (repeatable).",
 )
 @click.option(
     "--password-stdin", is_flag=True, help="Read the password from standard input: one line, or a prompt on a terminal."
 )
 @_JSON
 def add(name: str, data: Path, allowed: tuple[str, ...], password_stdin: bool, as_json: bool) -> None:
-    """Add a user of a tenant. Its password is made and shown once, unless it is read.
+    """Add a user of a tenant. A generated password is shown once.
 
-    \b
-    A user may do with the addresses of its own tenant what --allow says, and nothing else:
-      recv:plant/#    receive what the tenant's gateways send
-      send:task/+     send to other applications of the tenant
-      view:#          see the tenant's gateways: console and API
-      view:'$fleet'   see every tenant's, and the metrics; manage:'$fleet' changes them too
+        \b
+    Rights on addresses of the user's own tenant; without --allow it has none:
+          recv:plant/#    receive what the tenant's gateways send
+          send:task/+     send to other applications of the tenant
+          view:#          see the tenant's gateways: console and API
+          view:'$fleet'   see all tenants and the metrics; manage:'$fleet' also changes them
     """
     from edge.broker.security import rights
     from edge.broker.security.credentials import generated_password, new_user, with_secret
@@ -71,7 +71,7 @@ def add(name: str, data: Path, allowed: tuple[str, ...], password_stdin: bool, a
     def make(file: CredentialFile) -> None:
         if name in file.load().users:
             step = f"waypost hub user remove {word(name)} --data {word(data)}"
-            raise CommandFailed(f"there is a user {name} already", f"to make it anew, remove it first: {step}")
+            raise CommandFailed(f"user {name} exists already", f"to replace it, remove it first: {step}")
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
     _with_file(data, make)
@@ -83,14 +83,14 @@ def add(name: str, data: Path, allowed: tuple[str, ...], password_stdin: bool, a
     for label, value in shown.items():
         say(f"{label}: {value}")
     if not rules:
-        say(f"note: {name} has no rights yet; remove it, and add it with some: --allow recv:#", err=True)
+        say(f"note: {name} has no rights; remove it and add it with rights, for example --allow recv:#", err=True)
 
 
 @user.command("list")
 @_DATA
 @_JSON
 def list_users(data: Path, as_json: bool) -> None:
-    """List users with what they may do; passwords are not kept, so not shown."""
+    """List users and their rights. Passwords are not stored."""
     from edge.broker.security import rights
 
     found = _with_file(data, lambda file: file.load()).users
@@ -107,13 +107,11 @@ def list_users(data: Path, as_json: bool) -> None:
 @_DATA
 @_JSON
 def remove(name: str, data: Path, as_json: bool) -> None:
-    """Remove a user. Its connections are closed, and it can no longer log in."""
+    """Remove a user. Its connections are closed."""
 
     def take(file: CredentialFile) -> None:
         if not file.remove([name]):
-            raise CommandFailed(
-                f"there is no user {name}", f"list the users: waypost hub user list --data {word(data)}"
-            )
+            raise CommandFailed(f"no user {name}", f"list the users: waypost hub user list --data {word(data)}")
 
     _with_file(data, take)
     if as_json:
@@ -126,13 +124,13 @@ def remove(name: str, data: Path, as_json: bool) -> None:
 
 
 def _rules(name: str, allowed: tuple[str, ...]) -> tuple[AccessRule, ...]:
-    """What a user of this name may do. Raises UsageProblem for a name that is none, or a right."""
+    """Parse the rights of a user. Raises UsageProblem for an invalid name or right."""
     from cloud.hub import peers
     from edge.broker.security import rights
 
     try:
-        peers.user(name, peers.Kind.PERSON)
-    except peers.NotAPeer as why:
+        peers.user(name, peers.PeerKind.PERSON)
+    except peers.InvalidPeer as why:
         raise UsageProblem(f"{name}: {why}") from None
     try:
         return rights.read(allowed)
@@ -143,7 +141,7 @@ def _rules(name: str, allowed: tuple[str, ...]) -> tuple[AccessRule, ...]:
 def _read_password() -> str:
     password = read_password()
     if not password:
-        step = "write one line to it, or leave --password-stdin out: then one is made and shown"
+        step = "write one line to it, or omit --password-stdin to get a generated password"
         raise UsageProblem("no password on standard input: it is empty", step)
     return password
 
@@ -153,8 +151,8 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
 
     if not data.is_dir():
         raise UsageProblem(
-            f"there is no data directory {data}",
-            f"give the one of a hub; it is made by: waypost hub run --data {word(data)}",
+            f"data directory {data} does not exist",
+            f"name the data directory of a hub; waypost hub run --data {word(data)} makes it",
         )
     try:
         with CredentialFile.open(data) as file:

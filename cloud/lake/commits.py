@@ -1,6 +1,6 @@
-"""What the landing asks of the registry: the three verbs of a commit, and what has landed.
+"""Interface of the commit log that the landing needs: prepare, confirm, forget, and the landed sequences.
 
-The landing knows no database. `cloud.hub.registry.commits` implements `CommitLog` on SQLAlchemy.
+The landing knows no database. `cloud.hub.registry.commits` implements `CommitLog` with SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
+from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
 
 
 class GatewayStore(NamedTuple):
-    """The store of a gateway, in one epoch of it."""
+    """Store of a gateway in one epoch."""
 
     tenant: str
     gateway: str
@@ -20,37 +20,38 @@ class GatewayStore(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A commit whose outcome in the lake is not known to the registry."""
+    """Commit with an outcome in the lake that the registry does not know yet."""
 
     writer: str
-    """Who prepared it; ids are its own for each table."""
+    """Writer that prepared it; ids are per writer and table."""
     table: str
     commit: int
     ranges: Sequence[SequenceRange]
 
 
 class CommitLog(Protocol):
-    """Durable record of commits. Each method is one transaction, durable on return; raises
+    """Durable log of commits. Each method is one transaction, durable on return; raises
     `cloud.lake.faults.RegistryError`."""
 
     def application(self, prepared: Prepared) -> str:
-        """The application id whose transaction version in the Delta table is the commit id: one a writer and table."""
+        """Return the application id of a commit: one for each writer and table. Its transaction version in the Delta
+        table is the commit id."""
         ...
 
     def unresolved(self) -> Sequence[Prepared]:
-        """Prepared commits that were neither confirmed nor forgotten and are this hub's to settle, oldest first."""
+        """Return the prepared commits that this hub has to settle, the oldest first."""
         ...
 
-    def landed(self, stream: Stream) -> SequenceSet:
-        """What has landed of a stream, by confirmed commits. Raises `StreamInDoubt`. Not for the caller to change."""
+    def landed(self, stream: SequenceStream) -> SequenceSet:
+        """Return the landed sequences of a stream, by confirmed commits; read-only. Raises `StreamInDoubt`."""
         ...
 
-    def restore(self, tenant: str, gateway: str, landed: Mapping[Stream, SequenceSet]) -> None:
-        """This is what has landed of the streams of a gateway of which `landed` could not say it."""
+    def restore(self, tenant: str, gateway: str, landed: Mapping[SequenceStream, SequenceSet]) -> None:
+        """Set the landed sequences of a gateway's streams that were in doubt."""
         ...
 
     def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:
-        """Those of `ranges` that are in the ledger already."""
+        """Return those of `ranges` that are in the ledger."""
         ...
 
     def prepare(
@@ -60,14 +61,14 @@ class CommitLog(Protocol):
         rows: int,
         reached: Mapping[GatewayStore, Mapping[int, int]] | None = None,
     ) -> Prepared:
-        """Record what is about to land, under a commit id greater than every one before it of this writer and table.
+        """Record a commit before it lands, under an id greater than every earlier one of this writer and table.
 
-        `reached`: how far the logs of these stores reach at least, as what they sent says.
+        `reached`: minimum ends of the logs of gateways' stores, as their messages show.
         """
         ...
 
     def confirm(self, prepared: Prepared, version: int) -> None:
-        """The commit is in the table as `version`: its ranges have landed."""
+        """Record that the commit is in the table as `version`: its ranges have landed."""
         ...
 
     def forget(self, prepared: Prepared) -> None:

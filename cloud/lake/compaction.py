@@ -1,8 +1,8 @@
-"""Small data files put together, so that a trickle does not cost readers, the log and each checkpoint a file a second.
+"""Compaction of small data files, so that a trickle does not cost readers, log and checkpoints a file a second.
 
-A version that takes files away and adds the same rows in others changes no data (`dataChange` false): readers that
-follow the table's commits do not see it. delta-rs can write such a version, too, but syncs neither file nor log; what
-was acknowledged would be in files that a power cut may take.
+A version that removes files and adds the same rows in others changes no data (`dataChange` false): readers that follow
+the table's commits skip it. delta-rs can write such a version too, but syncs neither file nor log, so acknowledged rows
+would be in files that a power cut may destroy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cloud.lake.limits import (
 
 
 class SmallFile(NamedTuple):
-    """A data file as the log names it, with the values of its partition."""
+    """Data file as in the log, with the values of its partition."""
 
     partition: tuple[tuple[str, str], ...]
     path: str
@@ -36,10 +36,10 @@ class SmallFile(NamedTuple):
 
 
 def small_files(table: DeltaTable, partition_by: Sequence[str], without: Container[str] = ()) -> list[SmallFile]:
-    """Files of one partition that are worth putting together, the oldest first; none where they are too few. They may
-    be more than are put together at once (`together`).
+    """Return the small files of one partition, the oldest first; none if they are too few. They may be more than one
+    compaction takes (`select_files`).
 
-    `without`: files that are left as they are.
+    `without`: files to skip.
     """
     actions = pa.table(table.get_add_actions(flatten=True))
     keys = [actions[f"partition.{column}"].to_pylist() for column in partition_by]
@@ -48,7 +48,7 @@ def small_files(table: DeltaTable, partition_by: Sequence[str], without: Contain
     for (_, path, size, rows), *values in sorted(
         zip(zip(*columns, strict=True), *keys, strict=True), key=lambda row: row[0]
     ):
-        # Without statistics, which we always write, nothing bounds what reading it takes.
+        # Without statistics, which we always write, the cost of reading is unbounded.
         small = size <= SMALL_FILE_BYTES_MAX and rows is not None and rows <= SMALL_FILE_ROWS_MAX
         if small and path not in without:
             partition = tuple((column, str(value)) for column, value in zip(partition_by, values, strict=True))
@@ -57,8 +57,8 @@ def small_files(table: DeltaTable, partition_by: Sequence[str], without: Contain
     return most if len(most) >= COMPACTED_FILES_MIN else []
 
 
-def together(files: Sequence[SmallFile]) -> list[SmallFile]:
-    """The first of these, as many as are put together at once."""
+def select_files(files: Sequence[SmallFile]) -> list[SmallFile]:
+    """Return the first files, as many as one compaction takes."""
     taken, size, rows = [], 0, 0
     for file in files[:COMPACTED_FILES_MAX]:
         size += file.size
@@ -70,7 +70,7 @@ def together(files: Sequence[SmallFile]) -> list[SmallFile]:
 
 
 def row_groups(files: Iterable[pa.Table], columns: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of files, as many together as make a row group. A column that older files lack is null."""
+    """Yield the rows of files in tables of the size of a row group. A column that older files lack is null."""
     waiting: list[pa.Table] = []
     for rows in files:
         there = [
@@ -88,7 +88,7 @@ def row_groups(files: Iterable[pa.Table], columns: pa.Schema) -> Iterator[pa.Tab
 
 
 def entry(removed: Sequence[SmallFile], added: AddAction, now_ms: int) -> bytes:
-    """A log entry that takes `removed` away and adds `added`, of the same rows."""
+    """Return a log entry that replaces `removed` with `added`, with the same rows."""
     metrics = {"numFilesRemoved": str(len(removed)), "numFilesAdded": "1"}
     info = {"timestamp": now_ms, "operation": "OPTIMIZE", "operationParameters": {}, "operationMetrics": metrics}
     actions: list[dict[str, Any]] = [{"commitInfo": info}]

@@ -1,7 +1,7 @@
-"""The lake contract: what the landed tables look like, read from `contract.json`.
+"""Contract of the lake: the columns of the landed tables, read from `contract.json`.
 
-The JSON file is the one truth shared with `spark`, which holds the same shapes as Spark types; a test compares the
-two. This module turns it into Arrow schemas and knows nothing of how or when rows are written.
+The JSON file is shared with `spark`, which has the same columns as Spark types; a test compares the two. This module
+converts it to Arrow schemas, and knows nothing of how rows are written.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 
 
 class ContractError(Exception):
-    """The contract file contradicts itself: a bug of ours, never of a peer."""
+    """The contract file is inconsistent: an internal error."""
 
 
-class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One column: Spark's type name, and whether it may be null."""
+class ContractColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Column: Spark's type name, and whether it may be null."""
 
     name: str
     type: str
     nullable: bool
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One landed table; `partition_by` names columns of its own."""
+class ContractTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Landed table; `partition_by` names some of its columns."""
 
     partition_by: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[ContractColumn, ...]
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The columns as an Arrow schema, in the contract's order."""
+        """Arrow schema of the table, in the contract's order."""
         return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], nullable=c.nullable) for c in self.columns])
 
 
 class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """Contract file."""
 
     about: str
     version: int
-    tables: dict[str, Table]
+    tables: dict[str, ContractTable]
 
 
 def parse(text: bytes) -> Contract:
-    """Read a contract; raises `ContractError` when it is malformed, names an unknown type or repeats a column."""
+    """Parse a contract. Raises `ContractError` if it is malformed, has an unknown type or repeats a column."""
     try:
         contract = msgspec.json.decode(text, type=Contract)
     except msgspec.MsgspecError as error:
@@ -64,7 +64,7 @@ def parse(text: bytes) -> Contract:
     for name, table in contract.tables.items():
         names = [column.name for column in table.columns]
         if len(set(names)) != len(names):
-            raise ContractError(f"contract.json: {name}: a column is there twice")
+            raise ContractError(f"contract.json: {name}: a column is listed twice")
         if unknown := [c.name for c in table.columns if c.type not in ARROW_TYPES]:
             raise ContractError(f"contract.json: {name}: no Arrow type for {', '.join(unknown)}")
         if missing := [column for column in table.partition_by if column not in names]:
@@ -74,5 +74,5 @@ def parse(text: bytes) -> Contract:
 
 @functools.cache
 def contract() -> Contract:
-    """The contract this program was built with."""
+    """Return the contract of this program."""
     return parse(resources.files(__package__).joinpath("contract.json").read_bytes())

@@ -1,4 +1,4 @@
-"""The lake as Delta tables at a place: every table of the contract, for one writing thread."""
+"""Lake of Delta tables at a place: every table of the contract, for one writing thread."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pyarrow as pa
 
 from cloud.lake.commits import Failpoint, no_failpoint
 from cloud.lake.contract import contract
-from cloud.lake.lake import Transaction
+from cloud.lake.lake import TransactionId
 from cloud.lake.sequences import SequenceRange
-from cloud.lake.tables import Table, lake_errors
+from cloud.lake.tables import LakeTable, lake_errors
 from cloud.place.place import Somewhere, place_of
 
 
 class DeltaLake:
-    """Implements `cloud.lake.lake.Lake`."""
+    """Lake of Delta tables, implements `cloud.lake.lake.LandingLake`."""
 
     def __init__(
         self,
@@ -24,15 +24,15 @@ class DeltaLake:
         durable_versions: Mapping[str, int] | None = None,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
-        """Open the tables, made empty where they are not there.
+        """Open the tables; create missing ones.
 
-        `durable_versions`: for each table the newest version known to be on the medium. Raises `LakeError`.
+        `durable_versions`: newest version of each table known to be on disk. Raises `LakeError`.
         """
         place, known = place_of(lake), durable_versions or {}
         with lake_errors(f"{place.uri} cannot be used as a lake"):
             place.check()
         self._tables = {
-            name: Table.open(place, name, durable_version=known.get(name, -1), failpoint=failpoint)
+            name: LakeTable.open(place, name, durable_version=known.get(name, -1), failpoint=failpoint)
             for name in contract().tables
         }
 
@@ -44,7 +44,7 @@ class DeltaLake:
     def versions(self) -> dict[str, int]:
         return {name: table.version for name, table in self._tables.items()}
 
-    def append(self, table: str, rows: pa.Table, transaction: Transaction | None = None) -> int:
+    def append(self, table: str, rows: pa.Table, transaction: TransactionId | None = None) -> int:
         return self._tables[table].append(rows, transaction)
 
     def compact(self) -> int:
@@ -57,7 +57,7 @@ class DeltaLake:
     def committed(self, table: str, application: str) -> int | None:
         return self._tables[table].committed(application)
 
-    def settled(self, table: str, transaction: Transaction) -> bool:
+    def settled(self, table: str, transaction: TransactionId) -> bool:
         return self._tables[table].settled(transaction)
 
     def gateways(self) -> set[tuple[str, str]]:
@@ -74,13 +74,13 @@ class DeltaLake:
 
 
 def gateways_of(rows: pa.Table) -> set[tuple[str, str]]:
-    """Whose these rows are, with the columns tenant and gateway."""
-    whose = rows.select(["tenant", "gateway"]).group_by(["tenant", "gateway"]).aggregate([])
-    return set(zip(whose["tenant"].to_pylist(), whose["gateway"].to_pylist(), strict=True))
+    """Return the (tenant, gateway) pairs in these rows."""
+    pairs = rows.select(["tenant", "gateway"]).group_by(["tenant", "gateway"]).aggregate([])
+    return set(zip(pairs["tenant"].to_pylist(), pairs["gateway"].to_pylist(), strict=True))
 
 
 def ranges_of(tenant: str, gateway: str, rows: pa.Table) -> list[SequenceRange]:
-    """The sequences of rows with the columns epoch, address and sequence, as dense ranges."""
+    """Return the sequences of rows (columns epoch, address and sequence) as dense ranges."""
     ranges: list[SequenceRange] = []
     ordered = rows.sort_by([("epoch", "ascending"), ("address", "ascending"), ("sequence", "ascending")])
     columns = (ordered.column(name).to_pylist() for name in ("epoch", "address", "sequence"))

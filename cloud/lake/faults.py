@@ -1,28 +1,28 @@
-"""Why a landing did not happen: the classes that decide what becomes of what was received.
+"""Errors of the landing; their class decides what happens to the received content.
 
     LandingError
-    ├── CannotLand      the hub cannot do it now: what was received is held and tried again
+    ├── CannotLand      the hub cannot land it now: the content is held and retried
     │   ├── LakeError       the tables cannot be written or read
     │   ├── RegistryError   the registry cannot be used
-    │   └── StreamInDoubt   what has landed of one stream is not known; the other streams are not concerned
-    │       ├── StreamDamaged   the record of it is damaged, or an older copy: it is made again from the lake
-    │       └── StreamElsewhere another hub is landing something of it
-    └── ContentError    what was received can never be made into rows: it goes raw into `quarantine`
+    │   └── StreamInDoubt   the landed sequences of one stream are unknown; other streams are not affected
+    │       ├── StreamDamaged   its record is damaged, or an older copy: it is rebuilt from the lake
+    │       └── StreamElsewhere another hub has an unfinished landing of it
+    └── ContentError    no rows can ever be made of the content: it goes raw into `quarantine`
 
-Everything else that is raised (`MemoryError`, `OSError`, a mistake of ours) is a fault of the hub too: it is held.
+Other exceptions (`MemoryError`, `OSError`, internal errors) are faults of the hub too: the content is held.
 """
 
 from __future__ import annotations
 
-from cloud.lake.sequences import Stream
+from cloud.lake.sequences import SequenceStream
 
 
 class LandingError(Exception):
-    """A landing did not happen; the message says why."""
+    """The landing failed; the message says why."""
 
 
 class CannotLand(LandingError):
-    """The hub cannot land it now."""
+    """The hub cannot land the content now."""
 
 
 class LakeError(CannotLand):
@@ -30,28 +30,28 @@ class LakeError(CannotLand):
 
 
 class TableMismatch(LakeError):
-    """A table is there with columns other than the contract's."""
+    """A table has other columns than the contract."""
 
 
 class RegistryError(CannotLand):
-    """The registry cannot do what was asked; the message says why and what to do next."""
+    """The registry failed; the message says why and what to do."""
 
 
 class StreamInDoubt(CannotLand):
-    """Nobody can say what has landed of one stream."""
+    """The landed sequences of one stream are unknown."""
 
-    def __init__(self, stream: Stream, why: str) -> None:
+    def __init__(self, stream: SequenceStream, why: str) -> None:
         super().__init__(f"what has landed of {stream.address!r} of gateway {stream.gateway} is not known: {why}")
         self.stream = stream
 
 
 class StreamDamaged(StreamInDoubt):
-    """The record of what has landed of one stream is damaged, or an older copy."""
+    """The record of one stream is damaged, or an older copy."""
 
 
 class StreamElsewhere(StreamInDoubt):
-    """Another hub is landing something of the stream."""
+    """Another hub has an unfinished landing of the stream."""
 
 
 class ContentError(LandingError):
-    """No rows can be made of what was received."""
+    """No rows can be made of the content."""

@@ -1,4 +1,4 @@
-"""Isolation: which of several batches cannot be landed, found by halving, so that the others land without them."""
+"""Isolation of batches that cannot land: found by bisection, so that the others land without them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cloud.lake.faults import ContentError
-from cloud.lake.landing import Landed
+from cloud.lake.landing import LandingResult
 from cloud.lake.rows import ReceivedBatch
-from cloud.lake.sequences import Stream
+from cloud.lake.sequences import SequenceStream
 
 FAILURES_MAX = 3
-"""Batches that fail alone before one has landed: from then on the fault is taken for one of the hub as a whole, and the
-rest is not tried (each try costs a data file and two transactions)."""
+"""Failures of single batches, without any landed one, after which the fault is attributed to the hub and the rest is
+not tried: each attempt costs a data file and two transactions."""
 
 
 @dataclass(slots=True)
 class Isolation:
-    """Batches by index: those in neither map have landed."""
+    """Result by index of the batch; batches in neither map have landed."""
 
-    landed: Landed = field(default_factory=Landed)
+    landed: LandingResult = field(default_factory=LandingResult)
     failed: dict[int, Exception] = field(default_factory=dict)
-    """Failed alone."""
+    """Batches that failed alone."""
     held: dict[int, str] = field(default_factory=dict)
-    """Not tried, or a stream of it is damaged; and why."""
+    """Batches that were not tried, or have a damaged stream; with the reason."""
 
 
-def isolate(batches: Sequence[ReceivedBatch], land: Callable[[Sequence[ReceivedBatch]], Landed]) -> Isolation:
-    """Land as many batches as can be, in order. A batch behind one that failed, of the same stream, is held."""
+def isolate(batches: Sequence[ReceivedBatch], land: Callable[[Sequence[ReceivedBatch]], LandingResult]) -> Isolation:
+    """Land as many batches as possible, in order. A batch that follows a failed one of the same stream is held."""
     result = Isolation()
-    blocked: dict[Stream, Exception] = {}
+    blocked: dict[SequenceStream, Exception] = {}
 
     def attempt(indices: Sequence[int]) -> None:
         free = [index for index in indices if not _block(batches[index], index, blocked, result)]
@@ -44,7 +44,7 @@ def isolate(batches: Sequence[ReceivedBatch], land: Callable[[Sequence[ReceivedB
         except Exception as error:
             if len(free) == 1:
                 result.failed[free[0]] = error
-                if not isinstance(error, ContentError):  # which is set aside for good, and blocks nothing
+                if not isinstance(error, ContentError):  # such a batch goes to quarantine and blocks nothing
                     blocked.update(dict.fromkeys(batches[free[0]].streams, error))
             else:
                 attempt(free[: len(free) // 2])
@@ -57,10 +57,10 @@ def isolate(batches: Sequence[ReceivedBatch], land: Callable[[Sequence[ReceivedB
     return result
 
 
-def _block(received: ReceivedBatch, index: int, blocked: dict[Stream, Exception], result: Isolation) -> bool:
-    """Hold a batch when a stream of it is blocked; then all of its streams are, for those behind it."""
+def _block(received: ReceivedBatch, index: int, blocked: dict[SequenceStream, Exception], result: Isolation) -> bool:
+    """Hold a batch with a blocked stream; then block all of its streams for later batches."""
     why = next((blocked[stream] for stream in received.streams if stream in blocked), None) if blocked else None
     if why is not None:
-        result.held[index] = f"behind a batch that cannot be landed: {why}"
+        result.held[index] = f"an earlier batch of the stream cannot land: {why}"
         blocked.update(dict.fromkeys(received.streams, why))
     return why is not None

@@ -1,16 +1,16 @@
-"""The landing: batches into the lake, each message once, whatever happens in between.
+"""Landing: write batches into the lake, each message exactly once.
 
-A landing is four steps, and each is durable before the next begins:
+A landing has four steps, each durable before the next begins:
 
-1. *prepare*: the registry records the sequences about to move, under a commit id;
-2. *commit*: the rows are appended to the table, with that id as the transaction version of this writer's
-   application id;
-3. *confirm*: the registry adds them to what has landed;
+1. *prepare*: the registry records the sequences about to land, under a commit id;
+2. *commit*: the rows are appended to the table, with that id as the transaction version of this writer's application
+id;
+3. *confirm*: the registry adds them to the landed sequences;
 4. the caller acknowledges.
 
-After a crash, or an error whose outcome is not known, `resolve` asks the table for the id: it is there, then the commit
-is confirmed, or it is not, then the table takes it no more, whoever may still be about to commit it, and it is
-forgotten. What arrives again after a confirmed commit is trimmed; what arrives again after a forgotten one lands.
+After a crash, or an error with unknown outcome, `resolve` looks for the id in the table. If it is there, the commit is
+confirmed. If not, the table is fenced against it, so that no delayed writer can commit it, and it is forgotten.
+Messages that are repeated after a confirmed commit are trimmed; after a forgotten one they land.
 
 This module has no thread, clock, socket, disk or database of its own: `cloud.hub.lander` calls it from one thread.
 """
@@ -30,52 +30,52 @@ from bridge.batch import encode
 from bridge.hidden import hides
 from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, no_failpoint
 from cloud.lake.faults import LakeError, StreamDamaged, StreamInDoubt
-from cloud.lake.lake import Lake, Transaction
+from cloud.lake.lake import LandingLake, TransactionId
 from cloud.lake.limits import HOLES_MAX, SLICE_BYTES_MAX
 from cloud.lake.rebuild import Rebuild
 from cloud.lake.rows import BatchSlice, ReceivedBatch, joined, records, slices_of, telemetry
-from cloud.lake.sequences import SequenceRange, SequenceSet, Span, Stream
+from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream, Span
 
 log = logging.getLogger(__name__)
 
 QUARANTINED = "quarantined"
-"""Reason in the ledger: the messages are in `quarantine`, as no rows could be made of them."""
+"""Reason in the ledger for messages in `quarantine`, of which no rows could be made."""
 
 
 Clock = Callable[[], float]
-"""Seconds, of any clock that does not go back."""
+"""Returns monotonic seconds."""
 
 
 def _no_clock() -> float:
-    """Of whoever lets a landing take its time."""
+    """Clock without progress, for landings without a time limit."""
     return 0.0
 
 
-class Landed(NamedTuple):
-    """What one landing did."""
+class LandingResult(NamedTuple):
+    """Result of a landing."""
 
     rows: int = 0
     duplicates: int = 0
     """Messages that had landed before."""
     gaps: int = 0
-    """Ranges that began later than the sequence expected; what is missing is in the ledger, on its way, or lost."""
+    """Ranges that began later than expected; the missing messages are in the ledger, on their way, or lost."""
     holes_closed: int = 0
-    """Holes given up to keep `HOLES_MAX`; what would have filled them is taken for a duplicate from now on."""
+    """Holes closed to keep `HOLES_MAX`; messages that would fill them count as duplicates from now on."""
     by_gateway: Mapping[tuple[str, str], int] = {}
     """New messages of each (tenant, gateway)."""
     held: Mapping[int, str] = {}
-    """Index of each batch that has not landed whole, because a stream of it is in doubt, and why."""
+    """Reason by index of the batches that did not land completely because a stream is in doubt."""
     left: int = 0
-    """Batches, the last ones, that were not tried: the time was over."""
+    """Batches at the end that were not tried for lack of time."""
     spent_s: Mapping[tuple[str, str], float] = {}
-    """Seconds it took to make the rows of each (tenant, gateway)."""
+    """Seconds spent on making the rows of each (tenant, gateway)."""
 
-    def plus(self, other: Landed) -> Landed:
-        """The counts of both together; `held` and `left` are of batches of one landing, so neither's."""
+    def plus(self, other: LandingResult) -> LandingResult:
+        """Return the sum of two results; `held` and `left` refer to one landing and are dropped."""
         spent_s = {**self.spent_s}
         for key, seconds in other.spent_s.items():
             spent_s[key] = spent_s.get(key, 0.0) + seconds
-        return Landed(
+        return LandingResult(
             self.rows + other.rows,
             self.duplicates + other.duplicates,
             self.gaps + other.gaps,
@@ -86,15 +86,15 @@ class Landed(NamedTuple):
 
 
 class LandedRanges(NamedTuple):
-    """What one landing of ledger documents did."""
+    """Result of a landing of ledger documents."""
 
     new: int
     left: int
-    """Documents, the last ones, that were not tried: the time was over."""
+    """Documents at the end that were not tried for lack of time."""
 
 
 class LedgerRange(NamedTuple):
-    """Sequences a gateway gave up, as it reported them; `decided_at` is UTC microseconds."""
+    """Range of sequences that a gateway discarded, as reported; `decided_at` is UTC microseconds."""
 
     tenant: str
     gateway: str
@@ -108,45 +108,45 @@ class LedgerRange(NamedTuple):
 
 
 @hides("content")
-class Unreadable(NamedTuple):
-    """What a gateway sent and nobody can read: kept as it came. `received_at` is UTC microseconds."""
+class UnreadableContent(NamedTuple):
+    """Unreadable content of a gateway, kept unchanged. `received_at` is UTC microseconds."""
 
     tenant: str
     gateway: str
     link: str
     delivery: int | None
-    """Number of the delivery on its link; None for what was readable when it came."""
+    """Number of the delivery on its link; None for a batch that was readable."""
     reason: str
     content: bytes
     received_at: int
 
 
-class Plan(NamedTuple):
-    """What of some batches is new."""
+class LandingPlan(NamedTuple):
+    """New messages of some batches."""
 
     slices: list[BatchSlice]
     ranges: list[SequenceRange]
-    landed: Landed
+    landed: LandingResult
 
 
-class Known:
-    """What has landed of streams, including what is about to; None for one in doubt."""
+class LandedSets:
+    """Landed sequences of streams, including those of the current landing; None for a stream in doubt."""
 
-    def __init__(self, landed_of: Callable[[Stream], SequenceSet]) -> None:
+    def __init__(self, landed_of: Callable[[SequenceStream], SequenceSet]) -> None:
         self._landed_of = landed_of
-        self._sets: dict[Stream, SequenceSet | None] = {}
-        self.doubts: dict[Stream, StreamInDoubt] = {}
+        self._sets: dict[SequenceStream, SequenceSet | None] = {}
+        self.doubts: dict[SequenceStream, StreamInDoubt] = {}
 
     @property
     def damaged(self) -> dict[tuple[str, str], StreamDamaged]:
-        """(tenant, gateway) of streams whose record cannot be gone by, and why."""
+        """Streams with a damaged record, by (tenant, gateway)."""
         return {
             (stream.tenant, stream.gateway): why
             for stream, why in self.doubts.items()
             if isinstance(why, StreamDamaged)
         }
 
-    def of(self, stream: Stream) -> SequenceSet | None:
+    def of(self, stream: SequenceStream) -> SequenceSet | None:
         if stream not in self._sets:
             try:
                 self._sets[stream] = self._landed_of(stream).copy()
@@ -155,17 +155,17 @@ class Known:
         return self._sets[stream]
 
 
-def plan(batches: Iterable[ReceivedBatch], known: Known) -> Plan:
-    """Trim batches, in order, against what has landed and against each other."""
+def plan(batches: Iterable[ReceivedBatch], known: LandedSets) -> LandingPlan:
+    """Remove landed and repeated messages from batches, in order."""
     slices: list[BatchSlice] = []
     ranges: list[SequenceRange] = []
     held: dict[int, str] = {}
     total = gaps = closed = 0
     for index, received in enumerate(batches):
         wanted: list[Sequence[Span]] = []
-        whose = received.tenant, received.gateway, received.batch.epoch
+        names = received.tenant, received.gateway, received.batch.epoch
         for part in received.batch.ranges:
-            stream = Stream(*whose, part.address)
+            stream = SequenceStream(*names, part.address)
             landed = known.of(stream)
             if landed is None:
                 held[index] = str(known.doubts[stream])
@@ -183,34 +183,35 @@ def plan(batches: Iterable[ReceivedBatch], known: Known) -> Plan:
     for new in slices:
         by_gateway[new.received.tenant, new.received.gateway] += new.stop - new.start
     rows = by_gateway.total()
-    return Plan(slices, ranges, Landed(rows, total - rows, gaps, closed, by_gateway, held))
+    return LandingPlan(slices, ranges, LandingResult(rows, total - rows, gaps, closed, by_gateway, held))
 
 
 class Landing:
-    """The one committer of its writer's commits. For one thread."""
+    """Only committer of its writer's commits. For one thread."""
 
-    def __init__(self, lake: Lake, commits: CommitLog, *, failpoint: Failpoint = no_failpoint) -> None:
-        """Settle what a crash left open. Raises `CannotLand`."""
+    def __init__(self, lake: LandingLake, commits: CommitLog, *, failpoint: Failpoint = no_failpoint) -> None:
+        """Settle commits that a crash left open. Raises `CannotLand`."""
         self._lake = lake
         self._commits = commits
         self._failpoint = failpoint
         self._unsettled: set[str] = set()
-        """Tables to which something may have been committed, or not."""
+        """Tables with a commit of unknown outcome."""
         self._rebuilds: dict[tuple[str, str], Rebuild] = {}
         self.resolve()
 
     @property
     def versions(self) -> Mapping[str, int]:
-        """The version of each table as this committer left it."""
+        """Version of each table after the last commit."""
         return self._lake.versions
 
     def resolve(self) -> None:
-        """Confirm or forget every prepared commit. Raises `CannotLand`, after it has tried all: a table that refuses
-        keeps back nothing that belongs into another. May be called again."""
+        """Confirm or forget every prepared commit. May be called again.
+
+        Raises `CannotLand` after all were tried: a failing table does not hold back commits of others."""
         fault: LakeError | None = None
         unsettled: set[str] = set()
         for prepared in self._commits.unresolved():
-            transaction = Transaction(self._commits.application(prepared), prepared.commit)
+            transaction = TransactionId(self._commits.application(prepared), prepared.commit)
             try:
                 landed = self._lake.settled(prepared.table, transaction)
             except LakeError as error:
@@ -227,19 +228,19 @@ class Landing:
 
     def land(
         self, batches: Sequence[ReceivedBatch], now_us: int, *, clock: Clock = _no_clock, seconds: float = 1.0
-    ) -> Landed:
-        """Land batches; on return every message of them is in `telemetry`, once, on the medium, but those of `held`,
-        and those of the last batches that were `left` as it took `seconds` by `clock` to make the rows before them.
+    ) -> LandingResult:
+        """Land batches. On return all their messages are in `telemetry`, once and durable.
 
-        `now_us`: UTC microseconds, becomes `ingested_at`. Raises `ContentError` when no rows can be made of them, or
-        whatever kept the hub from landing them: then nothing may be acknowledged.
+        Exceptions are batches in `held`, and the last batches, counted in `left`, if making the rows took `seconds` by
+        `clock`. `now_us`: UTC microseconds, stored as `ingested_at`. Raises `ContentError` if no rows can be made, or
+        the fault of the hub; then nothing may be acknowledged.
         """
         self._settle("telemetry")
-        known = Known(self._commits.landed)
+        known = LandedSets(self._commits.landed)
         began = clock()
         tables: list[pa.Table] = []
         ranges: list[SequenceRange] = []
-        landed, held, done = Landed(), dict[int, str](), 0
+        landed, held, done = LandingResult(), dict[int, str](), 0
         for piece in _in_slices(batches):
             at_s = clock()
             if done and at_s - began >= seconds:
@@ -260,8 +261,8 @@ class Landing:
     def land_ledger(
         self, documents: Sequence[Sequence[LedgerRange]], now_us: int, *, clock: Clock = _no_clock, seconds: float = 1.0
     ) -> LandedRanges:
-        """Land ledger ranges, each once, of as many documents as it takes `seconds` by `clock` to look up in the
-        registry, and at least of one. Raises as `land`."""
+        """Land ledger ranges, each once: as many documents as can be looked up in `seconds` by `clock`, at least one.
+        Raises as `land`."""
         self._settle("ledger")
         began = clock()
         new: dict[SequenceRange, LedgerRange] = {}
@@ -281,45 +282,45 @@ class Landing:
         return LandedRanges(len(new), len(documents) - done)
 
     def compact(self) -> int:
-        """Put small files of the lake together, where there are many; returns how many. Raises `LakeError`."""
+        """Compact small files of the lake; return their number. Raises `LakeError`."""
         return self._lake.compact()
 
     def land_records(self, table: str, rows: Sequence[Mapping[str, Any]], now_us: int) -> None:
-        """Append rows that may be there twice after a crash (states, manifests: each says when it was made)."""
+        """Append rows that may be there twice after a crash (statuses, manifests: each carries its time)."""
         if rows:
             self._lake.append(table, records(table, rows, now_us))
 
-    def quarantine(self, unreadable: Sequence[Unreadable], now_us: int) -> None:
-        """Keep bytes nobody can read. They have no name, so what is sent again is there again: `digest` tells."""
+    def quarantine(self, unreadable: Sequence[UnreadableContent], now_us: int) -> None:
+        """Store unreadable bytes. They have no name, so a repeated one is stored again: `digest` shows it."""
         self.land_records("quarantine", [_quarantine_row(entry) for entry in unreadable], now_us)
 
     def quarantine_batch(self, received: ReceivedBatch, reason: str, now_us: int) -> None:
-        """Keep a batch of which no rows can be made, as a batch, and say in the ledger which messages are in it.
+        """Store a batch of which no rows can be made, and list its messages in the ledger.
 
         Raises `CannotLand`, and ValueError for a batch that cannot be encoded.
         """
         self._settle("telemetry")
         tenant, gateway, batch = received.tenant, received.gateway, received.batch
         content = encode(batch.stored(), space=batch.space, epoch=batch.epoch, lane=batch.lane)
-        self.quarantine([Unreadable(tenant, gateway, "telemetry", None, reason, content, now_us)], now_us)
-        new = plan([received], Known(self._commits.landed))
+        self.quarantine([UnreadableContent(tenant, gateway, "telemetry", None, reason, content, now_us)], now_us)
+        new = plan([received], LandedSets(self._commits.landed))
         entries = [LedgerRange(*names, 0, QUARANTINED, now_us) for names in new.ranges]
         self.land_ledger([entries], now_us)
 
     def _rebuild(self, tenant: str, gateway: str, why: StreamDamaged) -> None:
-        """Go on with reading from the lake what has landed of a gateway. Raises `CannotLand`."""
+        """Continue to rebuild the landed sequences of a gateway from the lake. Raises `CannotLand`."""
         rebuild = self._rebuilds.pop((tenant, gateway), None)
         if rebuild is None:
-            log.error("%s: it is read from the lake", why)
+            log.error("%s: rebuilding it from the lake", why)
             rebuild = Rebuild(self._lake, tenant, gateway)
         if rebuild.advance():
             self._commits.restore(tenant, gateway, rebuild.landed)
-            log.warning("gateway %s: what has landed is known again, from %d data files", gateway, rebuild.files)
+            log.warning("gateway %s: rebuilt the landed sequences from %d data files", gateway, rebuild.files)
         else:
             self._rebuilds[tenant, gateway] = rebuild
 
     def _settle(self, table: str) -> None:
-        """Know what is in this table. Raises `CannotLand`."""
+        """Resolve open commits of a table. Raises `CannotLand`."""
         if table in self._unsettled:
             try:
                 self.resolve()
@@ -334,14 +335,14 @@ class Landing:
         ranges: Sequence[SequenceRange],
         reached: Mapping[GatewayStore, Mapping[int, int]] | None = None,
     ) -> None:
-        """The steps of the module's description. After an error the outcome is looked up before the next landing."""
+        """Run the steps described in the module. After an error the outcome is looked up before the next landing."""
         self._unsettled.add(name)
         prepared = self._commits.prepare(name, ranges, rows.num_rows, reached)
         self._failpoint("prepared")
         try:
-            version = self._lake.append(name, rows, Transaction(self._commits.application(prepared), prepared.commit))
+            version = self._lake.append(name, rows, TransactionId(self._commits.application(prepared), prepared.commit))
         except LakeError:
-            with contextlib.suppress(LakeError):  # then it is looked up again
+            with contextlib.suppress(LakeError):  # then the next landing resolves it
                 self.resolve()
             raise
         self._commits.confirm(prepared, version)
@@ -350,8 +351,8 @@ class Landing:
 
 
 def _in_slices(batches: Sequence[ReceivedBatch]) -> Iterator[Sequence[ReceivedBatch]]:
-    """Consecutive batches whose rows are made together: of those with messages that are looked at one by one no more
-    than `SLICE_BYTES_MAX`, of others all."""
+    """Yield consecutive batches to make rows of together: all of those read as columns, at most `SLICE_BYTES_MAX` of
+    those with messages read one by one."""
     start = size = 0
     for index, received in enumerate(batches):
         more = received.batch.expanded if received.one_by_one else 0
@@ -364,7 +365,7 @@ def _in_slices(batches: Sequence[ReceivedBatch]) -> Iterator[Sequence[ReceivedBa
 
 
 def _shares(batches: Sequence[ReceivedBatch], seconds: float) -> dict[tuple[str, str], float]:
-    """The time it took to make rows of these, by gateway as far as it has to be known: by bytes."""
+    """Divide the time of making rows among gateways, by bytes."""
     sizes: Counter[tuple[str, str]] = Counter()
     for received in batches:
         sizes[received.tenant, received.gateway] += received.batch.expanded
@@ -373,7 +374,7 @@ def _shares(batches: Sequence[ReceivedBatch], seconds: float) -> dict[tuple[str,
 
 
 def _reached(batches: Iterable[ReceivedBatch]) -> dict[GatewayStore, dict[int, int]]:
-    """How far the logs of the gateways' stores reach at least."""
+    """Return the minimum ends of the logs of the gateways' stores."""
     reached: dict[GatewayStore, dict[int, int]] = {}
     for received in batches:
         if received.store_epoch:
@@ -389,5 +390,5 @@ def _ledger_row(entry: LedgerRange) -> dict[str, Any]:
     return row
 
 
-def _quarantine_row(entry: Unreadable) -> dict[str, Any]:
+def _quarantine_row(entry: UnreadableContent) -> dict[str, Any]:
     return {**entry._asdict(), "digest": hashlib.sha256(entry.content).hexdigest()}

@@ -1,117 +1,117 @@
-"""Every bound of the landing, with unit and reason."""
+"""Limits of the landing, with unit and reason."""
 
 from __future__ import annotations
 
 GATHER_MS_DEFAULT = 625
-"""How long the first batch of a landing waits for company, and half the time between two landings: one file a second,
-with those that small files are put together to, and about a second to the lake. By size, and of a backlog by quiet, a
-hub lands sooner."""
+"""Time to gather batches for a landing, and half the time between two landings: one file a second, including
+compaction, and about a second to the lake. A landing starts earlier by size, or by silence after a backlog."""
 
 GATHER_MS_MAX = 2_000
-"""Longest gather that may be configured: above it a gateway's window runs dry on a slow uplink."""
+"""Maximum configurable gathering time: above it a gateway's window is exhausted on a slow uplink."""
 
 QUIET_MS = 20
-"""With `QUIET_BYTES_MIN` of backlogs gathered and nothing new for so long, the gateways wait for us: land at once. So
-does what comes after such a landing, the end of a backlog. Of what is live no gateway waits for an answer."""
+"""Silence after `QUIET_BYTES_MIN` of backlogs that starts a landing at once, because the gateways wait for answers;
+also for the end of a backlog. Gateways with live messages do not wait."""
 
 QUIET_BYTES_MIN = 256 * 1024
-"""Bytes of backlogs that make a file worth writing early; below it the full gather time is waited."""
+"""Bytes of backlogs that are worth an early file; below, the full gathering time applies."""
 
 LANDING_BYTES_MAX = 48 * 1024 * 1024
-"""Bytes of rows in one landing, one larger message aside: bounds the memory of a commit (about four times this while it
-is being built, properties may be `JSON_BYTES_A_BYTE` times as long), and its time: who comes next waits for it. With
-half as much a hub that takes 100 000 readings of 200 bytes a second would land twice as often."""
+"""Bytes of rows in one landing, except for one larger message. Bounds the memory of a commit (about four times this
+while it is built; properties may expand by `JSON_BYTES_A_BYTE`) and its time, for which the next entry waits. With half
+as much, a hub with 100 000 readings of 200 bytes a second would land twice as often."""
 
 LANDING_ROWS_MAX = 150_000
-"""Rows in one landing: messages without a body are not free (about 150 bytes a row while columns are built), and
-150 000 take 0.3 s. With fewer a hub that takes 100 000 a second would land more often than once a second."""
+"""Rows in one landing. Messages without a body cost too (about 150 bytes a row while columns are built); 150 000 rows
+take 0.3 s. With fewer, a hub with 100 000 messages a second would land more than once a second."""
 
 LANDING_S_MAX = 0.25
-"""Seconds after which no more rows are made for a landing. Columns take nanoseconds a byte, but the values of an AMQP
-message and properties are looked at one by one, half a microsecond each."""
+"""Seconds after which a landing makes no more rows. Columns take nanoseconds a byte, but values of AMQP messages and
+properties are read one by one, half a microsecond each."""
 
 PART_BYTES_MAX = 256 * 1024
-"""Bytes of rows a batch is cut at, one larger message aside: as much as an uplink puts into one, so its are whole."""
+"""Bytes of rows at which a batch is split, except for one larger message: as much as an uplink puts into a batch, so
+its batches stay whole."""
 
 SLICE_BYTES_MAX = 64 * 1024
-"""The same for a batch whose messages are looked at one by one, and bytes of such between two looks at the clock: at
-worst 0.03 to 0.1 s."""
+"""The same for a batch with messages read one by one, and their bytes between two checks of the clock: at worst 0.03 to
+0.1 s."""
 
 PART_ROWS_MAX = 8_192
-"""Rows a batch is cut at: twice what an uplink puts into one."""
+"""Rows at which a batch is split: twice what an uplink puts into one."""
 
 JSON_BYTES_A_BYTE = 6
-"""Bytes of JSON text that one byte of a message's properties may become: a control character is written as six."""
+"""Bytes of JSON text for one byte of a message's properties: a control character is written as six."""
 
 PENDING_BYTES_MAX = 128 * 1024 * 1024
-"""Bytes gathered and not landed at which the hub stops reading the gateways of which most waits; resumes at half."""
+"""Pending bytes at which the hub stops reading the gateways with the most; it resumes at half."""
 
 PENDING_BYTES_LAST = 32 * 1024 * 1024
-"""Bytes beyond that for the gateways of which little waits; then no gateway is read."""
+"""Pending bytes beyond that, for the gateways with little; then no gateway is read."""
 
 HOLES_MAX = 4_096
 """Holes kept for one (gateway, epoch, address). Each costs about 20 bytes in the registry and is rewritten with the
-row; an address with more (every second message thinned for hours) has its lowest hole closed."""
+row. An address with more (every second message thinned for hours) has its lowest hole closed."""
 
 RETRY_S_FIRST = 0.5
-"""First pause after the lake or the registry refused a landing; doubles up to `RETRY_S_MAX`."""
+"""First pause after a failed landing; doubled up to `RETRY_S_MAX`."""
 
 RETRY_S_MAX = 30.0
-"""Longest pause between two tries: how late the hub notices that there is space again."""
+"""Maximum pause between two attempts: how late the hub notices free space."""
 
 FENCED_WITHIN = 10
-"""Versions that others may take before an entry of ours: only an optimize or vacuum by somebody else commits beside the
-hub, seconds or more for each."""
+"""Versions of other programs before our entry: only an optimize or vacuum commits next to the hub, taking seconds or
+more each."""
 
 SMALL_FILE_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of a data file that is put together with others of its day; a larger one is left as it is. Each of these may
-be written anew with every `COMPACTED_FILES_MIN` others until it has grown that large: less than 0.1 MB/s."""
+"""Maximum bytes of a data file for compaction. A file may be rewritten with every `COMPACTED_FILES_MIN` others until it
+has grown that large: less than 0.1 MB/s."""
 
 COMPACTED_FILES_MIN = 64
-"""Small files of one day that are put together: at one a second a minute's."""
+"""Small files of one day that start a compaction: one minute's at one a second."""
 
 COMPACTED_FILES_MAX = 256
-"""Files put together at once, of a table that has more of them: some 0.3 s, for which the landing waits."""
+"""Maximum files of one compaction, some 0.3 s, for which the landing waits."""
 
 COMPACTED_BYTES_MAX = 24 * 1024 * 1024
-"""Bytes of files put together at once: seven of a hub's that takes 100 000 readings a second, so that with what they
-become there is less than one a second."""
+"""Maximum bytes of one compaction: seven files of a hub with 100 000 readings a second, so that the compacted files are
+fewer than one a second."""
 
 SMALL_FILE_ROWS_MAX = 250_000
-"""Rows of such a file: those that say little for their number are small files, but no little work."""
+"""Maximum rows of a small file: files with little data per row are small in bytes, but not in work."""
 
 COMPACTED_ROWS_MAX = 1_000_000
-"""Rows put together at once: some 1 s, for which the landing waits."""
+"""Maximum rows of one compaction: some 1 s, for which the landing waits."""
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
-"""Bytes of rows from which a row group of a file that is put together is written. No more than that and one small file
-are in memory: a file of 1 MB may hold rows of 64 MB that say the same."""
+"""Bytes of rows in a row group of a compacted file. Only this and one small file are in memory: a file of 1 MB may hold
+64 MB of equal rows."""
 
 LOG_KEPT_DAYS = 7
-"""How long the entries of a table's log stay that a checkpoint has made superfluous, until `waypost analytics` looks
-after it: as long as the files that compaction has replaced. With one commit a second a month of entries would be 2.6
-million files, and whoever opens the table lists them all: about 1 s of processor time a million."""
+"""Retention of log entries covered by a checkpoint, until `waypost analytics` maintains the table: as long as replaced
+files are kept. At one commit a second, a month of entries would be 2.6 million files, which every reader of the table
+lists, at about 1 s of processor time a million."""
 
 COMMITS_KEPT = 1_000
-"""Confirmed commits kept in the registry, for the people who look at it; correctness needs only the last id."""
+"""Confirmed commits kept in the registry for inspection; correctness needs only the last id."""
 
 LEDGER_RANGE_BYTES = 512
-"""What a ledger range costs while it waits: counted into `PENDING_BYTES_MAX`."""
+"""Memory of a waiting ledger range, counted in `PENDING_BYTES_MAX`."""
 
 STATEMENT_BYTES = 1_536
-"""What a manifest's statement costs while it waits."""
+"""Memory of a waiting statement."""
 
 LEDGER_PART_RANGES = 1_000
-"""Ranges a ledger document is cut at, and between two looks at the clock: some 0.02 s, as the registry is asked for
-each."""
+"""Ranges at which a ledger document is split, and between two checks of the clock: some 0.02 s, as each is looked up in
+the registry."""
 
 HELD_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes that may wait for a retry of their own while others land; what is above goes back to its gateways."""
+"""Held bytes that may wait for their retry while others land; more is released to the gateways."""
 
 LEFT_BEHIND_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of rows that land of what a connection sent that is gone, one larger batch's first parts among them: a gateway
-whose connections are short gets on, and one that left much behind keeps memory and time for some seconds only."""
+"""Bytes of rows that land of a closed connection, counting the first parts of a larger batch: a gateway with short
+connections makes progress, and one that left much uses memory and time for some seconds only."""
 
-STANDS_S = 30.0
-"""Age of the oldest thing without an answer at which landing counts as standing: the gather, a pause and a large
-landing together take a few seconds."""
+STALLED_S = 30.0
+"""Age of the oldest unanswered entry at which landing counts as stalled: gathering, a pause and a large landing
+together take a few seconds."""

@@ -1,8 +1,8 @@
-"""Parts of a batch: what expands to more than an uplink puts into one batch is cut, and its parts land one by one.
+"""Splitting of large batches into parts that land one by one.
 
-A batch says names and properties once for many messages, and rows write them out. A landing takes as many parts as fit
-the memory and the time it may have, of every gateway some; what is sent again after a crash between two of them is
-trimmed to what is missing.
+A batch stores names and properties once for many messages; rows repeat them. A landing takes as many parts as fit its
+memory and time, some of every gateway. After a crash between two parts the repeated batch is trimmed to the missing
+ones.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ Ints = npt.NDArray[np.int64]
 
 
 def parts_of(received: ReceivedBatch) -> list[ReceivedBatch]:
-    """The batch in parts, in order; itself where it is small enough. Each has a message at least, and at most
-    `PART_BYTES_MAX` or `SLICE_BYTES_MAX` when it has more."""
+    """Split a batch into parts, in order; a small one stays whole.
+
+    Each part has at most `PART_BYTES_MAX` or `SLICE_BYTES_MAX`, except for one larger message."""
     batch = received.batch
     is_sliced = batch.expanded > SLICE_BYTES_MAX and received.one_by_one
     bytes_max = SLICE_BYTES_MAX if is_sliced else PART_BYTES_MAX
     if batch.expanded <= bytes_max and len(batch) <= PART_ROWS_MAX:
         return [received]
     ends = _ends(batch)
-    cut = _Cut(batch, ends)
-    parts = [cut.part(start, stop) for start, stop in _bounds(ends, bytes_max)]
+    splitter = _BatchSplitter(batch, ends)
+    parts = [splitter.part(start, stop) for start, stop in _bounds(ends, bytes_max)]
     return [
         ReceivedBatch(received.tenant, received.gateway, part, received.store_epoch, received.ends) for part in parts
     ]
 
 
 def _bounds(ends: Sequence[int], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """First message of each part, and the first behind it."""
+    """Yield the first message of each part, and the first after it."""
     start, count = 0, len(ends)
     while start < count:
         before = ends[start - 1] if start else 0
@@ -49,10 +50,10 @@ def _bounds(ends: Sequence[int], bytes_max: int) -> Iterator[tuple[int, int]]:
 
 
 def _ends(batch: Batch) -> list[int]:
-    """Where the bytes of each message end, its names and properties written out."""
+    """Return the cumulative bytes of the messages as rows, with names and properties."""
     pairs = zip(batch.devices, batch.properties, strict=True)
-    said = [len(device.encode()) + JSON_BYTES_A_BYTE * len(properties) for device, properties in pairs]
-    sizes = np.repeat(np.array(said, dtype=np.int64), np.asarray(batch.run_lengths, dtype=np.int64))
+    repeated = [len(device.encode()) + JSON_BYTES_A_BYTE * len(properties) for device, properties in pairs]
+    sizes = np.repeat(np.array(repeated, dtype=np.int64), np.asarray(batch.run_lengths, dtype=np.int64))
     named = [len(each.address.encode()) + len(batch.epoch) for each in batch.ranges]
     sizes += np.repeat(np.array(named, dtype=np.int64), np.array([each.count for each in batch.ranges], dtype=np.int64))
     sizes += np.fromiter(map(len, batch.bodies), dtype=np.int64, count=len(batch.bodies))
@@ -60,7 +61,7 @@ def _ends(batch: Batch) -> list[int]:
     return found
 
 
-class _Cut:
+class _BatchSplitter:
     """Makes parts of one batch, messages ``start <= i < stop`` each."""
 
     def __init__(self, batch: Batch, ends: Sequence[int]) -> None:
@@ -97,8 +98,7 @@ class _Cut:
 
 
 def _within(ends: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Of pieces that end at `ends`, those between `start` and `stop`: index, what is before it of the piece, and how
-    much of it there is."""
+    """Yield the pieces (that end at `ends`) between `start` and `stop`: index, offset in the piece, and length."""
     for index in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
         begin = ends[index - 1] if index else 0
         first = max(start, begin)

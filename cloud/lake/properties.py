@@ -1,7 +1,7 @@
-"""Messages as the lake keeps them: content type, properties as JSON, body — from what either protocol sent.
+"""Messages in the form of the lake: content type, properties as JSON, and body, for both protocols.
 
-Pure functions of bytes. What cannot be read lands all the same, raw: content type null and a property that says so.
-Names are the standards' own: MQTT 5 section 2.2.2.2 and AMQP 1.0 section 3.2, in lower case with hyphens.
+Pure functions of bytes. An unreadable message lands too, raw: content type null, and a property with the reason. Names
+are those of the standards, MQTT 5 section 2.2.2.2 and AMQP 1.0 section 3.2, in lower case with hyphens.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import msgspec
 from bridge.hidden import hides
 
 MALFORMED = "waypost-malformed"
-"""Property of a message that could not be read: the reason, in words. Its body is what arrived, untouched."""
+"""Property of an unreadable message with the reason. Its body is the unchanged message."""
 
 CREATION_TIME = "creation-time"
 """Producer's time, milliseconds since 1970 UTC (AMQP 1.0 section 3.2.4; for MQTT 5 a user property of that name)."""
 
 EVENT_TIME_MS_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999: no reader of the lake can show a later one."""
+"""Last millisecond of the year 9999: readers of the lake cannot show a later time."""
 
 
 @hides("properties")
-class Described(NamedTuple):
-    """What a message says about itself. `event_time_ms` is the producer's time, None when it gave none."""
+class MessageDescription(NamedTuple):
+    """Content type, properties and producer's time of a message; `event_time_ms` None without a time."""
 
     content_type: str | None
     properties: str | None
     event_time_ms: int | None
 
 
-NOTHING = Described(None, None, None)
+NOTHING = MessageDescription(None, None, None)
 """A message without properties."""
 
 
@@ -46,8 +46,8 @@ _TEXTS = {0x03: "content-type", 0x08: "response-topic"}
 _CORRELATION_DATA, _SUBSCRIPTION_IDENTIFIER, _USER_PROPERTY = 0x09, 0x0B, 0x26
 
 
-def describe_mqtt(properties: bytes) -> Described:
-    """Content type and JSON of encoded MQTT 5 publish properties (without their length prefix)."""
+def describe_mqtt(properties: bytes) -> MessageDescription:
+    """Describe a message by its encoded MQTT 5 publish properties (without length prefix)."""
     if not properties:
         return NOTHING
     try:
@@ -58,24 +58,24 @@ def describe_mqtt(properties: bytes) -> Described:
     content_type = found.pop("content-type", None)
     if user:
         found["user-properties"] = user
-    return Described(content_type, _json(found), event_time_ms)
+    return MessageDescription(content_type, _json(found), event_time_ms)
 
 
-def describe_amqp(content_type: str | None, properties: Mapping[str, Any]) -> Described:
-    """The same of what `edge.broker.message.translation.payload_of` found in a bare message."""
-    return Described(content_type, _json(dict(properties)), _event_time_ms(properties.get(CREATION_TIME)))
+def describe_amqp(content_type: str | None, properties: Mapping[str, Any]) -> MessageDescription:
+    """Describe a message by what `edge.broker.message.translation.payload_of` found in a bare AMQP message."""
+    return MessageDescription(content_type, _json(dict(properties)), _event_time_ms(properties.get(CREATION_TIME)))
 
 
-def malformed(reason: str, raw: bytes = b"") -> Described:
-    """What a message that cannot be read says about itself; `raw` are properties that would be lost otherwise."""
+def malformed(reason: str, raw: bytes = b"") -> MessageDescription:
+    """Describe an unreadable message; `raw`: properties that would be lost otherwise."""
     found: dict[str, Any] = {MALFORMED: reason}
     if raw:
         found["waypost-raw-properties"] = base64.b64encode(raw).decode()
-    return Described(None, _json(found), None)
+    return MessageDescription(None, _json(found), None)
 
 
 def _parse_mqtt(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(named properties, user properties). A user property that is repeated becomes a list, in order."""
+    """Return (named properties, user properties). A repeated user property becomes a list, in order."""
     found: dict[str, Any] = {}
     user: dict[str, Any] = {}
     at = 0
@@ -138,7 +138,7 @@ def _skip_variable_integer(data: bytes, at: int) -> int:
 
 
 def _event_time_ms(value: object) -> int | None:
-    """A producer's time if it is one; what is not stays among the properties only."""
+    """Return a valid producer's time; others stay among the properties only."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 15:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= EVENT_TIME_MS_MAX:

@@ -1,27 +1,27 @@
-"""The rebuilding of what has landed of a gateway, from the lake itself, a few data files at a time."""
+"""Rebuilding of a gateway's landed sequences from the lake, a few data files at a time."""
 
 from __future__ import annotations
 
 from itertools import islice
 
-from cloud.lake.lake import Lake
-from cloud.lake.sequences import SequenceSet, Stream
+from cloud.lake.lake import LandingLake
+from cloud.lake.sequences import SequenceSet, SequenceStream
 
 REBUILD_FILES = 500
-"""Data files read at a time, some milliseconds each: other gateways' landings wait for it."""
+"""Data files read at a time, some milliseconds each: landings of other gateways wait for them."""
 
 
 class Rebuild:
-    """Of one gateway, of whose streams in doubt nothing lands meanwhile."""
+    """Rebuild of one gateway; nothing of its streams in doubt lands until it is done."""
 
-    def __init__(self, lake: Lake, tenant: str, gateway: str) -> None:
-        self.landed: dict[Stream, SequenceSet] = {}
+    def __init__(self, lake: LandingLake, tenant: str, gateway: str) -> None:
+        self.landed: dict[SequenceStream, SequenceSet] = {}
         self.files = 0
-        """Read so far."""
+        """Number of files read so far."""
         self._parts = lake.landed(tenant, gateway)
 
     def advance(self) -> bool:
-        """Read on; true when everything has been read. Raises `LakeError`; then it has to begin anew."""
+        """Read more files; return whether all were read. Raises `LakeError`; then start again with a new rebuild."""
         before = self.files
         for ranges in islice(self._parts, REBUILD_FILES):
             self.files += 1

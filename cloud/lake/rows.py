@@ -1,7 +1,7 @@
-"""Batches into Arrow columns: the rows of `telemetry`, `ledger` and `gateway_status`.
+"""Conversion of batches to Arrow columns: rows of `telemetry`, `ledger` and `gateway_status`.
 
-Column by column, never row by row, because a row at a time costs ten times as much: what is constant over a range
-or a run is repeated by NumPy, and only messages that carry properties or are AMQP are looked at one by one.
+It works column by column, because one row at a time costs ten times as much. NumPy repeats what is constant over a
+range or a run; only messages with properties and AMQP messages are read one by one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from bridge.message_origin import MessageOrigin, find_origin
 from bridge.publisher import client_of, device_of, is_relay
 from cloud.lake.contract import contract
 from cloud.lake.faults import ContentError
-from cloud.lake.properties import NOTHING, Described, describe_amqp, describe_mqtt, malformed
-from cloud.lake.sequences import Span, Stream
+from cloud.lake.properties import NOTHING, MessageDescription, describe_amqp, describe_mqtt, malformed
+from cloud.lake.sequences import SequenceStream, Span
 from edge.broker.message.translation import payload_of
 from edge.output.logs import describe_error
 
@@ -32,35 +32,35 @@ Ints = npt.NDArray[np.int64]
 US_PER_DAY = 86_400_000_000
 LANES: Mapping[BatchLane, str] = {lane: lane.name.lower() for lane in BatchLane}
 ORIGIN_TIME_FROM_US = 1_577_836_800_000_000
-"""2020-01-01, as for readers (`spark.transforms.times`): a clock before that was never set."""
+"""2020-01-01, as in `spark.transforms.times`: an earlier clock was never set."""
 MEMO_MAX = 4_096
-"""Different property byte strings remembered while one table is built: runs of a device share theirs."""
+"""Property byte strings memoized while one table is built: runs of a device share theirs."""
 
 
 class ReceivedBatch(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A batch as it came, with who sent it. `eq=False`: one is itself, whatever it holds."""
+    """Received batch with its sender. `eq=False`: compared by identity."""
 
     tenant: str
     gateway: str
     batch: Batch
     store_epoch: str = ""
-    """The epoch the gateway's store is in, which need not be the one of these messages; empty when it did not say."""
+    """Current epoch of the gateway's store, which may differ from that of the messages; empty if not reported."""
     ends: Mapping[int, int] = msgspec.field(default_factory=dict)
-    """By log of that store, where the messages end: the store is known to reach so far."""
+    """End of the messages in each log of that store: a minimum for the store's logs."""
 
     @property
-    def streams(self) -> set[Stream]:
-        """The streams it has messages of."""
-        return {Stream(self.tenant, self.gateway, self.batch.epoch, part.address) for part in self.batch.ranges}
+    def streams(self) -> set[SequenceStream]:
+        """Streams of its messages."""
+        return {SequenceStream(self.tenant, self.gateway, self.batch.epoch, part.address) for part in self.batch.ranges}
 
     @property
     def one_by_one(self) -> bool:
-        """Some of its messages are looked at one by one, and not as columns."""
+        """True if some messages are read one by one, not as columns."""
         return any(self.batch.properties) or any(flags & AMQP for flags in set(self.batch.flags))
 
 
 class BatchSlice(NamedTuple):
-    """Messages ``start <= i < stop`` of a batch's bodies: dense sequences of one address, from `sequence` on."""
+    """Messages ``start <= i < stop`` of a batch: dense sequences of one address, beginning with `sequence`."""
 
     received: ReceivedBatch
     address: str
@@ -70,7 +70,7 @@ class BatchSlice(NamedTuple):
 
 
 def slices_of(received: ReceivedBatch, wanted: Sequence[Sequence[Span]]) -> list[BatchSlice]:
-    """The slices of a batch that cover `wanted`: for each of its ranges, sequence spans within that range."""
+    """Return the slices of a batch that cover `wanted`, the sequence spans of each of its ranges."""
     ranges = received.batch.ranges
     starts = accumulate((r.count for r in ranges), initial=0)
     return [
@@ -81,21 +81,21 @@ def slices_of(received: ReceivedBatch, wanted: Sequence[Sequence[Span]]) -> list
 
 
 def telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
-    """The rows of `telemetry` for these slices, in their order; those of one batch stand together.
+    """Make the rows of `telemetry` of these slices, in order; slices of one batch are adjacent.
 
-    Raises `ContentError` when their values fit no row. Memory that is lacking is no matter of content.
+    Raises `ContentError` for values that do not fit a row. Lack of memory is not an error of the content.
     """
     try:
         return _telemetry(slices, ingested_at_us)
-    except (MemoryError, OSError):  # some of Arrow's errors are these as well
+    except (MemoryError, OSError):  # some errors of Arrow are subclasses of these
         raise
     except (ValueError, OverflowError, pa.ArrowException) as error:
-        raise ContentError(f"no rows can be made of it: {describe_error(error)}") from error
+        raise ContentError(f"no rows can be made of the content: {describe_error(error)}") from error
 
 
 def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
     ranges = _Ranges(slices)
-    batches = _Batches(slices, ranges.counts)
+    batches = _SliceColumns(slices, ranges.counts)
     runs, bodies, total = batches.runs, batches.bodies, len(batches.bodies)
     received_at = runs.received_at // 1_000
     origins = _Origins(runs, bodies)
@@ -130,14 +130,14 @@ def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Rows of one table that were made one after the other."""
+    """Concatenate rows of one table."""
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
 def records(table: str, rows: Sequence[Mapping[str, Any]], ingested_at_us: int) -> pa.Table:
-    """Rows given one by one (ledger ranges, manifests, states: there are few); timestamps are microseconds.
+    """Make the rows of other tables (ledger, manifests, statuses), given one by one; timestamps are microseconds.
 
-    A column a row does not have is null; `ingested_at` and `ingest_date` are set here.
+    Missing columns are null; `ingested_at` and `ingest_date` are set here.
     """
     schema = contract().tables[table].arrow_schema
     values: dict[str, Any] = {field.name: [row.get(field.name) for row in rows] for field in schema}
@@ -150,27 +150,27 @@ def records(table: str, rows: Sequence[Mapping[str, Any]], ingested_at_us: int) 
 
 
 class _Ranges:
-    """What slices say of themselves."""
+    """Address, first sequence and length of slices, as columns."""
 
     def __init__(self, slices: Sequence[BatchSlice]) -> None:
         _, addresses, firsts, starts, stops = zip(*slices, strict=True)
         self.addresses: Sequence[str] = addresses
         self.firsts: Ints = np.array(firsts, dtype=np.int64)
-        """Sequences."""
+        """First sequences."""
         self.counts: Ints = np.array(stops, dtype=np.int64) - np.array(starts, dtype=np.int64)
 
 
-class _Batches:
-    """The messages of slices, and the batches they are of. What is done is done for all batches together: a fleet sends
-    thousands a second, with some ten messages each."""
+class _SliceColumns:
+    """Columns of all messages of slices. Everything is done for all batches together: a fleet sends thousands of
+    batches a second, with some ten messages each."""
 
     def __init__(self, slices: Sequence[BatchSlice], counts: Ints) -> None:
         """`counts`: messages of each slice."""
         self._received: list[ReceivedBatch] = []
         self._messages: list[int] = []
-        """How many are wanted of each."""
+        """Messages wanted of each batch."""
         positions: list[int] = []
-        """Of the first message of each slice among those of all batches."""
+        """Position of each slice's first message among the messages of all batches."""
         behind = 0
         for received, _, _, start, stop in slices:
             if not self._received or received is not self._received[-1]:
@@ -186,15 +186,15 @@ class _Batches:
         self.runs = _Runs([one.batch for one in self._received], wanted)
 
     def each(self, text: Callable[[ReceivedBatch], str]) -> pa.Array:
-        """What a batch says for each of its messages."""
+        """Repeat a value of each batch for its messages."""
         return _repeat(list(map(text, self._received)), np.array(self._messages, dtype=np.int64))
 
 
 class _Runs:
-    """The columns that are kept a run, as columns with one entry a message."""
+    """Columns that are stored for each run, expanded to messages."""
 
     def __init__(self, batches: Sequence[Batch], wanted: Ints | None) -> None:
-        """`wanted`: positions of messages among those of all batches; None: all of them."""
+        """`wanted`: positions of messages among those of all batches; None for all."""
         lengths = np.fromiter(chain.from_iterable([batch.run_lengths for batch in batches]), dtype=np.int64)
         index = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
         self.index: Ints = index if wanted is None else index[wanted]
@@ -211,8 +211,8 @@ class _Runs:
 def _publishers(publishers: Sequence[str], index: Ints) -> tuple[pa.Array, pa.Array, Ints]:
     """Return device and client of each message, and the positions of messages of relays.
 
-    `index` has the place of each message's publisher. Few publishers repeat often, so each is taken apart once; the
-    client is null where it has the device's name.
+    `index` maps each message to its publisher. Few publishers repeat often, so each is parsed once; the client is null
+    if it equals the device.
     """
     places = {publisher: place for place, publisher in enumerate(dict.fromkeys(publishers))}
     devices = [device_of(publisher) for publisher in places]
@@ -225,10 +225,10 @@ def _publishers(publishers: Sequence[str], index: Ints) -> tuple[pa.Array, pa.Ar
 
 
 class _Origins:
-    """The origins that messages of relays name, by position; most tables have none."""
+    """Origins named by messages of relays, by position; most tables have none."""
 
     def __init__(self, runs: _Runs, bodies: Sequence[bytes]) -> None:
-        """`bodies`: as they came, with their annotations."""
+        """`bodies`: received bodies with their annotations."""
         self._total = len(bodies)
         self._found: dict[int, MessageOrigin] = {}
         for row in runs.relayed.tolist():
@@ -266,8 +266,8 @@ class _Origins:
     def accepted_at(self, received_at: Ints) -> Ints:
         """Return when each message was accepted first, in microseconds.
 
-        The clock of an origin is not vouched for, so its time counts only between `ORIGIN_TIME_FROM_US` and the
-        reception here.
+        The clock of an origin is not trusted: its time is used only between `ORIGIN_TIME_FROM_US` and the reception
+        here.
         """
         if not self._found:
             return received_at
@@ -283,13 +283,13 @@ def _received_at_us(origin: MessageOrigin) -> int | None:
     return None if origin.received_at is None else origin.received_at // 1_000
 
 
-def _describe(runs: _Runs, bodies: list[bytes]) -> tuple[list[Described] | None, Ints | None]:
-    """What each message says about itself, None when none says anything; AMQP bodies are unwrapped in stream."""
+def _describe(runs: _Runs, bodies: list[bytes]) -> tuple[list[MessageDescription] | None, Ints | None]:
+    """Describe each message; None if no message has properties. Replaces AMQP bodies with their payloads."""
     amqp = [flags & AMQP for flags in runs.run_flags]
     if not any(amqp) and not any(runs.properties):
         return None, None
-    memo: dict[bytes, Described] = {}
-    described: list[Described] = []
+    memo: dict[bytes, MessageDescription] = {}
+    described: list[MessageDescription] = []
     for row, run in enumerate(runs.index.tolist()):
         if amqp[run]:
             one, bodies[row] = _unwrap(bodies[row])
@@ -306,17 +306,17 @@ def _describe(runs: _Runs, bodies: list[bytes]) -> tuple[list[Described] | None,
     return described, times
 
 
-def _unwrap(bare_message: bytes) -> tuple[Described, bytes]:
-    """An AMQP bare message as (description, payload); one that cannot be read stays as it came."""
+def _unwrap(bare_message: bytes) -> tuple[MessageDescription, bytes]:
+    """Return (description, payload) of an AMQP bare message; an unreadable one stays unchanged."""
     try:
         content_type, properties, payload = payload_of(bare_message)
         return describe_amqp(content_type, properties), payload
-    except Exception as error:  # whatever a device sent must land: raw, and saying why
+    except Exception as error:  # every message must land: this one raw, with the reason
         return malformed(f"AMQP message: {error}"), bare_message
 
 
 def _dense(firsts: Ints, counts: Ints) -> Ints:
-    """From each of `firsts` on, so many numbers."""
+    """Return consecutive numbers from each of `firsts`, as many as in `counts`."""
     ends = np.cumsum(counts)
     return np.repeat(firsts - (ends - counts), counts) + np.arange(int(ends[-1]), dtype=np.int64)
 
@@ -326,7 +326,9 @@ def _repeat(values: Sequence[str], counts: Ints) -> pa.Array:
     return pa.array(values, pa.string()).take(pa.array(index))
 
 
-def _texts(described: list[Described] | None, text: Callable[[Described], str | None], total: int) -> pa.Array:
+def _texts(
+    described: list[MessageDescription] | None, text: Callable[[MessageDescription], str | None], total: int
+) -> pa.Array:
     if described is None:
         return pa.nulls(total, pa.string())
     return pa.array(list(map(text, described)), pa.string())

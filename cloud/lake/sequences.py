@@ -1,8 +1,8 @@
-"""Which sequences of one address have landed: a high-water mark and the ranges above it.
+"""Landed sequences of a stream: a set of ranges with a high-water mark.
 
-One number would do if an address came in order. It does not: the live lane runs ahead of the backlog lane, and a
-single mark would then call the backlog a duplicate and lose it. So what has landed is a set of ranges; in the common
-case it is one range, which starts at the first sequence ever seen.
+One number would do if the messages of an address came in order. They do not: the live lane is ahead of the backlog
+lane, and with a single mark the backlog would count as duplicate and be lost. Usually the set is one range that starts
+at the first sequence ever seen.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Span = tuple[int, int]
 """(first, last) sequence, both included."""
 
 
-class Stream(NamedTuple):
-    """What sequences are counted in: one address of one store of one gateway."""
+class SequenceStream(NamedTuple):
+    """Scope of sequence numbers: one address of one store of one gateway."""
 
     tenant: str
     gateway: str
@@ -35,12 +35,12 @@ class SequenceRange(NamedTuple):
     last: int
 
     @property
-    def stream(self) -> Stream:
-        return Stream(self.tenant, self.gateway, self.epoch, self.address)
+    def stream(self) -> SequenceStream:
+        return SequenceStream(self.tenant, self.gateway, self.epoch, self.address)
 
 
 class SequenceSet:
-    """A set of sequences as ascending ranges that neither overlap nor touch."""
+    """Set of sequences as ascending ranges that neither overlap nor touch."""
 
     __slots__ = ("spans",)
 
@@ -49,27 +49,27 @@ class SequenceSet:
 
     @property
     def mark(self) -> int:
-        """The high-water mark: highest sequence landed, -1 before the first."""
+        """High-water mark: highest landed sequence, -1 before the first."""
         return self.spans[-1][1] if self.spans else -1
 
     @property
     def contiguous(self) -> int:
-        """Last sequence of the lowest range: everything from the first one seen up to here is there; -1 before."""
+        """Last sequence of the lowest range: no hole from the first one seen up to here; -1 before the first."""
         return self.spans[0][1] if self.spans else -1
 
     @property
     def holes(self) -> list[Span]:
-        """The ranges between the ranges: what has not come, or has been given up."""
+        """Missing ranges below the mark: not arrived yet, or discarded."""
         return [(a[1] + 1, b[0] - 1) for a, b in zip(self.spans, self.spans[1:], strict=False)]
 
     def copy(self) -> SequenceSet:
-        """An independent copy."""
+        """Return an independent copy."""
         return SequenceSet(self.spans)
 
     def missing(self, first: int, last: int) -> list[Span]:
-        """The parts of ``first..last`` that are not in the set, ascending."""
+        """Return the parts of ``first..last`` that are not in the set, ascending."""
         spans = self.spans
-        if not spans or first > spans[-1][1]:  # as nearly always
+        if not spans or first > spans[-1][1]:  # the usual case
             return [(first, last)] if first <= last else []
         parts: list[Span] = []
         at = bisect_left(spans, first, key=lambda span: span[1])
@@ -84,9 +84,9 @@ class SequenceSet:
         return parts
 
     def add(self, first: int, last: int, holes_max: int | None = None) -> int:
-        """Put ``first..last`` in. Returns how many holes were closed to keep `holes_max`, the lowest first."""
+        """Add ``first..last``. Return the number of holes closed to keep `holes_max`, the lowest first."""
         spans = self.spans
-        if spans and first == spans[-1][1] + 1:  # as nearly always
+        if spans and first == spans[-1][1] + 1:  # the usual case
             spans[-1] = (spans[-1][0], last)
             return 0
         low = bisect_left(spans, first - 1, key=lambda span: span[1])

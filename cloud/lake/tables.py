@@ -1,9 +1,9 @@
-"""The lake's Delta tables, each appended to by one writer, durable when `append` returns.
+"""Delta tables of the lake, each appended to by one writer and durable when `append` returns.
 
-delta-rs keeps the log but syncs nothing to the medium (seen with strace: no fsync at all), so an acknowledgement after
-its commit would outlive a power cut by luck only. Here a data file is written and synced first, then named in the log
-by delta-rs, and then the log is synced. So the only thing a power cut can tear is the tail of the log, which nobody
-has been told about: `Table.open` takes it away again. On an object store nothing tears: what was put there is whole.
+delta-rs keeps the log but syncs nothing (strace shows no fsync), so an acknowledgement after its commit would survive a
+power cut only by luck. Here a data file is written and synced first, then named in the log by delta-rs, then the log is
+synced. A power cut can only tear the last log entry, which was never acknowledged: `LakeTable.open` removes it. On an
+object store nothing tears.
 """
 
 from __future__ import annotations
@@ -23,55 +23,54 @@ from deltalake import Transaction as AppTransaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cloud.lake.commits import Failpoint, no_failpoint
-from cloud.lake.compaction import SmallFile, entry, row_groups, small_files, together
-from cloud.lake.contract import Table as TableContract
-from cloud.lake.contract import contract
+from cloud.lake.compaction import SmallFile, entry, row_groups, select_files, small_files
+from cloud.lake.contract import ContractTable, contract
 from cloud.lake.faults import LakeError, TableMismatch
-from cloud.lake.lake import Transaction
+from cloud.lake.lake import TransactionId
 from cloud.lake.limits import COMPACTED_FILES_MIN, FENCED_WITHIN, LOG_KEPT_DAYS
-from cloud.place.data_file import written
+from cloud.place.data_file import write_data_file
 from cloud.place.faults import explained
-from cloud.place.place import LOG, Place, Somewhere, place_of
+from cloud.place.place import LOG, LakePlace, Somewhere, place_of
 from edge.output.logs import describe_error
 
 log = logging.getLogger(__name__)
 
 _FENCED = "/fenced"
-"""Behind an application's name: the name under which its last transaction stands that comes too late."""
+"""Suffix of an application id: its transaction is the last commit that was fenced."""
 
 
 @contextlib.contextmanager
 def lake_errors(what: str) -> Iterator[None]:
-    """What is raised within is a `LakeError`."""
+    """Translate errors to `LakeError`."""
     try:
         yield
     except (OSError, DeltaError) as error:
         raise LakeError(f"{what}: {explained(str(error))}") from error
-    except pa.ArrowException as error:  # it may quote a value
+    except pa.ArrowException as error:  # its text may quote a value
         raise LakeError(f"{what}: {describe_error(error)}") from error
 
 
-class Table:
-    """One Delta table of the contract, at a place. For one thread, and one process at a time."""
+class LakeTable:
+    """Delta table of the contract at a place. For one thread, and one process at a time."""
 
-    def __init__(self, name: str, place: Place, delta: DeltaTable, failpoint: Failpoint) -> None:
+    def __init__(self, name: str, place: LakePlace, delta: DeltaTable, failpoint: Failpoint) -> None:
         self.name = name
         self._place = place
         self._delta = delta
         self._failpoint = failpoint
         self._appended = COMPACTED_FILES_MIN
-        """Files since the table was looked at for small ones; what an earlier run left is looked at first."""
+        """Files appended since the last search for small ones; starts with a search, for files of an earlier run."""
         self._unreadable: set[str] = set()
-        """Files that are left as they are, for whoever puts copies of them back."""
+        """Unreadable files, left in place so that an operator can restore them."""
 
     @classmethod
     def open(
         cls, lake: Somewhere, name: str, *, durable_version: int = -1, failpoint: Failpoint = no_failpoint
-    ) -> Table:
-        """Open a table, made empty when it is not there.
+    ) -> LakeTable:
+        """Open a table; create a missing one.
 
-        `durable_version`: the newest version known to be on disk. A torn log entry after it is taken away: it belongs
-        to a commit that nobody was told of. Raises `LakeError`, `TableMismatch`.
+        `durable_version`: newest version known to be on disk. A torn log entry after it is removed: its commit was
+        never acknowledged. Raises `LakeError`, `TableMismatch`.
         """
         place = place_of(lake).at(name)
         spec = contract().tables[name]
@@ -82,7 +81,7 @@ class Table:
             try:
                 delta = place.delta()
             except TableNotFoundError:
-                delta = _created(place, spec)
+                delta = _create(place, spec)
             _add_columns(place, delta, spec.arrow_schema)
         table = cls(name, place, delta, failpoint)
         found = [(field.name, str(field.type)) for field in delta.schema().fields]
@@ -93,61 +92,61 @@ class Table:
 
     @property
     def identity(self) -> str:
-        """The id the table was given when it was made."""
+        """Id of the table, assigned at its creation."""
         return str(self._delta.metadata().id)
 
     @property
     def version(self) -> int:
-        """The table version this writer has seen."""
+        """Version of the table that this writer has seen."""
         return int(self._delta.version())
 
     def committed(self, application: str) -> int | None:
-        """The last commit id of an application that is in the table, read anew from disk; None for none."""
+        """Return the last commit id of an application in the table, read from disk; None without one."""
         with lake_errors(f"table {self.name} cannot be read"):
             self._delta = self._place.delta()
             found = self._delta.transaction_version(application)
             _sync_log(self._place, self.version)
         return None if found is None else int(found)
 
-    def settled(self, transaction: Transaction) -> bool:
-        """Whether a transaction is in the table, for good. Raises `LakeError`.
+    def settled(self, transaction: TransactionId) -> bool:
+        """Return whether a transaction is in the table, for good. Raises `LakeError`.
 
-        A store may still put there what its sender has given up: an entry for the version behind the newest. And who
-        writes under the same application, from a copy of a data directory, may be about to commit. So that version is
-        taken, by an entry that says up to which transaction nothing more is taken, and whoever commits looks.
+        If it is not there, it could still appear: a store may deliver a delayed entry for the next version, and a hub
+        started from a copied data directory may be about to commit. So that version is taken by a fence, an entry that
+        names the last transaction not accepted any more; every commit checks it.
         """
         for _ in range(FENCED_WITHIN):
             found = self.committed(transaction.application)
             if _is_in(transaction, found):
                 return True
             with lake_errors(f"table {self.name} cannot be written"):
-                if self._entered(_fence(transaction, found or 0)):
+                if self._put_entry(_fence(transaction, found or 0)):
                     return False
-        raise LakeError(f"table {self.name} cannot be written: others commit to it again and again")
+        raise LakeError(f"table {self.name} cannot be written: other programs commit to it all the time")
 
     def read(self, columns: Sequence[str], equal: Mapping[str, str]) -> Iterator[pa.Table]:
-        """These columns of the rows whose columns `equal` these values, a data file at a time. Raises `LakeError`."""
+        """Yield these columns of the rows with `equal` values, one data file at a time. Raises `LakeError`."""
         with lake_errors(f"table {self.name} cannot be read"):
             filters = [(column, "=", value) for column, value in equal.items()]
             for path in pa.table(self._place.delta().get_add_actions())["path"].to_pylist():
                 source = self._place.source(unquote(path))
                 yield pq.read_table(source, columns=list(columns), filters=filters or None, partitioning=None)
 
-    def append(self, rows: pa.Table, transaction: Transaction | None = None) -> int:
-        """Append rows (all of one partition) as one version, on disk on return; returns that version.
+    def append(self, rows: pa.Table, transaction: TransactionId | None = None) -> int:
+        """Append rows of one partition as one version, durable on return; return the version.
 
         The version carries the transaction. Raises `LakeError`; then the rows may or may not be in the table, and
-        `committed` tells.
+        `committed` tells which.
         """
         with lake_errors(f"table {self.name} cannot be written"):
             partitions = contract().tables[self.name].partition_by
             values = {column: str(rows.column(column)[0].as_py()) for column in partitions}
-            action = written(self._place, [rows.drop_columns(list(partitions))], values)
+            action = write_data_file(self._place, [rows.drop_columns(list(partitions))], values)
             self._failpoint("written")
             transactions = None if transaction is None else [AppTransaction(*transaction)]
             self._delta.update_incremental()
             if transaction is not None and self._is_fenced(transaction):
-                raise LakeError(f"table {self.name} takes commit {transaction.commit} no more: somebody has settled it")
+                raise LakeError(f"table {self.name}: commit {transaction.commit} rejected: another writer fenced it")
             self._delta.create_write_transaction(
                 [action],
                 mode="append",
@@ -158,45 +157,48 @@ class Table:
             self._failpoint("committed")
             before = self.version
             self._delta.update_incremental()
-            for version in range(before + 1, self.version + 1):  # compaction may have added one of its own
+            for version in range(before + 1, self.version + 1):  # compaction may have added a version
                 _sync_log(self._place, version)
             self._failpoint("synced")
         self._appended += 1
         return self.version
 
-    def _is_fenced(self, transaction: Transaction) -> bool:
-        """By the version that was opened; of one that comes then, delta-rs tells that it names the application."""
+    def _is_fenced(self, transaction: TransactionId) -> bool:
+        """Return whether the opened version fences a transaction. For later versions, delta-rs reports a conflict of
+        the application."""
         return _is_in(transaction, self._delta.transaction_version(transaction.application + _FENCED))
 
     def compact(self) -> int:
-        """Put small files of one day together when there are enough of them; returns how many, 0 for none.
+        """Compact small files of one day if there are enough; return their number.
 
-        Rows stay what they were, and the former files are kept for those who read older versions, until a vacuum.
-        Raises `LakeError`; then the table is as it was.
+        Rows do not change. The former files stay for readers of older versions, until a vacuum. Raises `LakeError`;
+        then the table is unchanged.
         """
         if self._appended < COMPACTED_FILES_MIN:
             return 0
         self._appended = 0
         spec = contract().tables[self.name]
-        with lake_errors(f"files of table {self.name} cannot be put together"):
+        with lake_errors(f"files of table {self.name} cannot be compacted"):
             self._delta.update_incremental()
             small = small_files(self._delta, spec.partition_by, without=self._unreadable)
-            files = together(small)
+            files = select_files(small)
             if not files:
                 return 0
             kept = pa.schema([field for field in spec.arrow_schema if field.name not in spec.partition_by])
-            action = written(self._place, row_groups(map(self._rows_of, files), kept), dict(files[0].partition))
+            action = write_data_file(self._place, row_groups(map(self._rows_of, files), kept), dict(files[0].partition))
             self._failpoint("rewritten")
-            if not self._entered(entry(files, action, action.modification_time)):
-                self._place.delete(action.path)  # others have committed meanwhile: another time
+            if not self._put_entry(entry(files, action, action.modification_time)):
+                self._place.delete(action.path)  # another program has committed: retry later
                 return 0
         if len(small) - len(files) >= COMPACTED_FILES_MIN:
-            self._appended = COMPACTED_FILES_MIN  # go on the next time
+            self._appended = COMPACTED_FILES_MIN  # continue at the next call
         return len(files)
 
-    def _entered(self, content: bytes) -> bool:
-        """Make this the entry of the next version, on the medium on return; False where somebody else has one there. A
-        store that had done it and answered with an error refuses when it is asked again: what is there tells."""
+    def _put_entry(self, content: bytes) -> bool:
+        """Write the log entry of the next version, durable on return; return False if another program has taken that
+        version.
+
+        A store that has written and then failed refuses the retry, so the content is compared."""
         name = f"{LOG}/{self.version + 1:020}.json"
         if not self._place.put_new(name, content) and self._place.read(name) != content:
             return False
@@ -213,21 +215,22 @@ class Table:
             raise
 
 
-def _is_in(transaction: Transaction, found: int | None) -> bool:
+def _is_in(transaction: TransactionId, found: int | None) -> bool:
     return found is not None and found >= transaction.commit
 
 
-def _fence(transaction: Transaction, last: int) -> bytes:
-    """A log entry that changes no rows: an application's transactions up to this one come too late. `last`: the last of
-    it that is there, which is said once more, so that who commits for the application at the same moment meets it."""
+def _fence(transaction: TransactionId, last: int) -> bytes:
+    """Return a log entry that changes no rows and fences an application up to this transaction.
+
+    `last`: its last transaction in the table, repeated so that a concurrent commit of the application conflicts."""
     info = {"timestamp": time.time_ns() // 1_000_000, "operation": "FENCE", "operationParameters": {}}
     numbers = {transaction.application: last, transaction.application + _FENCED: transaction.commit}
     actions = [{"commitInfo": info}, *({"txn": {"appId": name, "version": at}} for name, at in numbers.items())]
     return b"".join(json.dumps(action).encode() + b"\n" for action in actions)
 
 
-def _created(place: Place, spec: TableContract) -> DeltaTable:
-    """An empty table, on the medium."""
+def _create(place: LakePlace, spec: ContractTable) -> DeltaTable:
+    """Create an empty table, durable on return."""
     partitions, options = list(spec.partition_by), place.storage_options
     delta = DeltaTable.create(
         place.uri,
@@ -240,54 +243,54 @@ def _created(place: Place, spec: TableContract) -> DeltaTable:
     return delta
 
 
-def _add_columns(place: Place, delta: DeltaTable, wanted: pa.Schema) -> None:
-    """A table of an older program gets the columns that came later: at its end, null in the rows there are."""
+def _add_columns(place: LakePlace, delta: DeltaTable, wanted: pa.Schema) -> None:
+    """Add missing columns of newer versions at the end of a table, null in existing rows."""
     found, fields = [field.name for field in delta.schema().fields], _delta_fields(wanted)
     added = fields[len(found) :]
     if added and found == [field.name for field in fields[: len(found)]] and all(field.nullable for field in added):
         delta.alter.add_columns(added)
         delta.update_incremental()
         _sync_log(place, int(delta.version()))
-        log.info("table %s has %d columns more", place.name, len(added))
+        log.info("added %d columns to table %s", len(added), place.name)
 
 
 def _delta_fields(schema: pa.Schema) -> list[Any]:
     return list(Schema.from_arrow(schema).fields)
 
 
-def _sync_log(place: Place, version: int) -> None:
-    """Sync what a commit left in the log: its entry, a checkpoint when it made one, and the names of both."""
+def _sync_log(place: LakePlace, version: int) -> None:
+    """Sync the log after a commit: its entry, a checkpoint if it made one, and their names."""
     place.sync(LOG, (f"{version:020}.json", f"{version:020}.checkpoint.parquet", "_last_checkpoint"))
 
 
-def _remove_torn_tail(place: Place, durable_version: int) -> None:
-    """Take away the last entry when a power cut tore it; every one before it was synced before the next began.
+def _remove_torn_tail(place: LakePlace, durable_version: int) -> None:
+    """Remove the last log entry if a power cut tore it; every earlier one was synced before the next began.
 
-    A checkpoint is derived from the log: a torn one is taken away whatever its version, and made again some day.
+    A torn checkpoint is removed whatever its version: it is derived from the log, and made again later.
     """
     names = place.names(LOG)
     if not names:
         return
     newest = max((name for name in names if name.endswith(".checkpoint.parquet")), default=None)
     if newest is not None and not _readable(place, newest):
-        log.warning("lake: checkpoint %s is torn and taken away: the log has it all", newest)
+        log.warning("lake: removed the torn checkpoint %s: the log is complete", newest)
         place.delete(f"{LOG}/{newest}")
         place.delete(f"{LOG}/_last_checkpoint")
     entries = (name for name in names if name.endswith(".json"))
     last = max((name for name in entries if name.removesuffix(".json").isdigit()), default=None)
-    if last is not None and not _whole(place.read(f"{LOG}/{last}")):
-        # delta-rs takes an empty entry for an empty version, so nothing but this would notice.
+    if last is not None and not _is_complete(place.read(f"{LOG}/{last}")):
+        # delta-rs takes an empty entry for an empty version, so only this check notices it.
         if int(last.removesuffix(".json")) <= durable_version:
             raise LakeError(
-                f"{place.uri}/{LOG}/{last} is damaged although it was on disk: restore the lake from a copy"
+                f"{place.uri}/{LOG}/{last} is damaged although it was on disk: restore the lake from a backup"
             )
-        log.warning("lake: %s/%s is torn, was never acknowledged, and is taken away", place.name, last)
+        log.warning("lake: removed the torn entry %s/%s, which was never acknowledged", place.name, last)
         place.delete(f"{LOG}/{last}")
     place.sync(LOG, ())
 
 
-def _readable(place: Place, checkpoint: str) -> bool:
-    """True when a checkpoint's footer can be read: it is written last."""
+def _readable(place: LakePlace, checkpoint: str) -> bool:
+    """Return whether a checkpoint's footer, which is written last, can be read."""
     try:
         pq.ParquetFile(place.source(f"{LOG}/{checkpoint}")).close()
     except (OSError, pa.ArrowInvalid):
@@ -295,8 +298,8 @@ def _readable(place: Place, checkpoint: str) -> bool:
     return True
 
 
-def _whole(entry: bytes | None) -> bool:
-    """True when every line of a log entry is JSON and there is at least one."""
+def _is_complete(entry: bytes | None) -> bool:
+    """Return whether a log entry has lines and all of them are JSON."""
     try:
         lines = (entry or b"").decode().splitlines()
         return bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)

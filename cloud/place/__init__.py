@@ -1,1 +1,1 @@
-"""Where a lake is: a folder of this machine, or a bucket of an object store. For hub, proof and Spark alike."""
+"""Places of a lake: a folder of this machine, or a bucket of an object store. Used by hub, proof and Spark."""

@@ -1,8 +1,8 @@
-"""A bucket of an object store that speaks S3, or a folder in it.
+"""Lake in a bucket of an object store that speaks S3, or in a folder of it.
 
-What the store has acknowledged is on the medium: that is the store's promise, and all `sync` can mean here. An object
-is there whole or not at all, so nothing tears. "Of several who try at once one does" is S3's conditional write
-(`If-None-Match: *`), which delta-rs uses for its log too; a store that does not know it is refused.
+A PUT that the store has acknowledged is durable, so `sync` has nothing to do. An object exists as a whole or not at
+all, so nothing tears. Exclusive creation uses S3's conditional write (`If-None-Match: *`), as delta-rs does for its
+log. A store without it is refused.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from deltalake import DeltaTable
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from cloud.place.faults import StoreError, explained
+from cloud.place.faults import ObjectStoreError, explained
 from cloud.place.limits import CONNECT_S, READ_BYTES, REQUEST_S, RETRIES_MAX, RETRY_S_MAX
-from cloud.place.options import Options
+from cloud.place.options import BucketOptions
 
 if TYPE_CHECKING:
     from obstore.store import S3Config
@@ -31,11 +31,11 @@ LOG: Final = "_delta_log"
 
 
 class Bucket:
-    """Implements `cloud.place.place.Place`."""
+    """Place in an object store, implements `cloud.place.place.LakePlace`."""
 
     tears: Final = False
 
-    def __init__(self, bucket: str, prefix: str, options: Options) -> None:
+    def __init__(self, bucket: str, prefix: str, options: BucketOptions) -> None:
         """`prefix`: names separated by `/`, or empty."""
         self._bucket = bucket
         self._prefix = prefix
@@ -66,8 +66,8 @@ class Bucket:
         return f"s3a://{self._bucket}/{self._prefix}".rstrip("/")
 
     @property
-    def options(self) -> Options:
-        """How the store is reached."""
+    def options(self) -> BucketOptions:
+        """Endpoint and credentials of the store."""
         return self._options
 
     @property
@@ -90,30 +90,30 @@ class Bucket:
         return DeltaTable(self.uri, version=version, storage_options=self.storage_options)
 
     def is_table(self) -> bool:
-        with self._told("look for a table"):
+        with self._errors("look for a table"):
             return any(obstore.list(self._store, self._key(LOG), chunk_size=1))
 
     def tables(self) -> list[str]:
-        with self._told("list"):
+        with self._errors("list"):
             found = obstore.list_with_delimiter(self._store, self._prefix or None)["common_prefixes"]
         names = sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found)
         return [name for name in names if self.at(name).is_table()]
 
     def names(self, folder: str) -> Sequence[str]:
-        with self._told(f"list {folder}"):
+        with self._errors(f"list {folder}"):
             found = obstore.list_with_delimiter(self._store, self._key(folder))["objects"]
         return [meta["path"].rpartition("/")[2] for meta in found]
 
     def size(self, path: str) -> int | None:
         try:
-            with self._told(f"look for {path}"):
+            with self._errors(f"look for {path}"):
                 return obstore.head(self._store, self._key(path))["size"]
         except FileNotFoundError:
             return None
 
     def read(self, path: str) -> bytes | None:
         try:
-            with self._told(f"read {path}"):
+            with self._errors(f"read {path}"):
                 return obstore.get(self._store, self._key(path)).bytes().to_bytes()
         except FileNotFoundError:
             return None
@@ -125,21 +125,21 @@ class Bucket:
         return io.BufferedReader(_Reader(functools.partial(self._range, path), size), READ_BYTES)
 
     def _range(self, path: str, start: int, length: int) -> bytes:
-        with self._told(f"read {path}"):
+        with self._errors(f"read {path}"):
             return obstore.get_range(self._store, self._key(path), start=start, length=length).to_bytes()
 
     def make(self) -> None:
-        """Nothing has to be made: a folder is the beginning of names."""
+        """Do nothing: folders of an object store are prefixes of names."""
 
     def check(self) -> None:
-        """An object is put once, and refused the second time. The first put may have been sent again by the client, and
-        have found itself there."""
+        """Check that the store refuses to create an object twice. The first put may be a retry by the client that found
+        its own object."""
         path = f"_probe/{uuid.uuid4()}"
         try:
             self.put_new(path, b"")
             if self.put_new(path, b""):
-                raise StoreError(
-                    f"{self.uri}: the store does not know conditional writes (If-None-Match): two writers would "
+                raise ObjectStoreError(
+                    f"{self.uri}: the store does not support conditional writes (If-None-Match): two writers would "
                     "overwrite each other's commits"
                 )
         finally:
@@ -154,45 +154,47 @@ class Bucket:
             raise FileExistsError(f"{self.uri}/{path}")
 
     def put_new(self, path: str, content: bytes | memoryview) -> bool:
-        """False also where it was this put: a store that answers with an error after it has done it is asked again by
-        the client, and refuses. What is there tells."""
+        """Create an object; return False if it exists.
+
+        It may exist because of this very put: if a store fails after it has written, the client retries and is refused.
+        Compare the content to find out."""
         try:
-            with self._told(f"put {path}"):
+            with self._errors(f"put {path}"):
                 obstore.put(self._store, self._key(path), content, mode="create", use_multipart=False)
         except FileExistsError:
             return False
         return True
 
     def delete(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError), self._told(f"delete {path}"):
+        with contextlib.suppress(FileNotFoundError), self._errors(f"delete {path}"):
             obstore.delete(self._store, self._key(path))
 
     def clear(self) -> None:
-        with self._told("delete all"):
+        with self._errors("delete all"):
             for metas in obstore.list(self._store, f"{self._prefix}/"):
                 obstore.delete(self._store, [meta["path"] for meta in metas])
 
     def sync(self, folder: str, names: Sequence[str]) -> None:
-        """What is there was acknowledged."""
+        """Do nothing: objects are durable once acknowledged."""
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """What the client raises, as `OSError`: the cause on one line."""
+    def _errors(self, what: str) -> Iterator[None]:
+        """Translate errors of the client to `OSError`, with the cause on one line."""
         try:
             yield
         except AlreadyExistsError as error:
-            raise FileExistsError(f"{self.uri}: {what}: there is one") from error
+            raise FileExistsError(f"{self.uri}: {what}: the object exists") from error
         except (BaseError, FileNotFoundError, PermissionDeniedError, UnauthenticatedError) as error:
             if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
                 raise
-            raise StoreError(f"{self.uri}: {what}: {explained(str(error))}") from None
+            raise ObjectStoreError(f"{self.uri}: {what}: {explained(str(error))}") from None
 
 
 class _Reader(io.RawIOBase):
-    """An object read in pieces."""
+    """Reader of an object in pieces."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
-        """`read`: bytes from a position, so many."""
+        """`read` returns a number of bytes from a position."""
         self._read = read
         self._size = size
         self._at = 0
@@ -221,8 +223,8 @@ class _Reader(io.RawIOBase):
 
 
 @functools.lru_cache(maxsize=8)
-def _store(bucket: str, options: Options) -> S3Store:
-    """One client for all tables of a lake: it keeps connections."""
+def _store(bucket: str, options: BucketOptions) -> S3Store:
+    """Return the client for all tables of a lake: it keeps connections."""
     return S3Store(
         bucket,
         config=cast("S3Config", _client_options(options)),
@@ -231,8 +233,8 @@ def _store(bucket: str, options: Options) -> S3Store:
     )
 
 
-def _client_options(options: Options) -> dict[str, str]:
-    """In the words of obstore and delta-rs, which are those of the client both are made with."""
+def _client_options(options: BucketOptions) -> dict[str, str]:
+    """Return the options of the client library that obstore and delta-rs share."""
     found = {"aws_region": options.region}
     if options.endpoint is not None:
         found["aws_endpoint"] = options.endpoint

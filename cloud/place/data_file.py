@@ -1,6 +1,6 @@
-"""A data file of a Delta table: Parquet whose pages carry checksums, and what its log says of it.
+"""Data files of a Delta table: Parquet with page checksums, and their entry for the log.
 
-On the medium before anybody names it; who does so in a log commits it.
+A file is durable before any log names it; naming it in a log commits it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from cloud.place.limits import PARQUET_COMPRESSION_LEVEL, STATISTICS_TEXT_MAX
-from cloud.place.place import Place
+from cloud.place.place import LakePlace
 
 
-def written(place: Place, row_groups: Iterable[pa.Table], partition: Mapping[str, str]) -> AddAction:
-    """Write one data file of a table's partition, on the medium on return; what to say of it in the log.
+def write_data_file(place: LakePlace, row_groups: Iterable[pa.Table], partition: Mapping[str, str]) -> AddAction:
+    """Write one data file of a partition, durable on return; return its action for the log.
 
-    There is one row group at least, and all have the same columns, without those of the partition. Raises `OSError`.
+    There is at least one row group, and all have the same columns, without those of the partition. Raises `OSError`.
     """
     folder = "".join(f"{column}={value}/" for column, value in partition.items())
     path = f"{folder}part-00000-{uuid.uuid4()}-c000.zstd.parquet"
@@ -37,7 +37,7 @@ def written(place: Place, row_groups: Iterable[pa.Table], partition: Mapping[str
 
 
 def _write_row_groups(file: IO[bytes], row_groups_: Iterable[pa.Table]) -> dict[str, Any]:
-    """Write the content of a data file; returns its statistics."""
+    """Write the content of a data file; return its statistics."""
     found: dict[str, Any] | None = None
     with contextlib.ExitStack() as stack:
         writer: pq.ParquetWriter | None = None
@@ -61,10 +61,10 @@ def _write_row_groups(file: IO[bytes], row_groups_: Iterable[pa.Table]) -> dict[
 
 
 def added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The statistics of all rows, by those of some and those of the others."""
+    """Return the statistics of all rows from those of two parts."""
     ends: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}}
     for name in one["nullCount"]:
-        # Where there is no value there is no end; where an end is too long to be said, there is none of all.
+        # A part without values has no extremes; where one is too long to be recorded, the whole has none.
         those = [each for each in (one, other) if each["nullCount"][name] < each["numRecords"]]
         for key, end in (("minValues", min), ("maxValues", max)):
             if those and all(name in each[key] for each in those):
@@ -74,19 +74,20 @@ def added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def statistics(rows: pa.Table) -> dict[str, Any]:
-    """Delta's per-file statistics: rows, and minimum, maximum, nulls of each column that readers prune by."""
+    """Return Delta's statistics of a file: rows, and minimum, maximum and nulls of the columns that readers prune
+    by."""
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for field, column in zip(rows.schema, map(_plain, rows.columns), strict=True):
         kind = column.type
         if pa.types.is_binary(kind) or pa.types.is_floating(kind) or pa.types.is_nested(kind):
-            continue  # nobody prunes by these, and no JSON says what is not a number
+            continue  # readers do not prune by these, and JSON has no NaN
         nulls[field.name] = rows[field.name].null_count
         extremes = pc.min_max(column).as_py()
         if pa.types.is_timestamp(kind) and extremes["min"] is not None:
             low[field.name] = _milliseconds(extremes["min"])
-            # Readers compare with milliseconds: the maximum is rounded up, or rows in its last one would be pruned.
+            # Readers compare milliseconds: the maximum is rounded up, or rows in its last millisecond would be pruned.
             high[field.name] = _milliseconds(extremes["max"] + datetime.timedelta(microseconds=999))
         elif pa.types.is_string(kind):
             if all(value is not None and len(value) <= STATISTICS_TEXT_MAX for value in extremes.values()):
@@ -99,7 +100,7 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values without a dictionary; of a column that has one each value once."""
+    """Return the values of a column without dictionary; for a dictionary column each value once."""
     if not pa.types.is_dictionary(column.type):
         return column
     values = pc.unique(column)

@@ -1,4 +1,4 @@
-"""A folder of this machine. On the medium is what `fsync` has put there: a file, and its name in the directory."""
+"""Lake in a folder of this machine. Durable is what `fsync` has written: a file, and its name in the directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """Implements `cloud.place.place.Place`."""
+    """Place in a folder, implements `cloud.place.place.LakePlace`."""
 
     storage_options: Final = None
     tears: Final = True
@@ -86,7 +86,7 @@ class Folder:
         _make_directory(self.path)
 
     def check(self) -> None:
-        """What cannot be done here is seen when it is done."""
+        """Do nothing: faults show when the folder is used."""
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
@@ -135,7 +135,7 @@ class Folder:
 
 
 def _sync(path: Path) -> None:
-    """Put a file's bytes on the medium, or a directory's names: the same call on Linux."""
+    """Sync a file, or the names in a directory: the same call on Linux."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -144,7 +144,7 @@ def _sync(path: Path) -> None:
 
 
 def _make_directory(path: Path) -> None:
-    """Make a directory and its parents, each durable in the one above."""
+    """Create a directory and its parents, each synced in the one above."""
     if path.is_dir():
         return
     _make_directory(path.parent)

@@ -1,30 +1,30 @@
-"""Bounds of requests to an object store, and of what a data file is written with."""
+"""Limits of requests to an object store, and of data files."""
 
 from __future__ import annotations
 
 CONNECT_S = 5
-"""Seconds for a connection to be made."""
+"""Seconds to connect."""
 
 REQUEST_S = 30
 """Seconds for one request: 16 MiB at 5 Mbit/s."""
 
 RETRIES_MAX = 3
-"""Times a request is sent again at once. What still fails is tried again by who asked, as a landing is."""
+"""Immediate retries of a request. The caller retries later, as a landing does."""
 
 RETRY_S_MAX = 20
-"""Seconds in which that is done: a landing's failure is told before it counts as standing."""
+"""Seconds for all retries: a landing must fail before it counts as stalled."""
 
 CREDENTIALS_BYTES_MAX = 64 * 1024
-"""Size of a file of credentials."""
+"""Maximum bytes of a credentials file."""
 
 READ_BYTES = 256 * 1024
-"""Bytes asked for at least when a part of an object is read: the end of a Parquet file is within it."""
+"""Minimum bytes of a partial read: the footer of a Parquet file fits."""
 
-SAID_MAX = 400
-"""Characters of what a store says of a fault."""
+ERROR_TEXT_MAX = 400
+"""Characters of an error text of a store."""
 
 PARQUET_COMPRESSION_LEVEL = 3
 """zstd level of the data files: 1.3 M rows/s a core, 2x smaller than snappy (measured)."""
 
 STATISTICS_TEXT_MAX = 32
-"""Characters of a text column's minimum or maximum put into the Delta log; longer ones are left out of it."""
+"""Characters of a text column's minimum or maximum in the Delta log; longer ones are left out."""

@@ -1,19 +1,19 @@
-"""A lake's place as an option of a command."""
+"""Command-line option for the place of a lake."""
 
 from __future__ import annotations
 
 import click
 
-from cloud.place.place import Place, parse
+from cloud.place.place import LakePlace, parse
 
 
-class PlaceOption(click.ParamType[Place]):
-    """A folder, or a URI."""
+class PlaceOption(click.ParamType[LakePlace]):
+    """A folder or a URI."""
 
     name = "place"
 
-    def convert(self, value: str | Place, param: click.Parameter | None, ctx: click.Context | None) -> Place:
-        """Fails with what is wrong."""
+    def convert(self, value: str | LakePlace, param: click.Parameter | None, ctx: click.Context | None) -> LakePlace:
+        """Parse the place; fail with the reason."""
         if not isinstance(value, str):
             return value
         try:

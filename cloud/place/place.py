@@ -1,7 +1,7 @@
-"""What is asked of where a lake is, and how it is named.
+"""Interface of a place that holds a lake, and its names.
 
-A place holds objects by their path below it (`telemetry/_delta_log/00000000000000000000.json`). What is written is
-whole and on the medium on return. Every operation raises `OSError`, whose message says what to do where it is known.
+A place holds objects by their path (`telemetry/_delta_log/00000000000000000000.json`). Written objects are complete and
+durable on return. Every operation raises `OSError`, with the next step in the message if it is known.
 """
 
 from __future__ import annotations
@@ -14,123 +14,123 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from cloud.place.folder import Folder
-from cloud.place.options import BadOptions, from_environment
+from cloud.place.options import InvalidOptions, from_environment
 
 if TYPE_CHECKING:
     import deltalake
 
 LOG = "_delta_log"
-"""The folder of a table's log."""
+"""Folder of a table's log."""
 
 
-class Place(Protocol):
-    """A lake, or a table or folder of it."""
+class LakePlace(Protocol):
+    """Place of a lake, or of a table or folder in it."""
 
     @property
     def name(self) -> str:
-        """The last part of its name: a table's."""
+        """Last part of the path: the table's name."""
         ...
 
     @property
     def uri(self) -> str:
-        """As delta-rs and people name it."""
+        """URI for delta-rs and for people."""
         ...
 
     @property
     def spark_uri(self) -> str:
-        """As Spark names it."""
+        """URI for Spark."""
         ...
 
     @property
     def storage_options(self) -> dict[str, str] | None:
-        """What delta-rs needs beside the name. May hold secrets."""
+        """Options of delta-rs in addition to the URI. May hold secrets."""
         ...
 
     @property
     def tears(self) -> bool:
-        """A power cut may leave a part of what was being written."""
+        """True if a power cut may leave a partly written object."""
         ...
 
-    def at(self, name: str) -> Place:
-        """What is under this name below it, there or not."""
+    def at(self, name: str) -> LakePlace:
+        """Return the place below this one with a name, existing or not."""
         ...
 
     def delta(self, version: int | None = None) -> deltalake.DeltaTable:
-        """The Delta table here. Raises what delta-rs raises."""
+        """Open the Delta table at this place. Raises what delta-rs raises."""
         ...
 
     def is_table(self) -> bool:
-        """There is a Delta table here."""
+        """Return whether a Delta table exists at this place."""
         ...
 
     def tables(self) -> list[str]:
-        """Names of the Delta tables below it, in order."""
+        """Return the names of the Delta tables below this place, sorted."""
         ...
 
     def names(self, folder: str) -> Sequence[str]:
-        """What is in a folder below it; nothing where there is none."""
+        """Return the names in a folder; empty for a missing one."""
         ...
 
     def size(self, path: str) -> int | None:
-        """Bytes of an object; None where there is none."""
+        """Return the bytes of an object; None if missing."""
         ...
 
     def read(self, path: str) -> bytes | None:
-        """All of a small object; None where there is none."""
+        """Return the content of a small object; None if missing."""
         ...
 
     def source(self, path: str) -> Path | IO[bytes]:
-        """An object as pyarrow reads it. Raises `FileNotFoundError`."""
+        """Return an object for pyarrow to read. Raises `FileNotFoundError`."""
         ...
 
     def make(self) -> None:
-        """Make it, empty, where it has to be made."""
+        """Create the place if necessary."""
         ...
 
     def check(self) -> None:
-        """Look whether it does what is asked of it here: for whoever is about to write there, once."""
+        """Check that the place can do what a writer needs. Called once before writing."""
         ...
 
     def create(self, path: str) -> AbstractContextManager[IO[bytes]]:
-        """A new object to write: there, whole and on the medium, when the block ends well; not there when it raises.
+        """Open a new object to write: complete and durable when the block ends, removed when it raises.
 
         Raises `FileExistsError`.
         """
         ...
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Put an object there, whole; False where there is one: of several who try at once one does. Whose it is what
-        is there tells: an answer may have been lost."""
+        """Create an object as a whole; return False if it exists. One of several concurrent writers wins. After a lost
+        response, compare the content to find out which."""
         ...
 
     def delete(self, path: str) -> None:
-        """Delete an object, where it is there."""
+        """Delete an object if it exists."""
         ...
 
     def clear(self) -> None:
-        """Delete everything below it."""
+        """Delete everything below this place."""
         ...
 
     def sync(self, folder: str, names: Sequence[str]) -> None:
-        """What others have written under these names in a folder, and that they are there, is on the medium."""
+        """Sync files that others have written in a folder, and the folder itself."""
         ...
 
 
-Somewhere: TypeAlias = Place | Path | str
-"""A place, or its name: a path, or a URI."""
+Somewhere: TypeAlias = LakePlace | Path | str
+"""A place, or its name: a path or a URI."""
 
 
-def place_of(somewhere: Somewhere) -> Place:
-    """The place of this name."""
+def place_of(somewhere: Somewhere) -> LakePlace:
+    """Return the place of a name."""
     if isinstance(somewhere, Path):
         return Folder(somewhere)
     return parse(somewhere) if isinstance(somewhere, str) else somewhere
 
 
-def parse(name: str) -> Place:
-    """The place of a path or URI: `file:`, `s3:`, `s3a:`; how its store is reached is in the environment.
+def parse(name: str) -> LakePlace:
+    """Return the place of a path or URI (`file:`, `s3:`, `s3a:`). Endpoint and credentials come from the environment.
 
-    Raises `BadOptions`.
+    Raises `InvalidOptions`.
     """
     if "://" not in name:
         return Folder(Path(name))
@@ -138,14 +138,14 @@ def parse(name: str) -> Place:
     if parts.scheme == "file":
         return Folder(Path(unquote(parts.path)))
     if parts.scheme not in ("s3", "s3a"):
-        raise BadOptions(f"{parts.scheme}: a lake is a folder, or s3://BUCKET/FOLDER")
+        raise InvalidOptions(f"{parts.scheme}: a lake must be a folder, or s3://BUCKET/FOLDER")
     if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
-        raise BadOptions("a lake in a bucket is s3://BUCKET or s3://BUCKET/FOLDER, and nothing else")
+        raise InvalidOptions("a lake in a bucket must have the form s3://BUCKET or s3://BUCKET/FOLDER")
     from cloud.place.bucket import Bucket  # noqa: PLC0415 - a folder needs no client of object stores
 
     return Bucket(parts.netloc, parts.path.strip("/"), from_environment(os.environ))
 
 
-def of_table(table: deltalake.DeltaTable) -> Place:
-    """Where a table is that was opened."""
+def of_table(table: deltalake.DeltaTable) -> LakePlace:
+    """Return the place of an open table."""
     return parse(table.table_uri)

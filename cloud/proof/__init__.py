@@ -1,1 +1,1 @@
-"""The proof that a lake is complete: what gateways stated they accepted, held against what is there."""
+"""Proof that a lake is complete: the gateways' statements about accepted messages, compared with the lake."""

@@ -1,7 +1,7 @@
-"""Proof for a gateway behind another one: its store's account against the rows that name it as their origin.
+"""Proof for a gateway behind another one: its store's account, compared with the rows that name it as their origin.
 
-Such a gateway states nothing to the hub, and its name in the lake is the word of the gateway above. An epoch is random
-and made with the store, so the account finds its rows by their `origin_epoch`.
+Such a gateway sends no statements to the hub, and its name in the lake is claimed by the gateway above. An epoch is
+random and created with the store, so the account finds its rows by their `origin_epoch`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.store_account import StoreAccount
-from cloud.lake.sequences import Stream
+from cloud.lake.sequences import SequenceStream
 from cloud.place.place import Somewhere
-from cloud.proof.judgement import Backlog, Circumstances, judge_account
-from cloud.proof.lake import LakeReader, Window
-from cloud.proof.landed import Landed, runs_of
+from cloud.proof.judgement import ReportedBacklog, SendingState, judge_account
+from cloud.proof.lake import ProofLakeReader, ReadScope
+from cloud.proof.landed import LandedSequences, runs_of
 from cloud.proof.proof import Gateway, Proof, Total, read_backlogs
 
 _ORIGIN: Final = ("origin_gateway", "origin_epoch", "origin_address", "origin_sequence")
@@ -26,17 +26,17 @@ _COLUMNS: Final = ("tenant", "gateway", "lane", *_ORIGIN)
 
 
 class _Relayed:
-    """Rows of some epochs, by (epoch, address) at their origin."""
+    """Rows of some epochs, by (epoch, address) of their origin."""
 
     def __init__(self, epochs: Set[str]) -> None:
         self._epochs = pa.array(sorted(epochs), pa.string())
-        self.landed: dict[tuple[str, str], Landed] = {}
+        self.landed: dict[tuple[str, str], LandedSequences] = {}
         self.gateways: dict[str, str] = {}
-        """Name of the origin, by epoch."""
+        """Name of the origin gateway, by epoch."""
         self.above: set[Gateway] = set()
-        """Gateways that sent them to the hub."""
+        """Gateways that sent the rows to the hub."""
         self.lanes = False
-        """Some came in the backlog's lane."""
+        """True if some came in the backlog lane."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows of `telemetry`; a file of an older program has no origins."""
@@ -51,33 +51,33 @@ class _Relayed:
         names = ["tenant", "gateway", "epoch", "address", "sequence"]
         for stream, first, last in runs_of(pa.RecordBatch.from_arrays(named, names)):
             self.gateways.setdefault(stream.epoch, stream.gateway)
-            self.landed.setdefault((stream.epoch, stream.address), Landed()).add(first, last)
+            self.landed.setdefault((stream.epoch, stream.address), LandedSequences()).add(first, last)
 
-    def circumstances(self, backlogs: Mapping[Gateway, Backlog]) -> Circumstances:
-        """Return what the gateways above say: the largest backlog, and the oldest of their statuses. Without any row it
-        is not known which gateways those are."""
-        said = [backlogs.get(gateway) for gateway in self.above]
-        known = [backlog for backlog in said if backlog is not None]
-        if not known or len(known) < len(said):
-            return Circumstances(None, self.lanes)
-        backlog = Backlog(max(one.messages for one in known), min(one.said_at for one in known))
-        return Circumstances(backlog, self.lanes)
+    def sending(self, backlogs: Mapping[Gateway, ReportedBacklog]) -> SendingState:
+        """Return the state of the gateways above: the largest backlog, and the oldest of their statuses. It is unknown
+        without any row."""
+        backlogs_above = [backlogs.get(gateway) for gateway in self.above]
+        known = [backlog for backlog in backlogs_above if backlog is not None]
+        if not known or len(known) < len(backlogs_above):
+            return SendingState(None, self.lanes)
+        backlog = ReportedBacklog(max(one.messages for one in known), min(one.reported_at for one in known))
+        return SendingState(backlog, self.lanes)
 
 
 def prove_account(lake: Somewhere, account: StoreAccount) -> Proof:
-    """Judge the account of a store. Raises `LakeError`."""
-    reader, window = LakeReader(lake), Window()
-    backlogs = read_backlogs(reader, window)  # first: what they say has landed is read after them
+    """Check the account of a store. Raises `LakeError`."""
+    reader, window = ProofLakeReader(lake), ReadScope()
+    backlogs = read_backlogs(reader, window)  # first, because the statuses refer to messages that are read after them
     relayed = _Relayed({one.epoch for one in account.addresses})
     for batch in reader.batches("telemetry", _COLUMNS, window):
         relayed.add(batch)
-    circumstances = relayed.circumstances(backlogs)
+    sending = relayed.sending(backlogs)
     taken_at = datetime.datetime.fromtimestamp(account.taken_at / 1e9, datetime.UTC)
     proof = Proof(accounts=1, bytes_read=reader.bytes)
     for one in account.addresses:
-        stream = Stream("", relayed.gateways.get(one.epoch, "?"), one.epoch, one.address)
-        landed = relayed.landed.get((one.epoch, one.address)) or Landed()
-        judged = judge_account(stream, one, landed, taken_at, circumstances)
+        stream = SequenceStream("", relayed.gateways.get(one.epoch, "?"), one.epoch, one.address)
+        landed = relayed.landed.get((one.epoch, one.address)) or LandedSequences()
+        judged = judge_account(stream, one, landed, taken_at, sending)
         total = Total(stream)
         for line in judged.lines:
             total.add(line)

@@ -1,4 +1,4 @@
-"""`waypost bridge prove`. What is heavy is imported when it runs, so that help is quick."""
+"""`waypost bridge prove`. Heavy modules are imported when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from edge.output.amounts import counted
 
 if TYPE_CHECKING:
     from bridge.store_account import StoreAccount
-    from cloud.place.place import Place
+    from cloud.place.place import LakePlace
     from cloud.proof.judgement import HourLine
     from cloud.proof.proof import Proof, Total
 
 UNEXPLAINED = 4
-"""Exit code."""
+"""Exit code for findings."""
 
 _AGO = re.compile(r"([1-9][0-9]{0,5})([hd])")
 
 
-class Problem(click.ClickException):
-    """It cannot be proved; `hint` is the next step."""
+class ProofError(click.ClickException):
+    """The proof cannot run; `hint` is the next step."""
 
     exit_code = 1
 
@@ -38,22 +38,30 @@ class Problem(click.ClickException):
 
 
 @click.command()
-@click.option("--lake", type=PlaceOption(), metavar="PLACE", required=True, help="The lake: DATA/lake of a hub.")
-@click.option("--gateway", metavar="NAME", help="This gateway only.")
+@click.option(
+    "--lake",
+    type=PlaceOption(),
+    metavar="PLACE",
+    required=True,
+    help="Lake: DATA/lake of a hub, or s3://BUCKET/FOLDER.",
+)
+@click.option("--gateway", metavar="NAME", help="Only this gateway.")
 @click.option(
     "--account",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
-    help="Prove a gateway behind another one, by a file of `waypost store account`.",
+    help="Check a gateway behind another one, with a file of `waypost store account`.",
 )
-@click.option("--since", metavar="WHEN", help="What was stated from that day on: 2026-11-22, 36h or 7d.")
-@click.option("--hours", is_flag=True, help="A line for each hour, not for each address.")
-@click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
+@click.option("--since", metavar="WHEN", help="Only statements from that day on: 2026-11-22, 36h or 7d.")
+@click.option("--hours", is_flag=True, help="Print a line for each hour, not for each address.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write the sums for Prometheus (textfile) here."
+    "--metrics",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write totals for Prometheus (textfile collector).",
 )
 def prove(
-    lake: Place,
+    lake: LakePlace,
     gateway: str | None,
     account: Path | None,
     since: str | None,
@@ -61,30 +69,30 @@ def prove(
     as_json: bool,
     metrics: Path | None,
 ) -> None:
-    """Prove that a lake has what its gateways accepted, or name what it lacks.
+    """Prove that a lake has every message that its gateways accepted, or name the missing ones.
 
-    Gateways state for each hour and address what they accepted, signed and chained (table `manifests`). Every message
-    stated has to be in the lake once, be given up in the ledger, or wait at the gateway still:
+    Gateways state the accepted messages of each hour and address, signed and chained (table `manifests`). Every stated
+    message must be in the lake once, in the ledger as discarded, or still waiting at its gateway:
 
     \b
       accepted = landed + given up + waiting
 
     \b
-    Everything else is named, with the sequences it is about, and the exit code is 4:
-      hole                accepted, and nothing says where it is
-      twice               there more than once
-      statement missing   a statement is not in the lake that another one refers to
-      statement forged    a statement was changed, or signed with another key
-      statements overlap  two statements are of the same messages
+    Anything else is a finding with its sequences, and the exit code is 4:
+      hole                accepted, and missing without an explanation
+      twice               in the lake more than once
+      statement missing   another statement refers to one that is not in the lake
+      statement forged    changed, or signed with another key
+      statements overlap  two statements cover the same messages
 
     \b
-    A gateway behind another one states nothing to a hub. --account compares the account of its store with the rows
-    that name it as their origin:
+    A gateway behind another one sends no statements to a hub. --account compares the account of its store with the
+    rows that name it as their origin:
       waypost store account --data DIR --out lower.json      # at that gateway
       waypost bridge prove --lake ./data/hub/lake --account lower.json
 
     \b
-    It reads the lake and changes nothing; a hub may land meanwhile.
+    It only reads the lake; the hub may run at the same time.
       waypost bridge prove --lake ./data/hub/lake
       waypost bridge prove --lake ./data/hub/lake --gateway gw1 --since 7d --hours
     """
@@ -93,16 +101,14 @@ def prove(
     from cloud.proof.proof import prove as judge
 
     if account is not None and (gateway, since, hours) != (None, None, False):
-        raise click.UsageError(
-            "--account is of one gateway and all its messages: leave --gateway, --since, --hours out"
-        )
+        raise click.UsageError("--account covers one gateway and all its messages: omit --gateway, --since and --hours")
     try:
         if account is not None:
             proof = prove_account(lake, _account(account))
         else:
             proof = judge(lake, gateway=gateway, since=_day(since), every_hour=hours)
     except LakeError as error:
-        raise Problem(str(error), "--lake is the directory `lake` in a hub's data directory") from None
+        raise ProofError(str(error), "--lake names the directory `lake` in a hub's data directory") from None
     if metrics is not None:
         _write(metrics, _metrics(proof, time.time()))
     if as_json:
@@ -115,7 +121,7 @@ def prove(
 
 
 def _account(path: Path) -> StoreAccount:
-    """Read the account of a store. Raises `Problem`."""
+    """Read the account of a store. Raises `ProofError`."""
     import msgspec
 
     from bridge.store_account import read_account
@@ -123,11 +129,11 @@ def _account(path: Path) -> StoreAccount:
     try:
         return read_account(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
-        raise Problem(f"{path}: {error}", "make it with `waypost store account --data DIR --out FILE`") from None
+        raise ProofError(f"{path}: {error}", "create it with `waypost store account --data DIR --out FILE`") from None
 
 
 def _day(since: str | None) -> datetime.date | None:
-    """Raises `click.UsageError`."""
+    """Parse `--since`. Raises `click.UsageError`."""
     if since is None:
         return None
     ago = _AGO.fullmatch(since)
@@ -138,7 +144,7 @@ def _day(since: str | None) -> datetime.date | None:
         return (datetime.datetime.now(datetime.UTC) - datetime.timedelta(**{unit: int(ago[1])})).date()
     except (ValueError, OverflowError):
         raise click.UsageError(
-            f"--since {since}: give a day, as 2026-11-22, or a time before now, as 36h or 7d"
+            f"--since {since}: expected a day such as 2026-11-22, or a time before now such as 36h or 7d"
         ) from None
 
 
@@ -146,7 +152,7 @@ def _day(since: str | None) -> datetime.date | None:
 
 
 def _metrics(proof: Proof, now_s: float) -> str:
-    """In Prometheus' text format, for node_exporter's textfile collector."""
+    """Format totals in Prometheus' text format, for node_exporter's textfile collector."""
     sums = {name: sum(getattr(one, name) for one in proof.totals) for name in _SUMS}
     sums |= {
         "given_up": sum(sum(one.given_up.values()) for one in proof.totals),
@@ -160,13 +166,13 @@ _SUMS = ("accepted", "landed", "waiting", "unexplained", "twice", "unstated")
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a collector may read at any moment. Raises `Problem`."""
+    """Write a file atomically: a collector may read at any moment. Raises `ProofError`."""
     part = path.with_name(f"{path.name}.new")
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise Problem(f"{path} cannot be written: {error.strerror}") from None
+        raise ProofError(f"{path} cannot be written: {error.strerror}") from None
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -213,7 +219,7 @@ def _when(hour_ns: int) -> str:
     return datetime.datetime.fromtimestamp(hour_ns // 1_000_000_000, datetime.UTC).strftime("%Y-%m-%dT%HZ")
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- text -------------------------------------------------------------------------------------------------------------
 
 
 def _print(proof: Proof, *, hours: bool) -> None:
@@ -239,9 +245,9 @@ def _print(proof: Proof, *, hours: bool) -> None:
     if lines:
         out.print(table)
     if len(lines) > LINES_SHOWN:
-        click.echo(f"… and {counted(len(lines) - LINES_SHOWN, 'more line')}, none worse: --json has them all")
+        click.echo(f"… and {counted(len(lines) - LINES_SHOWN, 'more line')}, none worse: use --json to see all")
     for finding in proof.findings[:LINES_SHOWN]:
-        click.echo(_said(finding))
+        click.echo(_finding_line(finding))
     left = proof.findings_left_out + max(0, len(proof.findings) - LINES_SHOWN)
     if left:
         click.echo(f"… and {counted(left, 'more finding')}")
@@ -261,7 +267,7 @@ def _cells(line: Total | HourLine, hour: str, *, epochs: bool) -> tuple[str, ...
     return (*names, *(f"{count:,}" for count in counts))
 
 
-def _said(finding: Any) -> str:
+def _finding_line(finding: Any) -> str:
     name = "/".join(part for part in (finding.gateway, finding.epoch[:8], finding.address) if part)
     sequences = "" if finding.last < finding.first else f" sequences {finding.first}..{finding.last}:"
     return f"{finding.kind.value}: {name}{sequences} {finding.words}"
@@ -272,15 +278,15 @@ def _summary(proof: Proof) -> str:
         return sum(getattr(line, name) for line in proof.totals)
 
     given_up = sum(sum(line.given_up.values()) for line in proof.totals)
-    told = (
+    totals = (
         f"{total('accepted'):,} accepted = {total('landed'):,} landed + {given_up:,} given up + "
         f"{total('waiting'):,} waiting at their gateways"
     )
     unstated = total("unstated")
     if unstated:
-        told += f"; {unstated:,} of them are not stated yet"
+        totals += f"; {unstated:,} of them have no statement yet"
     if proof.complete:
         by = counted(proof.accounts, "account") if proof.accounts else counted(proof.statements, "statement")
-        return f"{told}; 0 unexplained, by {by}"
+        return f"{totals}; 0 unexplained, by {by}"
     count = len(proof.findings) + proof.findings_left_out
-    return f"{told}; {total('unexplained'):,} unexplained, {total('twice'):,} twice; {counted(count, 'finding')}"
+    return f"{totals}; {total('unexplained'):,} unexplained, {total('twice'):,} twice; {counted(count, 'finding')}"

@@ -1,8 +1,8 @@
-"""Accepted = landed + given up + still at the gateway, for each hour of each stream; whatever is not is a finding.
+"""Balance of each stream and hour: accepted = landed + given up + waiting. Any difference is a finding. Pure.
 
-*Still at the gateway* is what is missing above the highest sequence that has landed, while the gateway's newest status
-says that messages wait, or there is none newer than the statement. Below it something may wait only at a gateway that
-sends its backlog in a lane of its own, and only as much as its status says. Pure: it reads nothing.
+Missing sequences above the highest landed one count as waiting while the gateway's newest status reports a backlog, or
+is not newer than the statement. Below it, sequences can only wait at a gateway that sends its backlog in a lane of its
+own, and only as many as its status reports.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ import msgspec
 
 from bridge.manifest import ManifestStatement
 from bridge.store_account import AddressAccount
-from cloud.lake.sequences import SequenceSet, Span, Stream
-from cloud.proof.landed import Landed
-from cloud.proof.limits import STATUS_UNDER_WAY
-from cloud.proof.statements import Finding, Kind
+from cloud.lake.sequences import SequenceSet, SequenceStream, Span
+from cloud.proof.landed import LandedSequences
+from cloud.proof.limits import STATUS_DELAY
+from cloud.proof.statements import FindingKind, ProofFinding
 
 _WAITING = "\0waiting"
-"""Used as a reason while an account is judged; no ledger has it."""
+"""Internal reason while an account is checked; no ledger uses it."""
 
 
-class GivenUp(NamedTuple):
-    """A range of the ledger."""
+class DiscardedRange(NamedTuple):
+    """Range of discarded messages from the ledger."""
 
     first: int
     last: int
     reason: str
 
 
-class Backlog(NamedTuple):
-    """The newest status of a gateway."""
+class ReportedBacklog(NamedTuple):
+    """Backlog in the newest status of a gateway."""
 
     messages: int
-    said_at: datetime.datetime
-    """By the hub's clock."""
+    reported_at: datetime.datetime
+    """Arrival by the hub's clock."""
 
 
 class HourLine(NamedTuple):
-    """One statement of a stream, or what is above all of them (`hour` None)."""
+    """Balance of one statement, or of the messages without statement (`hour` None)."""
 
-    stream: Stream
+    stream: SequenceStream
     hour: int | None
-    """UTC nanoseconds."""
+    """Start of the hour, UTC nanoseconds."""
     first: int
     last: int
     accepted: int
@@ -56,98 +56,112 @@ class HourLine(NamedTuple):
     twice: int
 
 
-class Judged(NamedTuple):
-    """One stream."""
+class StreamJudgement(NamedTuple):
+    """Balances and findings of one stream."""
 
     lines: Sequence[HourLine]
-    findings: Sequence[Finding]
+    findings: Sequence[ProofFinding]
 
 
-class Circumstances(NamedTuple):
-    """What is known of a stream's gateway."""
+class SendingState(NamedTuple):
+    """Messages that the gateway of a stream may still send."""
 
-    backlog: Backlog | None
+    backlog: ReportedBacklog | None
     lanes: bool
-    """It sends its backlog beside what is live."""
+    """True if it sends its backlog in a lane of its own."""
 
 
 def judge_account(
-    stream: Stream, account: AddressAccount, landed: Landed, taken_at: datetime.datetime, circumstances: Circumstances
-) -> Judged:
+    stream: SequenceStream,
+    account: AddressAccount,
+    landed: LandedSequences,
+    taken_at: datetime.datetime,
+    sending: SendingState,
+) -> StreamJudgement:
     """Compare the rows that name a lower gateway as their origin with the account of its store.
 
-    What the lower gateway has handed on may be at the gateway above it (`circumstances`), as with statements.
+    Messages that the lower gateway has passed on may be at the gateway above it (`sending`), as with statements.
     """
-    reasons = _by_reason(GivenUp(*msgspec.structs.astuple(loss)) for loss in account.given_up)
+    reasons = _by_reason(DiscardedRange(*msgspec.structs.astuple(loss)) for loss in account.given_up)
     left = SequenceSet()
     for waits in account.waiting:
         left.add(waits.first, waits.last)
     top = max(landed.there.mark, max((gone.spans[-1][1] for gone in reasons.values()), default=-1))
-    span, above = (account.first, account.last), _may_wait(circumstances, taken_at)
-    line, lost = _line(stream, None, span, landed, reasons | {_WAITING: left}, top, above, circumstances.lanes)
+    span, above = (account.first, account.last), _may_wait(sending, taken_at)
+    line, lost = _line(stream, None, span, landed, reasons | {_WAITING: left}, top, above, sending.lanes)
     given_up = dict(line.given_up)
     line = line._replace(waiting=line.waiting + given_up.pop(_WAITING, 0), given_up=given_up)
-    findings = [Finding(Kind.HOLE, *stream, *hole, "accepted, and nothing says where it is") for hole in lost]
-    findings += [Finding(Kind.TWICE, *stream, *twice, "in the lake more than once") for twice in landed.twice]
-    return Judged([line], findings)
+    findings = [
+        ProofFinding(FindingKind.HOLE, *stream, *hole, "accepted, and missing without an explanation") for hole in lost
+    ]
+    findings += [
+        ProofFinding(FindingKind.TWICE, *stream, *twice, "in the lake more than once") for twice in landed.twice
+    ]
+    return StreamJudgement([line], findings)
 
 
 def judge(
-    stream: Stream,
-    landed: Landed,
-    ledger: Iterable[GivenUp],
+    stream: SequenceStream,
+    landed: LandedSequences,
+    ledger: Iterable[DiscardedRange],
     statements: Iterable[tuple[ManifestStatement, datetime.datetime]],
-    circumstances: Circumstances,
-) -> Judged:
-    """Hold statements (with when they landed), rows and ledger of one stream against each other."""
+    sending: SendingState,
+) -> StreamJudgement:
+    """Compare statements (with their landing times), rows and ledger of one stream."""
     reasons = _by_reason(ledger)
     top = max(landed.there.mark, max((gone.spans[-1][1] for gone in reasons.values()), default=-1))
     lines: list[HourLine] = []
     holes, covered = SequenceSet(), SequenceSet()
     for one, landed_at in sorted(statements, key=lambda each: (each[0].first_sequence, each[0].until)):
-        waits = _may_wait(circumstances, landed_at)
+        waits = _may_wait(sending, landed_at)
         for first, last in covered.missing(one.first_sequence, one.last_sequence):
-            line, lost = _line(stream, one.hour, (first, last), landed, reasons, top, waits, circumstances.lanes)
+            line, lost = _line(stream, one.hour, (first, last), landed, reasons, top, waits, sending.lanes)
             lines.append(line)
             _add(holes, lost)
             covered.add(first, last)
     lowest = covered.spans[0][0] if covered.spans else landed.there.spans[0][0] if landed.there.spans else 0
     for first, last in covered.missing(lowest, top):
-        judged = bool(covered.spans)  # else it may be a queue, of which others took some
-        waits = not judged or circumstances.backlog is None or circumstances.backlog.messages > 0
-        line, lost = _line(stream, None, (first, last), landed, reasons, top, waits, circumstances.lanes or not judged)
+        judged = bool(covered.spans)  # else it may be a queue with other consumers
+        waits = not judged or sending.backlog is None or sending.backlog.messages > 0
+        line, lost = _line(stream, None, (first, last), landed, reasons, top, waits, sending.lanes or not judged)
         lines.append(line)
         _add(holes, lost)
-    findings = [Finding(Kind.HOLE, *stream, *hole, "accepted, and nothing says where it is") for hole in holes.spans]
-    findings += [Finding(Kind.TWICE, *stream, *twice, "in the lake more than once") for twice in landed.twice]
-    return Judged(lines, findings)
+    findings = [
+        ProofFinding(FindingKind.HOLE, *stream, *hole, "accepted, and missing without an explanation")
+        for hole in holes.spans
+    ]
+    findings += [
+        ProofFinding(FindingKind.TWICE, *stream, *twice, "in the lake more than once") for twice in landed.twice
+    ]
+    return StreamJudgement(lines, findings)
 
 
-def _by_reason(ledger: Iterable[GivenUp]) -> dict[str, SequenceSet]:
+def _by_reason(ledger: Iterable[DiscardedRange]) -> dict[str, SequenceSet]:
     reasons: dict[str, SequenceSet] = {}
     for gone in ledger:
         reasons.setdefault(gone.reason, SequenceSet()).add(gone.first, gone.last)
     return reasons
 
 
-def _may_wait(circumstances: Circumstances, landed_at: datetime.datetime) -> bool:
-    """Something stated may be at the gateway still."""
-    backlog = circumstances.backlog
-    return backlog is None or backlog.messages > 0 or backlog.said_at <= landed_at + STATUS_UNDER_WAY
+def _may_wait(sending: SendingState, landed_at: datetime.datetime) -> bool:
+    """Return whether stated messages may still be at the gateway."""
+    backlog = sending.backlog
+    return backlog is None or backlog.messages > 0 or backlog.reported_at <= landed_at + STATUS_DELAY
 
 
 def _line(
-    stream: Stream,
+    stream: SequenceStream,
     hour: int | None,
     span: Span,
-    landed: Landed,
+    landed: LandedSequences,
     reasons: Mapping[str, SequenceSet],
     top: int,
     waits: bool,
     below: bool,
 ) -> tuple[HourLine, list[Span]]:
-    """What became of a span, and the holes in it. `waits`: what is missing above `top` may be at the gateway, and what
-    is missing below it too where `below`."""
+    """Return the balance of a span, and its holes.
+
+    `waits`: messages missing above `top` may be at the gateway; `below`: those missing below it too."""
     first, last = span
     missing = landed.there.missing(first, last)
     there = last + 1 - first - _count(missing)

@@ -1,4 +1,4 @@
-"""What has landed of each stream, as ranges of sequences, and what of it is there twice."""
+"""Landed sequences of each stream as ranges, and those landed more than once."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from cloud.lake.sequences import SequenceSet, Span, Stream
+from cloud.lake.sequences import SequenceSet, SequenceStream, Span
 
 COLUMNS = ("tenant", "gateway", "epoch", "address", "sequence", "lane")
 NAMES = ("tenant", "gateway", "epoch", "address")
 
 
-class Landed:
-    """Of one stream."""
+class LandedSequences:
+    """Landed sequences of one stream."""
 
     __slots__ = ("rows", "there", "twice")
 
     def __init__(self) -> None:
         self.there = SequenceSet()
         self.twice: list[Span] = []
-        """Each sequence as often as it is there too often."""
+        """Surplus copies of sequences."""
         self.rows = 0
 
     def add(self, first: int, last: int) -> None:
-        """These rows are there."""
+        """Add landed rows."""
         self.rows += last + 1 - first
         at = first
         for low, high in self.there.missing(first, last):
@@ -38,24 +38,24 @@ class Landed:
 
 
 class LandedStreams:
-    """Of all streams that were read."""
+    """Landed sequences of all streams that were read."""
 
     def __init__(self) -> None:
-        self.streams: dict[Stream, Landed] = {}
+        self.streams: dict[SequenceStream, LandedSequences] = {}
         self.backlogs: set[tuple[str, str]] = set()
-        """(tenant, gateway) of which something came in the backlog's lane, behind what was live."""
+        """(tenant, gateway) with messages in the backlog lane."""
 
     @property
     def spans(self) -> int:
-        """How much is held."""
+        """Number of spans in memory."""
         return sum(len(one.there.spans) + len(one.twice) for one in self.streams.values())
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows of `telemetry` with `COLUMNS`."""
+        """Add rows of `telemetry` with `COLUMNS`."""
         for stream, first, last in runs_of(batch):
             landed = self.streams.get(stream)
             if landed is None:
-                landed = self.streams[stream] = Landed()
+                landed = self.streams[stream] = LandedSequences()
             landed.add(first, last)
         lanes = batch.column("lane")
         if "backlog" in lanes.unique().to_pylist():
@@ -64,7 +64,7 @@ class LandedStreams:
             self.backlogs.update((pair["tenant"], pair["gateway"]) for pair in pairs)
 
 
-def runs_of(batch: pa.RecordBatch) -> Iterator[tuple[Stream, int, int]]:
+def runs_of(batch: pa.RecordBatch) -> Iterator[tuple[SequenceStream, int, int]]:
     """(stream, first, last) of dense sequences; what is there twice is in two of them."""
     codes = np.zeros(batch.num_rows, dtype=np.int64)
     dictionaries: list[list[str]] = []
@@ -81,9 +81,9 @@ def runs_of(batch: pa.RecordBatch) -> Iterator[tuple[Stream, int, int]]:
         yield _stream(int(codes[start]), dictionaries), int(sequences[start]), int(sequences[end])
 
 
-def _stream(code: int, dictionaries: list[list[str]]) -> Stream:
+def _stream(code: int, dictionaries: list[list[str]]) -> SequenceStream:
     names: list[str] = []
     for words in reversed(dictionaries):
         code, index = divmod(code, len(words))
         names.append(words[index])
-    return Stream(*reversed(names))
+    return SequenceStream(*reversed(names))

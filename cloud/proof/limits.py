@@ -1,4 +1,4 @@
-"""Bounds of a proof, with unit and reason."""
+"""Limits of a proof, with unit and reason."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import datetime
 from typing import Final
 
 ROWS_A_BATCH: Final = 65_536
-"""Rows read at once: some 10 MiB of names and numbers."""
+"""Rows read at a time: some 10 MiB of names and numbers."""
 
 HELD_MAX: Final = 1_000_000
-"""Spans of sequences, ledger ranges and statements held at once, some 100 to 600 bytes each. With more the gateways are
-looked at in parts, each of which reads the tables again."""
+"""Spans, ledger ranges and statements in memory, some 100 to 600 bytes each. Above this the gateways are processed in
+parts, each of which reads the tables again."""
 
 PARTS_MAX: Final = 1_024
-"""Parts the gateways are cut into at most; one gateway is never cut."""
+"""Maximum number of parts; one gateway is never divided."""
 
 EARLIER_DAYS: Final = 1
-"""Days of ingestion before `--since` that are read as well: an hour's messages land before its statement does."""
+"""Days before `--since` that are read too: an hour's messages land before its statement does."""
 
 FINDINGS_MAX: Final = 10_000
 """Findings kept; the others are counted."""
 
 LINES_SHOWN: Final = 40
-"""Lines of a table on a terminal; the worst come first."""
+"""Lines of a table on a terminal, the worst first."""
 
-STATUS_UNDER_WAY: Final = datetime.timedelta(seconds=10)
-"""A status that lands so much later than a statement was made after it: the hub gathers statuses for 5 s."""
+STATUS_DELAY: Final = datetime.timedelta(seconds=10)
+"""Delay after which a status is surely later than a statement: the hub gathers statuses for 5 s."""

@@ -1,4 +1,4 @@
-"""The proof of a lake: reads it once, or in parts where it is large, and judges every stream."""
+"""Proof of a lake: read it once, or in parts if it is large, and check every stream."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ import pyarrow as pa
 
 from bridge.manifest import ManifestStatement
 from cloud.lake.faults import LakeError
-from cloud.lake.sequences import Stream
+from cloud.lake.sequences import SequenceStream
 from cloud.place.place import Somewhere
 from cloud.proof import landed as telemetry
 from cloud.proof import statements as manifests
-from cloud.proof.judgement import Backlog, Circumstances, GivenUp, HourLine, Judged, judge
-from cloud.proof.lake import LakeReader, Window
-from cloud.proof.landed import Landed, LandedStreams
+from cloud.proof.judgement import DiscardedRange, HourLine, ReportedBacklog, SendingState, StreamJudgement, judge
+from cloud.proof.lake import ProofLakeReader, ReadScope
+from cloud.proof.landed import LandedSequences, LandedStreams
 from cloud.proof.limits import EARLIER_DAYS, FINDINGS_MAX, HELD_MAX, PARTS_MAX
-from cloud.proof.statements import Finding, Keys, Kind, Signed, chain_faults, closing_faults, doubt
+from cloud.proof.statements import (
+    FindingKind,
+    LandedStatement,
+    ProofFinding,
+    StatementKeys,
+    chain_faults,
+    closing_faults,
+    statement_fault,
+)
 from edge.output.amounts import counted, number, verb
 
 _LEDGER: Final = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence", "reason")
@@ -32,11 +40,11 @@ Gateway = tuple[str, str]
 
 @dataclass(slots=True)
 class Total:
-    """What became of the messages of a stream."""
+    """Balance of a stream."""
 
-    stream: Stream
+    stream: SequenceStream
     hours: int = 0
-    """Statements."""
+    """Number of statements."""
     accepted: int = 0
     landed: int = 0
     given_up: dict[str, int] = field(default_factory=dict)
@@ -44,10 +52,10 @@ class Total:
     unexplained: int = 0
     twice: int = 0
     unstated: int = 0
-    """Of `accepted`, above all statements: of an hour that is not over, or an address that is not stated."""
+    """Part of `accepted` without statement: the current hour, or an address without statements."""
 
     def add(self, line: HourLine) -> None:
-        """Count an hour's."""
+        """Add the balance of an hour."""
         self.hours += line.hour is not None
         self.unstated += 0 if line.hour is not None else line.accepted
         self.accepted += line.accepted
@@ -61,17 +69,17 @@ class Total:
 
 @dataclass(slots=True)
 class Proof:
-    """What was found."""
+    """Result of a proof."""
 
     totals: list[Total] = field(default_factory=list)
     hours: list[HourLine] = field(default_factory=list)
-    """Those of which not all has landed, or all when they were asked for."""
-    findings: list[Finding] = field(default_factory=list)
+    """Hours with missing or repeated messages, or all hours on request."""
+    findings: list[ProofFinding] = field(default_factory=list)
     findings_left_out: int = 0
     statements: int = 0
-    """Believed."""
+    """Valid statements."""
     accounts: int = 0
-    """Accounts of stores that were judged instead of statements."""
+    """Accounts of stores checked instead of statements."""
     keys: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """Public key by tenant, gateway and epoch of its store."""
     notes: list[str] = field(default_factory=list)
@@ -79,11 +87,11 @@ class Proof:
 
     @property
     def complete(self) -> bool:
-        """Nothing is unexplained."""
+        """True without any finding."""
         return not self.findings and not self.findings_left_out
 
-    def find(self, findings: Iterable[Finding]) -> None:
-        """Add these, as far as there is room."""
+    def find(self, findings: Iterable[ProofFinding]) -> None:
+        """Add findings up to the limit, and count the others."""
         for finding in findings:
             if len(self.findings) < FINDINGS_MAX:
                 self.findings.append(finding)
@@ -91,8 +99,8 @@ class Proof:
                 self.findings_left_out += 1
 
 
-class TooMuch(Exception):
-    """More than may be held at once: look at fewer gateways."""
+class TooManySpans(Exception):
+    """Too many spans for the memory limit: process fewer gateways at a time."""
 
 
 def prove(
@@ -103,69 +111,72 @@ def prove(
     every_hour: bool = False,
     held_max: int = HELD_MAX,
 ) -> Proof:
-    """Judge a lake. `since`: statements that landed from that day on; `every_hour`: keep hours that are whole, too.
+    """Check a lake. `since`: statements that landed from that day on; `every_hour`: also keep hours without a
+    difference.
 
     Raises `LakeError`.
     """
-    reader = LakeReader(lake)
+    reader = ProofLakeReader(lake)
     parts = 1
     while True:
         try:
             proof = Proof()
             for part in range(parts):
-                _Part(reader, proof, Window(gateway, since, part, parts), held_max, every_hour).judge()
+                _Part(reader, proof, ReadScope(gateway, since, part, parts), held_max, every_hour).judge()
             break
-        except TooMuch:
+        except TooManySpans:
             parts *= 4
             if gateway is not None or parts > PARTS_MAX:
                 raise LakeError(
-                    f"one gateway has more than {held_max} ranges and statements: ask for less with --since"
+                    f"one gateway has more than {held_max} ranges and statements: limit it with --since"
                 ) from None
     proof.bytes_read = reader.bytes
     return proof
 
 
-def read_backlogs(reader: LakeReader, window: Window) -> dict[Gateway, Backlog]:
-    """Return the newest status of each gateway that says how much waits. Raises `LakeError`."""
-    newest: dict[Gateway, Backlog] = {}
-    for batch in reader.batches("gateway_status", _STATUS, window):
-        said = pa.table(batch).filter(batch.column("backlog_messages").is_valid()).sort_by("ingested_at")
-        last = said.group_by(["tenant", "gateway"], use_threads=False).aggregate(
+def read_backlogs(reader: ProofLakeReader, scope: ReadScope) -> dict[Gateway, ReportedBacklog]:
+    """Return the newest reported backlog of each gateway. Raises `LakeError`."""
+    newest: dict[Gateway, ReportedBacklog] = {}
+    for batch in reader.batches("gateway_status", _STATUS, scope):
+        reported = pa.table(batch).filter(batch.column("backlog_messages").is_valid()).sort_by("ingested_at")
+        last = reported.group_by(["tenant", "gateway"], use_threads=False).aggregate(
             [("backlog_messages", "last"), ("ingested_at", "last")]
         )
         for row in last.to_pylist():
             key = (row["tenant"], row["gateway"])
-            backlog = Backlog(row["backlog_messages_last"], row["ingested_at_last"])
-            if key not in newest or newest[key].said_at < backlog.said_at:
+            backlog = ReportedBacklog(row["backlog_messages_last"], row["ingested_at_last"])
+            if key not in newest or newest[key].reported_at < backlog.reported_at:
                 newest[key] = backlog
     return newest
 
 
 class _Part:
-    """Some of the gateways."""
+    """Proof of a part of the gateways."""
 
     def __init__(
         self,
-        reader: LakeReader,
+        reader: ProofLakeReader,
         proof: Proof,
-        window: Window,
+        scope: ReadScope,
         held_max: int,
         every_hour: bool,
     ) -> None:
         self._reader = reader
         self._proof = proof
-        self._window = window
+        self._scope = scope
         self._held_max = held_max
         self._every_hour = every_hour
         self._held = 0
-        self._backlogs: dict[Gateway, Backlog] = {}
+        self._backlogs: dict[Gateway, ReportedBacklog] = {}
 
     def judge(self) -> None:
-        """Raises `LakeError`, `TooMuch`."""
-        data = self._window
+        """Check all streams of the part. Raises `LakeError`, `TooManySpans`."""
+        data = self._scope
         if data.since is not None:
-            data = Window(data.gateway, data.since - datetime.timedelta(EARLIER_DAYS), data.part, data.parts)
-        self._backlogs = read_backlogs(self._reader, data)  # first: what they say has landed is read after them
+            data = ReadScope(data.gateway, data.since - datetime.timedelta(EARLIER_DAYS), data.part, data.parts)
+        self._backlogs = read_backlogs(
+            self._reader, data
+        )  # first, because the statuses refer to messages that are read after them
         statements = self._statements()
         self._held = sum(map(len, statements.values()))
         found = self._landed(data)
@@ -174,8 +185,8 @@ class _Part:
         doubtful = data.since is not None and any(
             self._judge(stream, found, ledger, statements).findings for stream in streams
         )
-        if doubtful:  # an older partition may have what seems to be missing
-            earlier = Window(data.gateway, None, data.part, data.parts)
+        if doubtful:  # an older partition may have the missing messages
+            earlier = ReadScope(data.gateway, None, data.part, data.parts)
             found, ledger = self._landed(earlier), self._ledger(earlier)
         waiting: defaultdict[Gateway, int] = defaultdict(int)
         for stream in streams:
@@ -192,31 +203,31 @@ class _Part:
 
     def _judge(
         self,
-        stream: Stream,
+        stream: SequenceStream,
         found: LandedStreams,
-        ledger: Mapping[Stream, list[GivenUp]],
-        statements: Mapping[Stream, list[Signed]],
-    ) -> Judged:
+        ledger: Mapping[SequenceStream, list[DiscardedRange]],
+        statements: Mapping[SequenceStream, list[LandedStatement]],
+    ) -> StreamJudgement:
         key = (stream.tenant, stream.gateway)
-        circumstances = Circumstances(self._backlogs.get(key), key in found.backlogs)
-        mine = [(signed.said, signed.ingested_at) for signed in statements.get(stream, ())]
-        return judge(stream, found.streams.get(stream) or Landed(), ledger.get(stream, ()), mine, circumstances)
+        sending = SendingState(self._backlogs.get(key), key in found.backlogs)
+        mine = [(signed.statement, signed.ingested_at) for signed in statements.get(stream, ())]
+        return judge(stream, found.streams.get(stream) or LandedSequences(), ledger.get(stream, ()), mine, sending)
 
     def _compare(self, waiting: Mapping[Gateway, int]) -> None:
-        """No more can be at a gateway than it says."""
+        """Note gateways with more messages missing than they report as waiting."""
         for (tenant, gateway), messages in sorted(waiting.items()):
             backlog = self._backlogs.get((tenant, gateway))
             if backlog is not None and messages > backlog.messages > 0:
                 missing = f"{counted(messages, 'message')} {verb(messages, 'is', 'are')} missing"
                 there = f"{number(backlog.messages)} {verb(backlog.messages, 'waits', 'wait')} there"
-                words = f"{missing}, and the gateway says that {there}"
+                words = f"{missing}, and the gateway reports that {there}"
                 self._proof.notes.append(f"gateway {gateway}: {words}: its statement may be newer than its status")
 
     # --- reading ----------------------------------------------------------------------------------------------
 
-    def _landed(self, window: Window) -> LandedStreams:
+    def _landed(self, scope: ReadScope) -> LandedStreams:
         found = LandedStreams()
-        for batch in self._reader.batches("telemetry", telemetry.COLUMNS, window):
+        for batch in self._reader.batches("telemetry", telemetry.COLUMNS, scope):
             found.add(batch)
             self._hold(found.spans)
         self._held += found.spans
@@ -224,53 +235,65 @@ class _Part:
 
     def _hold(self, more: int) -> None:
         if self._held + more > self._held_max:
-            raise TooMuch
+            raise TooManySpans
 
-    def _ledger(self, window: Window) -> dict[Stream, list[GivenUp]]:
-        ranges: dict[Stream, list[GivenUp]] = {}
+    def _ledger(self, scope: ReadScope) -> dict[SequenceStream, list[DiscardedRange]]:
+        ranges: dict[SequenceStream, list[DiscardedRange]] = {}
         count = 0
-        for row in self._reader.rows("ledger", _LEDGER, window):
-            stream = Stream(row["tenant"], row["gateway"], row["epoch"], row["address"])
-            ranges.setdefault(stream, []).append(GivenUp(row["first_sequence"], row["last_sequence"], row["reason"]))
+        for row in self._reader.rows("ledger", _LEDGER, scope):
+            stream = SequenceStream(row["tenant"], row["gateway"], row["epoch"], row["address"])
+            ranges.setdefault(stream, []).append(
+                DiscardedRange(row["first_sequence"], row["last_sequence"], row["reason"])
+            )
             count += 1
             self._hold(count)
         self._held += count
         return ranges
 
-    def _statements(self) -> dict[Stream, list[Signed]]:
-        """Those that are believed; what is wrong with others, and with their chains, is found."""
-        read: dict[tuple[Stream, str], Signed] = {}
-        keys = Keys()
-        for row in self._reader.rows("manifests", manifests.COLUMNS, self._window):
+    def _statements(self) -> dict[SequenceStream, list[LandedStatement]]:
+        """Read the statements; return the valid ones, and report faults of others and of their chains."""
+        read: dict[tuple[SequenceStream, str], LandedStatement] = {}
+        keys = StatementKeys()
+        for row in self._reader.rows("manifests", manifests.COLUMNS, self._scope):
             signed = manifests.read(row)
             if isinstance(signed, str):
                 name = (row["tenant"], row["gateway"], row["epoch"], row["address"])
-                words = f"no gateway makes such a statement: {signed}"
-                self._proof.find([Finding(Kind.FORGED, *name, row["first_sequence"], row["last_sequence"], words)])
+                words = f"not a valid statement: {signed}"
+                self._proof.find(
+                    [ProofFinding(FindingKind.FORGED, *name, row["first_sequence"], row["last_sequence"], words)]
+                )
                 continue
             keys.learn(signed)
-            before = read.get((signed.stream, signed.said.digest))
-            if before is None or doubt(before, keys):  # after a crash of the hub it is there twice
-                read[signed.stream, signed.said.digest] = signed
+            before = read.get((signed.stream, signed.statement.digest))
+            if before is None or statement_fault(before, keys):  # after a crash of the hub it may be there twice
+                read[signed.stream, signed.statement.digest] = signed
             self._hold(len(read))
-        return self._believed(read.values(), keys)
+        return self._valid(read.values(), keys)
 
-    def _believed(self, read: Iterable[Signed], keys: Keys) -> dict[Stream, list[Signed]]:
-        proof, believed = self._proof, dict[Stream, list[Signed]]()
+    def _valid(
+        self, read: Iterable[LandedStatement], keys: StatementKeys
+    ) -> dict[SequenceStream, list[LandedStatement]]:
+        proof, valid = self._proof, dict[SequenceStream, list[LandedStatement]]()
         gateways: dict[Gateway, list[ManifestStatement]] = {}
         for signed in read:
-            why = doubt(signed, keys)
+            why = statement_fault(signed, keys)
             if why is not None:
-                said = signed.said
-                proof.find([Finding(Kind.FORGED, *signed.stream, said.first_sequence, said.last_sequence, why)])
+                statement = signed.statement
+                proof.find(
+                    [
+                        ProofFinding(
+                            FindingKind.FORGED, *signed.stream, statement.first_sequence, statement.last_sequence, why
+                        )
+                    ]
+                )
                 continue
             proof.statements += 1
-            believed.setdefault(signed.stream, []).append(signed)
-            gateways.setdefault((signed.stream.tenant, signed.stream.gateway), []).append(signed.said)
-        whole = self._window.since is None
-        for stream, chain in believed.items():
-            proof.find(chain_faults(stream, [signed.said for signed in chain], whole=whole))
+            valid.setdefault(signed.stream, []).append(signed)
+            gateways.setdefault((signed.stream.tenant, signed.stream.gateway), []).append(signed.statement)
+        whole = self._scope.since is None
+        for stream, chain in valid.items():
+            proof.find(chain_faults(stream, [signed.statement for signed in chain], whole=whole))
         for (tenant, gateway), made in gateways.items():
             proof.find(closing_faults(tenant, gateway, made, whole=whole))
         proof.keys.update((name, key) for name, (_, key) in keys.of.items())
-        return believed
+        return valid

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from cloud.place.place import Place
+from cloud.place.place import LakePlace
 
 FOLDER: Final = "_checkpoints"
 """In the lake."""
@@ -27,7 +27,7 @@ class SourceLost(RuntimeError):
 class Checkpoint:
     """The checkpoint of query `name` between these tables. Spark writes it; here it is read."""
 
-    def __init__(self, lake: Place, name: str, generation: Iterable[str]) -> None:
+    def __init__(self, lake: LakePlace, name: str, generation: Iterable[str]) -> None:
         """`generation`: what it belongs to: revision of the job, ids of the tables."""
         self._all = lake.at(FOLDER).at(name)
         self._place = self._all.at(hashlib.sha256("|".join(generation).encode()).hexdigest()[:16])

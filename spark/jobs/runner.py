@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.folder import Folder
-from cloud.place.place import Place, Somewhere, place_of
+from cloud.place.place import LakePlace, Somewhere, place_of
 from spark import conflict, remedy, schemas, session, verification
 from spark.driver import Driver
 from spark.jobs import catalog
@@ -91,7 +91,7 @@ def opened(lake: Somewhere, options: session.Options, watch: Watch = Watch()) ->
         driver.stop()
 
 
-def _bucket(place: Place) -> Bucket | None:
+def _bucket(place: LakePlace) -> Bucket | None:
     from cloud.place.bucket import Bucket  # noqa: PLC0415 - a folder needs no client of object stores
 
     return place if isinstance(place, Bucket) else None
@@ -111,7 +111,7 @@ def load(lake: Somewhere) -> session.Load:
     return next((load for bound, load in bounds if total <= bound), "large")
 
 
-def log_of(lake: Place) -> Path:
+def log_of(lake: LakePlace) -> Path:
     """The file that takes what the JVM says: in the lake where that is a folder, else in this user's cache."""
     if isinstance(lake, Folder):
         return lake.path / LOG

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloud.place.place import Place
+from cloud.place.place import LakePlace
 from spark import commands, interruption
 from spark.amounts import counted
 
@@ -30,7 +30,7 @@ TABLES = "tables"
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row, all rows.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV (RFC 4180), all rows.")
 @interruption.interruptible("the result is not complete")
-def query(lake: Place, sql: str | None, file: Any, tables: bool, as_json: bool, as_csv: bool) -> None:
+def query(lake: LakePlace, sql: str | None, file: Any, tables: bool, as_json: bool, as_csv: bool) -> None:
     """Answer a question about the lake in SQL (DuckDB's). Reads only; starts no JVM.
 
     SQL is one SELECT, WITH, FROM, VALUES, DESCRIBE, SUMMARIZE or EXPLAIN; `-` reads it from standard input. Tables are
@@ -117,7 +117,7 @@ def _run(database: QueryDatabase, sql: str, *, as_json: bool, as_csv: bool) -> N
         output.show(result, console, lambda note: click.echo(f"note: {note}", err=True))
 
 
-def _list(lake: Place, database: QueryDatabase, *, as_json: bool) -> None:
+def _list(lake: LakePlace, database: QueryDatabase, *, as_json: bool) -> None:
     """Print the tables of the lake. A damaged one is named, and ends the command with 4 after the others."""
     from spark import remedy
     from spark.query.descriptions import DESCRIPTIONS, how_made

@@ -22,7 +22,7 @@ import deltalake
 import duckdb
 import msgspec
 
-from cloud.place.place import Place
+from cloud.place.place import LakePlace
 from spark import remedy
 from spark.query.descriptions import DESCRIPTIONS, how_made
 from spark.query.limits import FETCH_ROWS, MEMORY_SHARE, SQL_BYTES_MAX, THREADS_MAX
@@ -90,7 +90,7 @@ class Result:
 class QueryDatabase:
     """Runs queries over one lake, one at a time."""
 
-    def __init__(self, lake: Place) -> None:
+    def __init__(self, lake: LakePlace) -> None:
         self._lake = lake
         self._scans: dict[str, DeltaScan] = {}
         self._connection = duckdb.connect(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from cloud.place.place import Place, Somewhere, of_table, place_of
+from cloud.place.place import LakePlace, Somewhere, of_table, place_of
 from spark import lineage, remedy
 from spark.data_files import data_files
 from spark.lineage import TELEMETRY, TableLineage, TableState
@@ -137,7 +137,7 @@ def _beside(rejects: deltalake.DeltaTable, readings: deltalake.DeltaTable) -> de
     return _readable(rejects, state.version) or rejects
 
 
-def _opened(place: Place) -> deltalake.DeltaTable | None:
+def _opened(place: LakePlace) -> deltalake.DeltaTable | None:
     try:
         with remedy.named(place.name):
             return place.delta()

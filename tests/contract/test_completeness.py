@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.manifest import ManifestStatement
-from cloud.lake.sequences import Stream
+from cloud.lake.sequences import SequenceStream
 from cloud.proof import judgement as proof
-from cloud.proof.landed import Landed
+from cloud.proof.landed import LandedSequences
 from spark.kernels import judgement
 
-STREAM = Stream("t", "gw", "e", "a")
+STREAM = SequenceStream("t", "gw", "e", "a")
 START = datetime.datetime(2026, 3, 14, 9, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
 
@@ -75,15 +75,15 @@ GOLDEN: dict[str, tuple[Case, list[tuple[int, int, int, int, dict[str, int], int
 }
 
 
-def of_proof(said: Case) -> proof.Judged:
-    landed = Landed()
+def of_proof(said: Case) -> proof.StreamJudgement:
+    landed = LandedSequences()
     for span in said["landed"]:
         landed.add(*span)
     statements = [(statement(first, last, hours), START + hours * HOUR) for first, last, hours in said["stated"]]
     waits = said["waiting"]
-    backlog = proof.Backlog(waits, START + said["said"] * HOUR) if waits is not None else None
-    ledger = [proof.GivenUp(*gone) for gone in said["ledger"]]
-    return proof.judge(STREAM, landed, ledger, statements, proof.Circumstances(backlog, said["lanes"]))
+    backlog = proof.ReportedBacklog(waits, START + said["said"] * HOUR) if waits is not None else None
+    ledger = [proof.DiscardedRange(*gone) for gone in said["ledger"]]
+    return proof.judge(STREAM, landed, ledger, statements, proof.SendingState(backlog, said["lanes"]))
 
 
 def statement(first: int, last: int, hours: float) -> ManifestStatement:

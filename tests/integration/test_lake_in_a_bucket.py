@@ -18,12 +18,12 @@ import pytest
 from click.testing import CliRunner
 
 from cloud.lake import compaction, tables
-from cloud.lake.lake import Transaction
+from cloud.lake.lake import TransactionId
 from cloud.lake.rows import records
-from cloud.lake.tables import Table
+from cloud.lake.tables import LakeTable
 from cloud.place.bucket import Bucket
-from cloud.place.faults import StoreError, explained
-from cloud.place.options import BadOptions, Credentials, from_environment, read_credentials
+from cloud.place.faults import ObjectStoreError, explained
+from cloud.place.options import BucketCredentials, InvalidOptions, from_environment, read_credentials
 from cloud.place.place import of_table, parse
 from cloud.proof.proof import prove
 from spark.cli import analytics
@@ -98,7 +98,7 @@ class TestPlace:
     def test_who_may_write_is_found_out_once(self, lake: Bucket) -> None:
         lake.check()
         assert lake.names("_probe") == []
-        with pytest.raises(StoreError, match="there is no such bucket"):
+        with pytest.raises(ObjectStoreError, match="there is no such bucket"):
             parse("s3://nowhere/lake").check()
 
 
@@ -106,18 +106,18 @@ class TestTable:
     def test_appended_looked_up_and_put_together(self, lake: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in (tables, compaction):
             monkeypatch.setattr(module, "COMPACTED_FILES_MIN", FILES)
-        table = Table.open(lake, "gateway_status")
+        table = LakeTable.open(lake, "gateway_status")
         for number in range(FILES):
-            assert table.append(state(number), Transaction("app", number + 1)) == number + 1
+            assert table.append(state(number), TransactionId("app", number + 1)) == number + 1
         assert lake.tables() == ["gateway_status"]
-        again = Table.open(lake, "gateway_status")
+        again = LakeTable.open(lake, "gateway_status")
         assert (again.committed("app"), again.committed("other")) == (FILES, None)
         assert again.compact() == FILES
         found = lake.at("gateway_status").delta()
         assert (len(found.file_uris()), found.count()) == (1, FILES)
         assert of_table(found) == lake.at("gateway_status")
         # The other writer has not seen it, and follows.
-        assert table.append(state(FILES), Transaction("app", FILES + 1)) == found.version() + 1
+        assert table.append(state(FILES), TransactionId("app", FILES + 1)) == found.version() + 1
         gateways = [
             name for rows in again.read(["gateway"], {"gateway": "gw7"}) for name in rows["gateway"].to_pylist()
         ]
@@ -133,10 +133,10 @@ class TestTable:
             monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{gate.port}")
             gate.fail_answer_to_put_of("")
             parse(lake.uri).check()
-            table = Table.open(parse(lake.uri), "gateway_status")
+            table = LakeTable.open(parse(lake.uri), "gateway_status")
             for number in range(2):
                 gate.fail_answer_to_put_of(".parquet")
-                table.append(state(number), Transaction("app", number + 1))
+                table.append(state(number), TransactionId("app", number + 1))
             gate.fail_answer_to_put_of(f"{3:020}.json")
             assert table.compact() == 2
         found = lake.at("gateway_status").delta()
@@ -144,13 +144,13 @@ class TestTable:
 
     def test_what_was_not_committed_in_time_never_is(self, lake: Bucket) -> None:
         """An entry that a hub had sent comes to be there after the next one has looked: it is refused."""
-        table = Table.open(lake, "gateway_status")
-        assert not table.settled(Transaction("app", 1))
+        table = LakeTable.open(lake, "gateway_status")
+        assert not table.settled(TransactionId("app", 1))
         assert not lake.put_new(f"gateway_status/_delta_log/{1:020}.json", b'{"txn":{"appId":"app","version":1}}\n')
-        assert table.append(state(2), Transaction("app", 2)) == 2
+        assert table.append(state(2), TransactionId("app", 2)) == 2
 
     def test_two_writers_take_one_version_each(self, lake: Bucket) -> None:
-        one, other = Table.open(lake, "ledger"), Table.open(lake, "ledger")
+        one, other = LakeTable.open(lake, "ledger"), LakeTable.open(lake, "ledger")
         assert one.version == other.version
         assert lake.put_new(f"ledger/_delta_log/{one.version + 1:020}.json", b"{}\n")
         assert not lake.put_new(f"ledger/_delta_log/{one.version + 1:020}.json", b"{}\n")
@@ -184,7 +184,7 @@ class TestRefused:
         ],
     )
     def test_a_name_that_is_none(self, place: str, expected: str) -> None:
-        with pytest.raises(BadOptions, match=expected):
+        with pytest.raises(InvalidOptions, match=expected):
             parse(place)
 
     @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ class TestRefused:
 def test_sparks_jobs_without_their_client_of_object_stores_name_the_command(
     lake: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Table.open(lake, "telemetry")
+    LakeTable.open(lake, "telemetry")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     said = CliRunner().invoke(analytics, ["run", "--lake", lake.uri, "--master", "spark://127.0.0.1:9"])
     assert (said.exit_code, "-m spark.setup install s3" in said.output) == (2, True)
@@ -220,21 +220,21 @@ class TestOptions:
         found = from_environment({**KEYS, "AWS_ENDPOINT_URL": "http://store:9000/"})
         assert (found.endpoint, found.plain, found.region) == ("http://store:9000", True, "us-east-1")
         assert KEYS["AWS_SECRET_ACCESS_KEY"] not in repr(found)
-        with pytest.raises(BadOptions, match="AWS_SECRET_ACCESS_KEY is not set"):
+        with pytest.raises(InvalidOptions, match="AWS_SECRET_ACCESS_KEY is not set"):
             from_environment({"AWS_ACCESS_KEY_ID": "a"})
-        with pytest.raises(BadOptions, match="https://HOST:PORT"):
+        with pytest.raises(InvalidOptions, match="https://HOST:PORT"):
             from_environment({"AWS_ENDPOINT_URL": "store:9000"})
 
     def test_from_a_file(self, tmp_path: Path) -> None:
         file = tmp_path / "credentials"
         file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n[other]\naws_access_key_id = c\n")
-        assert from_environment({"AWS_SHARED_CREDENTIALS_FILE": str(file)}).credentials == Credentials("a", "b")
-        with pytest.raises(BadOptions, match=r"\[other\] needs"):
+        assert from_environment({"AWS_SHARED_CREDENTIALS_FILE": str(file)}).credentials == BucketCredentials("a", "b")
+        with pytest.raises(InvalidOptions, match=r"\[other\] needs"):
             read_credentials(file, "other")
-        with pytest.raises(BadOptions, match="no profile"):
+        with pytest.raises(InvalidOptions, match="no profile"):
             read_credentials(file, "third")
         file.write_text("s3cret")
-        with pytest.raises(BadOptions, match="no sections") as refused:
+        with pytest.raises(InvalidOptions, match="no sections") as refused:
             read_credentials(file)
         assert "s3cret" not in str(refused.value)
 

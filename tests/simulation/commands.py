@@ -14,7 +14,7 @@ from unittest import mock
 
 from cloud.hub.commands import service
 from cloud.hub.commands.service import HubCommands
-from cloud.hub.registry.commands import DOWN, CommandRecord, CommandState, News
+from cloud.hub.registry.commands import DOWN, CommandNews, CommandRecord, CommandState
 from edge.broker.router.commands.addresses import PLAIN
 from tests.simulation.environment import wall_ns
 from tests.simulation.gateway import DEVICE, NAME
@@ -67,11 +67,11 @@ class SimulatedCommands:
         self._database.end(self._database.transaction())
         return {each.key for each in self._rows.values() if each.number > after}
 
-    def changed_by(self, news: Iterable[News]) -> list[tuple[News, CommandRecord]]:
+    def changed_by(self, news: Iterable[CommandNews]) -> list[tuple[CommandNews, CommandRecord]]:
         self._database.end(self._database.transaction())
         return [(each, found) for each in news if (found := self._changed(each)) is not None]
 
-    def keep(self, news: Iterable[News]) -> list[CommandRecord]:
+    def keep(self, news: Iterable[CommandNews]) -> list[CommandRecord]:
         fails = self._database.transaction()
         changed: list[CommandRecord] = []
         for each in news:
@@ -95,7 +95,7 @@ class SimulatedCommands:
         self._database.end(self._database.transaction())
         return 0
 
-    def _changed(self, news: News) -> CommandRecord | None:
+    def _changed(self, news: CommandNews) -> CommandRecord | None:
         found = self._rows.get(news.id)
         if found is None or news.state is None:
             return None
@@ -157,7 +157,7 @@ class Application:
         )
 
 
-async def _tell(_news: News, _command: CommandRecord) -> None:
+async def _tell(_news: CommandNews, _command: CommandRecord) -> None:
     """No application listens."""
 
 

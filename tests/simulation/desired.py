@@ -21,11 +21,18 @@ import sqlalchemy as sa
 
 from bridge.desired import DesiredError, DesiredReport, SignedDesired, VerifiedDesired, read
 from cloud.hub.desired import service
-from cloud.hub.desired.making import Tables
+from cloud.hub.desired.making import ConfigurationTables
 from cloud.hub.desired.service import DesiredConfigurations, signing
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.groups import Key
-from cloud.hub.registry.configurations import Configurations, GatewayRecord, Offer, VersionRecord, Wanted, gateway_in
+from cloud.hub.registry.configurations import (
+    ConfigurationOffer,
+    ConfigurationRecord,
+    Configurations,
+    VersionRecord,
+    WantedConfiguration,
+    gateway_in,
+)
 from cloud.hub.registry.rollouts import Rollouts
 from cloud.hub.registry.schema import gateways, open_schema
 from cloud.hub.registry.selectors import Selectors
@@ -124,8 +131,8 @@ class RecordedConfigurations(Configurations):
         self._versions = database
         self._history = history
 
-    def reported(self, reports: Sequence[tuple[Key, DesiredReport]], now_us: int) -> list[Offer | None]:
-        def work(tx: sa.Connection) -> tuple[GatewayRecord | None, str | None]:
+    def reported(self, reports: Sequence[tuple[Key, DesiredReport]], now_us: int) -> list[ConfigurationOffer | None]:
+        def work(tx: sa.Connection) -> tuple[ConfigurationRecord | None, str | None]:
             known = gateway_in(tx, TENANT, NAME)
             return known, _content(tx, known.wanted) if known is not None else None
 
@@ -185,7 +192,9 @@ class Operator:
         self._scheduler.enter(self._process)
         mark = len(self.kinds) + 1
         self.kinds[mark] = kind
-        wanted = Wanted(TENANT, NAME, resources_of(kind, mark), CONFIRM_S, kind != "no leave to restart", "anna", "")
+        wanted = WantedConfiguration(
+            TENANT, NAME, resources_of(kind, mark), CONFIRM_S, kind != "no leave to restart", "anna", ""
+        )
         self._database.back_up()
         self._history.record("wanted", mark, kind)
         try:
@@ -214,7 +223,7 @@ class Operator:
         versions: list[VersionRecord] = self._configurations.versions(TENANT, NAME)
         return mark_in(versions[0].desired.resources)
 
-    def _known(self) -> GatewayRecord | None:
+    def _known(self) -> ConfigurationRecord | None:
         found = self._configurations.gateways(TENANT)
         return found[0] if found else None
 
@@ -271,7 +280,7 @@ def simulated_configurations(card: Card, database: VersionsDatabase, history: Hi
     def opened(_url: sa.URL) -> Any:
         database.transaction(lambda _tx: None)
         kept = cast(Any, database)
-        tables = Tables(RecordedConfigurations(database, history), Rollouts(kept), Selectors(kept))
+        tables = ConfigurationTables(RecordedConfigurations(database, history), Rollouts(kept), Selectors(kept))
         return service._Registry(kept, tables)
 
     def configuration_of(_options: RunOptions, resources: Sequence[Resource]) -> BrokerConfiguration:

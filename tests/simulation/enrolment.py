@@ -20,7 +20,7 @@ from cloud.hub.enrolment import service
 from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX
 from cloud.hub.groups import Key
 from cloud.hub.peers import DEFAULT_TENANT, gateway_uri
-from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Known, Shown
+from cloud.hub.registry.enrolments import CertificateHolder, CertificateRecord, EnrolmentRefused, ShownCertificate
 from cloud.lake.faults import RegistryError
 from edge.appliance.identity import renewal
 from edge.appliance.identity.hub_request import HubRequestFailure
@@ -51,7 +51,12 @@ class SimulatedEnrolments:
         """There is nothing to close."""
 
     def renew(
-        self, shown: Shown, key_id: bytes, now_us: int, certificates_max: int, sign: Callable[[], CertificateRecord]
+        self,
+        shown: ShownCertificate,
+        key_id: bytes,
+        now_us: int,
+        certificates_max: int,
+        sign: Callable[[], CertificateRecord],
     ) -> CertificateRecord:
         database = self._database
         fails = database.transaction()
@@ -71,11 +76,13 @@ class SimulatedEnrolments:
         every = self._database.certificates.values()
         return [each for each in every if each.revoked_at is not None and each.revoked_at >= since_us]
 
-    def serials(self, now_us: int, among: Collection[str]) -> dict[str, Known]:
+    def serials(self, now_us: int, among: Collection[str]) -> dict[str, CertificateHolder]:
         self._database.end(self._database.transaction())
         found = [self._database.certificates[serial] for serial in sorted(among)]
         return {
-            each.serial: Known((each.tenant, each.gateway), each.ends_at) for each in found if each.ends_at > now_us
+            each.serial: CertificateHolder((each.tenant, each.gateway), each.ends_at)
+            for each in found
+            if each.ends_at > now_us
         }
 
     def forgotten(self, since_us: int = 0) -> dict[Key, int]:
@@ -160,7 +167,7 @@ class Admission:
         self._key = self._key or self._random.randbytes(8)
         try:
             made = self._registry.renew(
-                Shown(self.has.serial, self.has.tenant, self.has.gateway),
+                ShownCertificate(self.has.serial, self.has.tenant, self.has.gateway),
                 self._key,
                 self.now_us,
                 CERTIFICATES_A_GATEWAY_MAX,

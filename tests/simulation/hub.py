@@ -22,14 +22,14 @@ from cloud.hub.committer import Committer
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.fleet import Fleet
+from cloud.hub.fleet import FleetState
 from cloud.hub.lander import Lander
 from cloud.hub.metrics import Metrics
-from cloud.hub.peers import Kind, Peer
+from cloud.hub.peers import HubPeer, PeerKind
 from cloud.hub.registry.registry import Registry
 from cloud.hub.service import HubService
 from cloud.lake.faults import RegistryError
-from cloud.lake.lake import Lake
+from cloud.lake.lake import LandingLake
 from cloud.lake.landing import Landing
 from edge.broker.listeners.tcp import TcpListener
 from edge.broker.security.authenticator import Authenticator
@@ -98,7 +98,7 @@ class Hub:
         registry = SimulatedRegistry(self.database)
         try:
             self.lake.failpoint = self._failpoint
-            landing = Landing(cast(Lake, self.lake), registry.commits, failpoint=self._failpoint)
+            landing = Landing(cast(LandingLake, self.lake), registry.commits, failpoint=self._failpoint)
         except Exception as error:
             self._cannot_start(error)
             return
@@ -113,7 +113,7 @@ class Hub:
         commands = commands_of_a_hub(self._scheduler, self._commands)
         desired = desired_of_a_hub(self._scheduler)
         service = HubService(
-            Fleet(versions=landing.versions),
+            FleetState(versions=landing.versions),
             self.committer,
             metrics,
             now_us=lambda: wall_ns(self._scheduler) // 1_000,
@@ -128,14 +128,14 @@ class Hub:
     ) -> None:
         """Serve who is let in, as `cloud.hub.server` does."""
 
-        def serve(peer: Peer, engine: Engine, driver: ConnectionDriver, _credentials: object) -> Intake:
+        def serve(peer: HubPeer, engine: Engine, driver: ConnectionDriver, _credentials: object) -> Intake:
             downlink = Downlink((peer.tenant, peer.name), {COMMANDS: commands.dispatch, DESIRED: desired})
             made = Intake(engine, service, driver, gateway=peer.name, downlink=downlink)
             service.introduce(made, peer.tenant, driver.peername)
             return made
 
         gate = cast(Authenticator, SimpleNamespace(passwords=False, tokens=False))
-        self._acceptor = acceptor = Acceptor(gate, {Kind.GATEWAY: serve}, dev=False)
+        self._acceptor = acceptor = Acceptor(gate, {PeerKind.GATEWAY: serve}, dev=False)
         acceptor.authority = enrolment = Enrolment(
             cast(Authority, None),
             cast(Any, self.database),
@@ -186,7 +186,7 @@ class Hub:
 
 def _driver(acceptor: Acceptor, gone: Callable[[ConnectionDriver], None]) -> ConnectionDriver:
     """As `cloud.hub.connections` makes it."""
-    visitor = acceptor.visitor()
+    visitor = acceptor.new_connection()
 
     def over(driver: ConnectionDriver) -> None:
         acceptor.gone(driver)

@@ -15,7 +15,7 @@ from cloud.lake import landing
 from cloud.lake.commits import Failpoint, no_failpoint
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError
-from cloud.lake.lake import Transaction
+from cloud.lake.lake import TransactionId
 from cloud.lake.rows import BatchSlice
 from cloud.lake.sequences import SequenceRange
 from tests.simulation.history import History
@@ -51,11 +51,11 @@ class Version(NamedTuple):
     """One commit to a table."""
 
     rows: Rows
-    transaction: Transaction | None
+    transaction: TransactionId | None
 
 
 class SimulatedLake:
-    """As `cloud.lake.lake.Lake`, for all hubs."""
+    """As `cloud.lake.lake.LandingLake`, for all hubs."""
 
     def __init__(self, history: History) -> None:
         self.failure: Exception | None = None
@@ -86,10 +86,10 @@ class SimulatedLake:
         names = [version.transaction for version in self._tables[table] if version.transaction is not None]
         return max((name.commit for name in names if name.application == application), default=None)
 
-    def settled(self, table: str, transaction: Transaction) -> bool:
+    def settled(self, table: str, transaction: TransactionId) -> bool:
         return (self.committed(table, transaction.application) or 0) >= transaction.commit
 
-    def append(self, table: str, rows: Rows, transaction: Transaction | None = None) -> int:
+    def append(self, table: str, rows: Rows, transaction: TransactionId | None = None) -> int:
         failure = self.failure
         if failure is not None and not self.uncertain:
             raise failure

@@ -26,9 +26,9 @@ from cloud.hub.commands.service import HubCommands
 from cloud.hub.committer import Committer
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.groups import Entry, Verdict
+from cloud.hub.groups import LandingOutcome, QueueEntry
 from cloud.hub.lander import Lander
-from cloud.hub.peers import Peer
+from cloud.hub.peers import HubPeer
 from cloud.hub.registry import configurations
 from cloud.hub.service import HubService
 from cloud.lake.landing import Landing
@@ -243,16 +243,16 @@ def _as_it_says(_tx: Any, _key: Any, report: Any) -> Any:
 # --- the hub --------------------------------------------------------------------------------------------------------
 
 
-def _accept_what_failed(entries: Sequence[Entry], why: str, report: Any) -> None:
+def _accept_what_failed(entries: Sequence[QueueEntry], why: str, report: Any) -> None:
     report.fault = why
     for entry in entries:
         entry.land()
 
 
-def _give_back(entries: Sequence[Entry], why: str, report: Any) -> None:
+def _give_back(entries: Sequence[QueueEntry], why: str, report: Any) -> None:
     report.fault = why
     for entry in entries:
-        entry.verdict, entry.words = Verdict.RELEASED, "poison"
+        entry.verdict, entry.words = LandingOutcome.RELEASED, "poison"
 
 
 # --- incoming forwarders, manifests ---------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ _all_stated = Manifests._all_stated
 _answer = HubService._answer
 
 
-def _reject(self: HubService, intake: Any, tokens: Sequence[int], verdict: Verdict, words: str) -> None:
+def _reject(self: HubService, intake: Any, tokens: Sequence[int], verdict: LandingOutcome, words: str) -> None:
     if words == "poison":
         for token in tokens:
             intake.reject(token, "amqp:internal-error", words)
@@ -303,7 +303,7 @@ _put = Committer.put
 
 
 def _answer_before_landing(self: Committer, session: Any, content: Any, answer: Any) -> None:
-    answer(Verdict.LANDED, "")
+    answer(LandingOutcome.LANDED, "")
     _put(self, session, content, lambda _verdict, _words: None)
 
 
@@ -330,7 +330,7 @@ _compare = Lander._compare
 def _nothing_is_older(self: Lander, group: Any, report: Any) -> None:
     _compare(self, group, report)
     for entry in group.entries:
-        if entry.verdict is Verdict.OLDER:
+        if entry.verdict is LandingOutcome.OLDER:
             entry.land()
 
 
@@ -338,7 +338,7 @@ def _never(*_: Any) -> bool:
     return False
 
 
-def _refuses_nobody(_self: Enrolment, _peer: Peer, _serial: int) -> None:
+def _refuses_nobody(_self: Enrolment, _peer: HubPeer, _serial: int) -> None:
     return None
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
-from cloud.hub.groups import Key, Lineage, Presence
+from cloud.hub.groups import GatewayLineage, Key, Presence
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.enrolments import CertificateRecord
 from cloud.hub.registry.lineages import went_further
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError
 from cloud.lake.limits import HOLES_MAX
-from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
+from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
 
 WRITER = "hub"
 
@@ -25,7 +25,7 @@ class Database:
 
     def __init__(self, random: Random) -> None:
         self.generations: dict[Key, int] = {}
-        self.landed: dict[Stream, SequenceSet] = {}
+        self.landed: dict[SequenceStream, SequenceSet] = {}
         self.ledgered: set[SequenceRange] = set()
         self.lineages: dict[GatewayStore, list[str]] = {}
         self.reached: dict[GatewayStore, dict[int, int]] = {}
@@ -84,7 +84,7 @@ class SimulatedDirectory:
     def seen(self, when: Mapping[Key, int]) -> None:
         self._database.end(self._database.transaction())
 
-    def nobody_connected(self) -> None:
+    def mark_all_disconnected(self) -> None:
         """Nobody asks here who is."""
 
     def gateways(self) -> list[GatewayRecord]:
@@ -102,7 +102,7 @@ class SimulatedLineages:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def compare(self, store: GatewayStore, told: Lineage) -> str | None:
+    def compare(self, store: GatewayStore, told: GatewayLineage) -> str | None:
         database = self._database
         fails = database.transaction()
         known = database.lineages.get(store, [])
@@ -116,7 +116,7 @@ class SimulatedLineages:
 
 
 class SimulatedCommits:
-    """As `cloud.hub.registry.commits.Commits`."""
+    """As `cloud.hub.registry.commits.RegistryCommits`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -130,7 +130,7 @@ class SimulatedCommits:
         found = sorted(self._database.commits.items())
         return [Prepared(WRITER, table, commit, ranges) for (table, commit), (done, ranges, _) in found if not done]
 
-    def landed(self, stream: Stream) -> SequenceSet:
+    def landed(self, stream: SequenceStream) -> SequenceSet:
         return self._database.landed.get(stream) or SequenceSet()
 
     def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.place.bucket import Bucket
-from cloud.place.options import Options as PlaceOptions
+from cloud.place.options import BucketOptions as PlaceOptions
 from spark import java, schemas, session
 from spark.connector.jar_set import DELTA, S3
 from spark.connector.repository import ConnectorMissing

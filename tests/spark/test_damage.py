@@ -42,7 +42,7 @@ def land(lake: Lake, *rows: dict[str, Any]) -> Path:
     """One commit as the hub writes it; returns its data file."""
     root = Path(lake.place.uri)
     root.mkdir(exist_ok=True)
-    table = landed.Table.open(root, "telemetry")
+    table = landed.LakeTable.open(root, "telemetry")
     before = set(lake.open("telemetry").file_uris())
     table.append(pa.Table.from_pylist(list(rows), schema=contract().tables["telemetry"].arrow_schema))
     (added,) = set(lake.open("telemetry").file_uris()) - before

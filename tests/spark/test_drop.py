@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloud.lake import tables as landed
-from cloud.place.faults import StoreError
+from cloud.place.faults import ObjectStoreError
 from cloud.place.folder import Folder
-from cloud.place.place import Place, place_of
+from cloud.place.place import LakePlace, place_of
 from spark import dropping, maintenance, schemas, verification
 from spark.cli import analytics
 from spark.data_files import DataFile, data_files
@@ -40,7 +40,7 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(analytics, [str(argument) for argument in arguments])
 
 
-def drop(lake: Place | Path, *names: str) -> Result:
+def drop(lake: LakePlace | Path, *names: str) -> Result:
     return invoke("verify", "--drop", "--lake", lake, *names)
 
 
@@ -49,7 +49,7 @@ def land(lake: Path, gateway: str, first: int = 0) -> None:
     columns = schemas.LANDED["telemetry"].arrow
     rows = [message(number, gateway=gateway) for number in range(first, first + ROWS)]
     data = [{name: row.get(name) for name in columns.names} for row in rows]
-    landed.Table.open(lake, "telemetry").append(pa.Table.from_pylist(data, schema=columns))
+    landed.LakeTable.open(lake, "telemetry").append(pa.Table.from_pylist(data, schema=columns))
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def lake(tmp_path: Path) -> Path:
     return root
 
 
-def files(lake: Path | Place, table: str = "telemetry") -> list[DataFile]:
+def files(lake: Path | LakePlace, table: str = "telemetry") -> list[DataFile]:
     return data_files(place_of(lake).at(table).delta())
 
 
@@ -71,14 +71,14 @@ def paths(lake: Path, table: str = "telemetry") -> list[Path]:
     return [lake / table / file.path for file in files(lake, table)]
 
 
-def counted(lake: Path | Place) -> dict[str, int]:
+def counted(lake: Path | LakePlace) -> dict[str, int]:
     """Count the rows of each gateway that can be read."""
     rows = place_of(lake).at("telemetry").delta().to_pyarrow_table(columns=["gateway"])
     counts = rows.group_by("gateway").aggregate([("gateway", "count")]).to_pylist()
     return {row["gateway"]: row["gateway_count"] for row in counts}
 
 
-def noted(lake: Path | Place) -> list[dict[str, Any]]:
+def noted(lake: Path | LakePlace) -> list[dict[str, Any]]:
     """Return the rows of table `set_aside`, by gateway."""
     rows = place_of(lake).at("set_aside").delta().to_pyarrow_table().to_pylist()
     return sorted(rows, key=lambda row: str(row["gateway_first"]))
@@ -381,7 +381,8 @@ class TestRefused:
         assert "not all was taken out of telemetry: table set_aside cannot be read" in done.stderr
 
     @pytest.mark.parametrize(
-        "refusal", [StoreError("the store does not answer"), PermissionError(errno.EACCES, "no"), MemoryError("full")]
+        "refusal",
+        [ObjectStoreError("the store does not answer"), PermissionError(errno.EACCES, "no"), MemoryError("full")],
     )
     def test_files_that_cannot_be_read_now_are_not_damaged(
         self, lake: Path, monkeypatch: pytest.MonkeyPatch, refusal: Exception
@@ -410,7 +411,7 @@ class TestBeside:
     """The hub, upkeep and readers, beside it."""
 
     def test_the_hub_goes_on(self, lake: Path) -> None:
-        hub = landed.Table.open(lake, "telemetry")
+        hub = landed.LakeTable.open(lake, "telemetry")
         paths(lake)[0].unlink()
         assert drop(lake).exit_code == 0
         columns = schemas.LANDED["telemetry"].arrow
@@ -440,7 +441,7 @@ class TestBeside:
         second.unlink()
         real = dropping.remove_missing
 
-        def meanwhile(place: Place) -> list[str]:
+        def meanwhile(place: LakePlace) -> list[str]:
             third.unlink()
             return real(place)
 
@@ -497,14 +498,14 @@ class TestBeside:
 
 class TestBucket:
     @pytest.fixture
-    def bucket(self, store: ObjectStore, request: pytest.FixtureRequest) -> Iterator[Place]:
+    def bucket(self, store: ObjectStore, request: pytest.FixtureRequest) -> Iterator[LakePlace]:
         place = place_of(f"s3://{BUCKET}/{request.node.name}/lake")
         for number in range(GATEWAYS):
             lakes.write(place, "telemetry", [message(n, gateway=f"gw{number}") for n in range(ROWS)])
         yield place
         place.clear()
 
-    def spoil(self, bucket: Place, spoilt: Sequence[Callable[[bytes], bytes] | None]) -> None:
+    def spoil(self, bucket: LakePlace, spoilt: Sequence[Callable[[bytes], bytes] | None]) -> None:
         table = bucket.at("telemetry")
         for file, how in zip(files(bucket), spoilt, strict=False):
             content = table.read(file.path)
@@ -513,11 +514,11 @@ class TestBucket:
             if how is not None:
                 table.put_new(file.path, how(content))
 
-    def test_taken_out_and_kept(self, bucket: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_taken_out_and_kept(self, bucket: LakePlace, monkeypatch: pytest.MonkeyPatch) -> None:
         names = [file.path for file in files(bucket)]
         self.spoil(bucket, [None, lambda content: content[:-9], lambda content: bytes(len(content))])
         with monkeypatch.context() as patch:
-            patch.setattr(dropping, "remove_missing", lambda _: (_ for _ in ()).throw(StoreError("it is late")))
+            patch.setattr(dropping, "remove_missing", lambda _: (_ for _ in ()).throw(ObjectStoreError("it is late")))
             late = drop(bucket)
             assert (late.exit_code, "it is late. Run it again" in late.stderr) == (4, True)
         done = drop(bucket)

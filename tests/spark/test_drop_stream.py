@@ -10,7 +10,7 @@ import pytest
 from cloud.place.bucket import Bucket
 from cloud.place.folder import Folder
 from cloud.place.options import from_environment
-from cloud.place.place import Place
+from cloud.place.place import LakePlace
 from spark import dropping, object_store, verification
 from spark.data_files import data_files
 from tests.spark import lakes
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
-def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Place:
+def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> LakePlace:
     """An empty lake that the session reaches."""
     if request.param == "folder":
         return Folder(tmp_path / "lake")
@@ -36,14 +36,14 @@ def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
     return bucket
 
 
-def land(lake: Place, *gateways: str) -> None:
+def land(lake: LakePlace, *gateways: str) -> None:
     """Write a commit of each gateway. Its file is larger than one without rows."""
     for gateway in gateways:
         rows = [message(number, gateway=gateway, body=b"%d" % number * 99) for number in range(300)]
         lakes.write(lake, "telemetry", rows)
 
 
-def streamed(spark: SparkSession, lake: Place, checkpoint: Path) -> dict[str, int]:
+def streamed(spark: SparkSession, lake: LakePlace, checkpoint: Path) -> dict[str, int]:
     """Rows of each gateway that a stream takes which goes on from a checkpoint."""
     found: dict[str, int] = {}
 
@@ -56,7 +56,7 @@ def streamed(spark: SparkSession, lake: Place, checkpoint: Path) -> dict[str, in
     return found
 
 
-def test_it_goes_on(spark: SparkSession, lake: Place, tmp_path: Path) -> None:
+def test_it_goes_on(spark: SparkSession, lake: LakePlace, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     land(lake, "gw0", "gw1")
     assert streamed(spark, lake, checkpoint) == {"gw0": 300, "gw1": 300}

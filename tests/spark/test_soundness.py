@@ -9,7 +9,7 @@ import deltalake
 import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from cloud.place.faults import StoreError
+from cloud.place.faults import ObjectStoreError
 from cloud.place.folder import Folder
 from spark import soundness
 from spark.lake import Lake
@@ -76,7 +76,7 @@ def test_what_is_damaged_is_made_anew(lake: Lake, harm: Callable[[Lake], None]) 
     [
         CommitFailedError("another pass was faster"),
         DeltaError("Generic S3 error: 503 Slow Down"),
-        StoreError("the store does not answer"),
+        ObjectStoreError("the store does not answer"),
     ],
 )
 def test_a_table_that_cannot_be_made_anew_now_stays(
@@ -96,10 +96,10 @@ def test_a_table_that_cannot_be_made_anew_now_stays(
 
 def test_what_a_store_does_not_give_out_now_is_not_damaged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*_: object) -> bytes:
-        raise StoreError("503 Slow Down")
+        raise ObjectStoreError("503 Slow Down")
 
     torn(lake)
     monkeypatch.setattr(Folder, "read", late)
-    with pytest.raises(StoreError):
+    with pytest.raises(ObjectStoreError):
         lake.recreate(TABLE)
     assert entry(lake, 3).exists()

@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from cloud.lake.contract import contract
 from cloud.lake.delta import gateways_of, ranges_of
-from cloud.lake.lake import Transaction
+from cloud.lake.lake import TransactionId
 from cloud.lake.sequences import SequenceRange
 
 
 class MemoryLake:
-    """Implements `cloud.lake.lake.Lake`."""
+    """Implements `cloud.lake.lake.LandingLake`."""
 
     def __init__(self, identity: str = "memory") -> None:
         self.identity = identity
@@ -25,7 +25,7 @@ class MemoryLake:
     def versions(self) -> Mapping[str, int]:
         return {table: len(parts) for table, parts in self.appended.items()}
 
-    def append(self, table: str, rows: pa.Table, transaction: Transaction | None = None) -> int:
+    def append(self, table: str, rows: pa.Table, transaction: TransactionId | None = None) -> int:
         self.appended[table].append(rows)
         if transaction is not None:
             self._committed[table, transaction.application] = transaction.commit
@@ -37,7 +37,7 @@ class MemoryLake:
     def committed(self, table: str, application: str) -> int | None:
         return self._committed.get((table, application))
 
-    def settled(self, table: str, transaction: Transaction) -> bool:
+    def settled(self, table: str, transaction: TransactionId) -> bool:
         return (self.committed(table, transaction.application) or 0) >= transaction.commit
 
     def gateways(self) -> set[tuple[str, str]]:

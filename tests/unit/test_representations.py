@@ -26,8 +26,8 @@ TELLING = re.compile(
 HARMLESS = ("int", "int | None", "bool", "Stored")
 """Kinds of fields that hold a number, or a run, which hides what it has."""
 HIDDEN_WITHIN = {
-    "cloud.hub.groups.Entry.content": "a batch, a document or what is unreadable",
-    "cloud.lake.lake.Transaction.application": "a name the hub gives",
+    "cloud.hub.groups.QueueEntry.content": "a batch, a document or what is unreadable",
+    "cloud.lake.lake.TransactionId.application": "a name the hub gives",
 }
 """Fields whose values hide what they hold themselves."""
 

@@ -1,1 +1,1 @@
-"""Commands to devices, at the hub: kept, sent down, and what became of each."""
+"""Commands to devices: storing, sending and outcomes."""

@@ -1,11 +1,11 @@
-"""Commands over AMQP: applications send them to addresses of their tenant's space, and hear there what became of them.
+"""Commands over AMQP: applications send them in their tenant's space, and receive the outcomes there.
 
-``command/<gateway>/<device>``  to be sent to; `accepted` when the command is on disk. A message-id is an idempotency
-                               key: what is sent again is the command that is there
-``command-receipt/<gateway>/<device>``, ``command-response/<gateway>/<device>``  topics of what became of all of them
-``command-reply/...``, or a dynamic node  of an application that gives it as `reply-to`: kept for a day
+- ``command/<gateway>/<device>``: target for commands; a message is `accepted` when the command is on disk. The
+  message-id is an idempotency key: a repeated message is the same command.
+- ``command-receipt/<gateway>/<device>``, ``command-response/<gateway>/<device>``: topics with all outcomes.
+- ``command-reply/...``, or a dynamic node, given as `reply-to`: outcomes for one application, kept for a day.
 
-Who may send and receive there its rights say, as of any address.
+Rights on these addresses are checked as for any address.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bridge.command import RECEIPTS, RESPONSES
 from bridge.downlink import Key
 from bridge.engine import Engine, Link
 from bridge.message import AMQP, DURABLE, Run, Stored
-from cloud.hub.commands.documents import CommandDocument, NoCommand, draft, shown
-from cloud.hub.commands.limits import REPLY_TTL_S, SENDING_MAX, TOLD_S_MAX, TTL_S_DEFAULT
-from cloud.hub.commands.service import Draft, NotTold, TooBusy
-from cloud.hub.peers import DEFAULT_TENANT, Kind, NotAPeer, user
-from cloud.hub.registry.commands import CommandRecord, CommandRefused, News
+from cloud.hub.commands.documents import CommandDocument, InvalidCommand, draft, shown
+from cloud.hub.commands.limits import OUTCOME_S_MAX, REPLY_TTL_S, SENDING_MAX, TTL_S_DEFAULT
+from cloud.hub.commands.service import ApplicationsUnavailable, CommandsBusy, Draft
+from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, user
+from cloud.hub.registry.commands import CommandNews, CommandRecord, CommandRefused
 from cloud.hub.spaces import COMMANDS, Spaces, TenantSpace
 from cloud.lake.faults import RegistryError
 from edge.broker.amqp.addressing import AttachRefused
@@ -45,22 +45,22 @@ log = logging.getLogger(__name__)
 Send = Callable[[Draft], Awaitable[CommandRecord]]
 _MESSAGE_ID, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 0, 3, 4, 5, 6
 KEY: Final = "idempotency-key"
-"""Application property, for senders whose message-ids begin anew with each program."""
+"""Application property for senders that reuse message-ids after a restart."""
 _MS: Final = 1000
 
 
 def command_of(tenant: str, address: str, header: bytes, body: bytes, sent_by: str = "") -> Draft:
-    """The command an application sent to an address. Raises `NoCommand`."""
+    """Read the command that an application sent to an address. Raises `InvalidCommand`."""
     _, _, place = address.partition("/")
     gateway, _, device = place.rpartition("/")
     try:
         found = outline(body)
     except DecodeError as error:
-        raise NoCommand(str(error)) from None
+        raise InvalidCommand(str(error)) from None
     fields: list[Any] = [*found.properties, *[None] * (_CONTENT_TYPE + 1)]
     name, reply_to, correlation = fields[_SUBJECT], fields[_REPLY_TO], fields[_CORRELATION]
     if not isinstance(name, str):
-        raise NoCommand("'subject' names the command")
+        raise InvalidCommand("the subject is missing; it is the name of the command")
     ttl_ms = read_header(header).ttl_ms
     document = CommandDocument(
         gateway=gateway,
@@ -77,14 +77,14 @@ def command_of(tenant: str, address: str, header: bytes, body: bytes, sent_by: s
 
 
 def _text(key: Any) -> str | None:
-    """A message-id is a text, a number, bytes or a UUID (AMQP 1.0 section 3.2.4): none is another one's text."""
+    """Return a message-id as text. Ids of different types (AMQP 1.0 section 3.2.4) get different texts."""
     if key is None or isinstance(key, str):
         return key
     return f"{type(key).__name__}:{key.hex() if isinstance(key, bytes) else key}"
 
 
 class _Relay:
-    """Looks at a command before it is taken, so that its sender hears at once what is wrong with it."""
+    """Checks a command before it is accepted, so that its sender gets the error."""
 
     def __init__(self, tenant: str, address: str, knows: Callable[[Key], bool]) -> None:
         self._tenant = tenant
@@ -92,19 +92,19 @@ class _Relay:
         self._knows = knows
 
     def translated(self, header: bytes, body: bytes, *, settled: bool) -> TranslatedMessage | None:
-        """Raises `AttachRefused`."""
+        """Check a message. Raises `AttachRefused`."""
         try:
             made = command_of(self._tenant, self._address, header, body)
-        except NoCommand as error:
+        except InvalidCommand as error:
             raise AttachRefused("amqp:invalid-field", str(error)) from None
         if not self._knows((made.tenant, made.gateway)):
-            words = f"tenant {made.tenant} has no gateway {made.gateway} that has connected"
+            words = f"tenant {made.tenant} has no gateway {made.gateway}, or it has never connected"
             raise AttachRefused("amqp:not-found", words)
         return TranslatedMessage(self._address, "", header, body)
 
 
-class _Links(LinkInterceptor):
-    """Of one connection."""
+class _CommandLinks(LinkInterceptor):
+    """Intercepts the links of one connection."""
 
     def __init__(self, tenant: str, knows: Callable[[Key], bool]) -> None:
         self._tenant = tenant
@@ -118,25 +118,25 @@ class _Links(LinkInterceptor):
     def receiver(
         self, engine: Engine, link: Link, driver: Scheduler, name: str, clock_ns: Callable[[], int]
     ) -> OutgoingLink | None:
-        """Raises `AttachRefused`."""
+        """Refuse receivers of commands. Raises `AttachRefused`."""
         if (link.source.address or "").split("/")[0] == COMMANDS:
-            raise AttachRefused("amqp:not-allowed", f"commands go to devices; what became of them is at {RECEIPTS}/#")
+            raise AttachRefused("amqp:not-allowed", f"commands go to devices; receive their outcomes from {RECEIPTS}/#")
         return None
 
 
 class CommandInterception(LinkInterception):
-    """Of one hub."""
+    """Intercepts links to command addresses on all connections of a hub."""
 
     def __init__(self, knows: Callable[[Key], bool]) -> None:
-        """`knows` a gateway that has connected."""
+        """`knows` returns whether a gateway has connected."""
         self._knows = knows
 
     def links(self, user: str | None) -> LinkInterceptor:
-        return _Links(_tenant_of(user), self._knows)
+        return _CommandLinks(_tenant_of(user), self._knows)
 
 
 class CommandEntry(Consumer):
-    """Takes what one tenant's applications send to commands; a message is accepted when the command is on disk."""
+    """Consumer of one tenant's commands; accepts a message when the command is on disk."""
 
     def __init__(self, space: TenantSpace, send: Send) -> None:
         """Needs the running loop."""
@@ -167,16 +167,16 @@ class CommandEntry(Consumer):
         try:
             await self._send(command_of(self._tenant, run.address, run.properties, body, run.device))
             outcome = DeliveryOutcome.ACCEPTED
-        except (NoCommand, CommandRefused) as error:
-            log.info("a command of %s is refused: %s", run.device, error)
-        except (TooBusy, RegistryError) as error:
-            log.warning("a command of %s cannot be kept now: %s", run.device, error)
+        except (InvalidCommand, CommandRefused) as error:
+            log.info("command of %s refused: %s", run.device, error)
+        except (CommandsBusy, RegistryError) as error:
+            log.warning("command of %s cannot be stored now: %s", run.device, error)
         if position >= 0:
             subscription.settle(self, position, position, outcome)
 
 
-class _Told(Origin):
-    """Waits until one message is stored, or handed on where it is not to be."""
+class _OutcomeOrigin(Origin):
+    """Waits until one message is stored or passed on."""
 
     name = "commands"
 
@@ -190,19 +190,19 @@ class _Told(Origin):
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if not self.over.done():
             if why in (Refusal.STORE_FAILED, Refusal.FULL):
-                self.over.set_exception(NotTold(why.value))
+                self.over.set_exception(ApplicationsUnavailable(why.value))
             else:
-                self.over.set_result(None)  # nobody can hear it there, now or later
+                self.over.set_result(None)  # it cannot be received there
 
 
 class CommandApplications:
-    """Of all tenants of a hub."""
+    """Publishes outcomes of commands in the spaces of all tenants."""
 
     def __init__(self, spaces: Spaces) -> None:
         self._spaces = spaces
 
-    async def tell(self, news: News, command: CommandRecord) -> None:
-        """Say at the tenant's space what became of a command; it is stored where it is to be. Raises `NotTold`."""
+    async def tell(self, news: CommandNews, command: CommandRecord) -> None:
+        """Publish the outcome of a command in the tenant's space. Raises `ApplicationsUnavailable`."""
         space = self._spaces.get(command.tenant)
         if space is None:
             return
@@ -211,19 +211,19 @@ class CommandApplications:
         if command.reply_to is not None:
             addresses.append(command.reply_to)
         for address in addresses:
-            told = _Told()
+            origin = _OutcomeOrigin()
             header = plain.section(s.HEADER, [True, None, Uint(int(REPLY_TTL_S * _MS))])
             message = _message(news, command, address)
             run = Run(address, command.device, AMQP | DURABLE | 1, header, [message], space.router.now_ns())
-            space.router.publish(Publication(told, run, (0,)))
+            space.router.publish(Publication(origin, run, (0,)))
             try:
-                async with asyncio.timeout(TOLD_S_MAX):
-                    await told.over
+                async with asyncio.timeout(OUTCOME_S_MAX):
+                    await origin.over
             except TimeoutError:
-                raise NotTold("the tenant's space does not answer") from None
+                raise ApplicationsUnavailable("the tenant's space does not answer") from None
 
 
-def _message(news: News, command: CommandRecord, address: str) -> bytes:
+def _message(news: CommandNews, command: CommandRecord, address: str) -> bytes:
     subject = "response" if news.response is not None else command.state
     name = f"{command.id}/{subject}"
     content_type = news.content_type if news.response is not None else "application/json"
@@ -247,6 +247,6 @@ def _tenant_of(name: str | None) -> str:
     if name is None:
         return DEFAULT_TENANT
     try:
-        return user(name, Kind.APPLICATION).tenant
-    except NotAPeer:
+        return user(name, PeerKind.APPLICATION).tenant
+    except InvalidPeer:
         return DEFAULT_TENANT

@@ -1,8 +1,8 @@
-"""Commands on their way down: which are under way to which gateway, and what it answered. Sans-I/O.
+"""Dispatch of commands to gateways: commands in flight, and the gateways' answers. No I/O.
 
-What is to be sent is asked of a store, and what was sent is `sent` there before it leaves: from then on only the
-gateway can say what became of it. What has no answer when a line ends is sent again over the next one; the gateway
-knows it by its identifier, and keeps it once.
+Commands come from a store, which marks them as `sent` before they leave: from then on only the gateway knows their
+outcome. Commands without an answer when a line ends are sent again over the next one. The gateway recognises them by
+their identifier and stores them once.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from bridge.command import HubCommand, message
 from bridge.downlink import GatewayLink, Key
 from bridge.forwarders.outcome import ForwardOutcome
 from cloud.hub.commands.limits import UNDER_WAY_MAX
-from cloud.hub.registry.commands import CommandRecord, CommandState, News
+from cloud.hub.registry.commands import CommandNews, CommandRecord, CommandState
 
 log = logging.getLogger(__name__)
 
 
 class CommandStore(Protocol):
-    """Where commands are kept. Both return at once, and answer on the loop's thread."""
+    """Store of commands. Both methods return at once, and answer on the loop's thread."""
 
     def take(
         self, key: Key, but: Collection[str], limit: int, then: Callable[[Sequence[CommandRecord] | None], None]
     ) -> None:
-        """The next commands of a gateway, but those of these identifiers; they count as sent. None: they cannot be had
-        now."""
+        """Mark the next commands of a gateway as sent, except those in `but`, and pass them to `then`; None if the
+        store fails."""
         ...
 
-    def keep(self, news: News, then: Callable[[], None]) -> None:
-        """A gateway has answered. Where that cannot be kept, which is told as well, the command is sent again."""
+    def keep(self, news: CommandNews, then: Callable[[], None]) -> None:
+        """Store the answer of a gateway, then call `then`, also on failure; then the command is sent again."""
         ...
 
 
 class _Gateway:
-    """One that is connected."""
+    """Connected gateway."""
 
     def __init__(self, line: GatewayLink) -> None:
         self.line = line
         self.under_way: dict[int, CommandRecord] = {}
-        """By delivery tag."""
+        """Commands in flight by delivery tag."""
         self.answered: set[str] = set()
-        """Identifiers of those whose answer is not kept yet."""
+        """Identifiers of commands with an answer that is not stored yet."""
         self.asking = False
-        """The store has been asked what is to be sent."""
+        """A request to the store is pending."""
         self.again = False
-        """There may be more since."""
+        """More commands may have arrived since."""
 
 
 class Dispatch:
-    """Of one hub (`bridge.downlink.DownlinkSource`)."""
+    """Sends commands to the gateways of one hub (`bridge.downlink.DownlinkSource`)."""
 
     def __init__(self, store: CommandStore, now_us: Callable[[], int]) -> None:
         """`now_us`: UTC microseconds."""
@@ -62,7 +62,7 @@ class Dispatch:
         self._tags = count()
 
     def look(self, key: Key) -> None:
-        """There may be something for this gateway."""
+        """Send pending commands to a gateway."""
         gateway = self._gateways.get(key)
         if gateway is None:
             return
@@ -76,7 +76,7 @@ class Dispatch:
             self._store.take(key, but, room, lambda found: self._send(key, gateway, found))
 
     def look_again(self) -> None:
-        """Now and then: what was not to be had, or was given back, is tried again."""
+        """Retry gateways with a failed request or a released command. Called at intervals."""
         for key, gateway in list(self._gateways.items()):
             if gateway.again and not gateway.asking:
                 self.look(key)
@@ -98,7 +98,7 @@ class Dispatch:
             gateway.again = True
             return
         state = CommandState.QUEUED if outcome is ForwardOutcome.ACCEPTED else CommandState.REJECTED
-        news = News(command.id, *command.key, command.device, self._now_us(), state, why)
+        news = CommandNews(command.id, *command.key, command.device, self._now_us(), state, why)
         gateway.answered.add(command.id)
         self._store.keep(news, lambda: gateway.answered.discard(command.id))
 
@@ -115,7 +115,7 @@ class Dispatch:
             gateway.again = True
             return
         if self._gateways.get(key) is not gateway or not gateway.line.open:
-            return  # they are sent over the next line
+            return  # sent over the next line
         now_us = self._now_us()
         for command in found:
             tag = next(self._tags)
@@ -126,8 +126,10 @@ class Dispatch:
 
 
 def as_sent(command: CommandRecord, now_us: int) -> HubCommand:
-    """With what is left of its time. One whose time is over is sent all the same when its gateway may have it: only the
-    gateway knows, and gives it up at once where it is new there."""
+    """Return the command with its remaining time to live.
+
+    An expired command is sent too if its gateway may have it already: only the gateway knows, and discards a new one at
+    once."""
     return HubCommand(
         id=command.id,
         device=command.device,

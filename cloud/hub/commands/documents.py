@@ -1,4 +1,4 @@
-"""A command as people and programs write it, and as they see it: JSON, the same over HTTP and on the command line."""
+"""JSON documents of commands, the same over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from edge.broker.model.authorization import is_temporary
 JSON: Final = "application/json"
 
 
-class NoCommand(ValueError):
-    """This is no command; the message says what is wrong."""
+class InvalidCommand(ValueError):
+    """The command is invalid; the message says what is wrong."""
 
 
 class CommandDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command as it is sent."""
+    """Command as a user writes it."""
 
     gateway: str
     device: str
     name: str
     payload: Any = ""
-    """A text is sent as it is, anything else as JSON."""
+    """Payload; a text is sent unchanged, another value as JSON."""
     payload_base64: str | None = None
-    """In its place, of any bytes."""
+    """Payload of any bytes, instead of `payload`."""
     content_type: str | None = None
     ttl_s: float = TTL_S_DEFAULT
     response: bool = False
-    """The device is asked for a response."""
+    """True if the device should respond."""
     correlation_id: str | None = None
-    """The application's own, which comes back with what became of it."""
+    """Identifier of the application, returned with the outcome."""
     reply_to: str | None = None
-    """Address of the tenant's space, to hear there what becomes of it."""
+    """Address in the tenant's space that gets the outcome."""
 
 
 def draft(
     document: CommandDocument, tenant: str, sent_by: str, body: bytes | None = None, key: str | None = None
 ) -> Draft:
-    """`body`: the payload where the document has none; `key`: the sender's idempotency key. Raises `NoCommand`."""
+    """Check a command. `body`: payload if the document has none; `key`: idempotency key. Raises `InvalidCommand`."""
     payload, content_type = _payload(document) if body is None else (body, document.content_type)
     why = (
         tenant_fault(tenant)
@@ -56,14 +56,14 @@ def draft(
         or fault(document.device, document.name, payload, content_type, document.ttl_s)
     )
     if document.reply_to is not None and not (is_temporary(document.reply_to) or document.reply_to.startswith(REPLIES)):
-        why = why or f"reply_to is a dynamic node of yours, or begins with {REPLIES}"
-    for said in (document.correlation_id, document.reply_to):
-        if said is not None and not 0 < len(said) <= CORRELATION_CHARACTERS_MAX:
-            why = why or f"correlation_id and reply_to have 1 to {CORRELATION_CHARACTERS_MAX} characters"
+        why = why or f"reply_to must be a dynamic node of the connection, or begin with {REPLIES}"
+    for value in (document.correlation_id, document.reply_to):
+        if value is not None and not 0 < len(value) <= CORRELATION_CHARACTERS_MAX:
+            why = why or f"correlation_id and reply_to must have 1 to {CORRELATION_CHARACTERS_MAX} characters"
     if key is not None and not 0 < len(key) <= KEY_CHARACTERS_MAX:
-        why = why or f"an idempotency key has 1 to {KEY_CHARACTERS_MAX} characters"
+        why = why or f"an idempotency key must have 1 to {KEY_CHARACTERS_MAX} characters"
     if why:
-        raise NoCommand(why)
+        raise InvalidCommand(why)
     return Draft(
         tenant,
         document.gateway,
@@ -81,7 +81,7 @@ def draft(
 
 
 def shown(command: CommandRecord) -> dict[str, Any]:
-    """A command as it is seen, without its payload."""
+    """Make the document of a command, without its payload."""
     response = None
     if command.responded_at is not None:
         response = {
@@ -109,7 +109,7 @@ def shown(command: CommandRecord) -> dict[str, Any]:
 
 
 def shown_payload(payload: bytes) -> Mapping[str, Any]:
-    """As text where it is text."""
+    """Return the payload as text if it is UTF-8, else as base64."""
     try:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:
@@ -117,18 +117,18 @@ def shown_payload(payload: bytes) -> Mapping[str, Any]:
 
 
 def moment(us: int) -> str:
-    """UTC microseconds as people read them (RFC 3339), in milliseconds."""
+    """Format UTC microseconds as RFC 3339 with milliseconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(us / 1e6)) + f".{us // 1_000 % 1_000:03d}Z"
 
 
 def _payload(document: CommandDocument) -> tuple[bytes, str | None]:
     if document.payload_base64 is not None:
         if document.payload != "":
-            raise NoCommand("give payload or payload_base64, not both")
+            raise InvalidCommand("set payload or payload_base64, not both")
         try:
             return base64.b64decode(document.payload_base64, validate=True), document.content_type
         except (binascii.Error, ValueError):
-            raise NoCommand("payload_base64 is not base64 (RFC 4648)") from None
+            raise InvalidCommand("payload_base64 is not base64 (RFC 4648)") from None
     if isinstance(document.payload, str):
         return document.payload.encode("utf-8", "replace"), document.content_type
     return msgspec.json.encode(document.payload), document.content_type or JSON

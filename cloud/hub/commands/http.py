@@ -1,14 +1,14 @@
 """Commands over HTTP.
 
-``POST /api/v1/commands``       send one (`documents.CommandDocument`): 202 when it is on disk; with a header
-                                ``Idempotency-Key`` the same request is one command however often it comes, and another
-                                one with that key is refused (422)
-``GET  /api/v1/commands``       the newest, ``?gateway= &device= &state= &limit= &before=``
-``GET  /api/v1/commands/<id>``  one; ``?wait=SECONDS`` answers when it is over, or the time is
-``DELETE /api/v1/commands/<id>`` keep it from its gateway; 409 where that may have it, or it is over
+``POST /api/v1/commands``       send a command (`documents.CommandDocument`): 202 when it is on disk. With a header
+                                ``Idempotency-Key`` a repeated request is the same command; another command with that
+                                key is refused (422)
+``GET  /api/v1/commands``       the newest commands, ``?gateway= &device= &state= &limit= &before=``
+``GET  /api/v1/commands/<id>``  one command; ``?wait=SECONDS`` answers when it is completed, or after that time
+``DELETE /api/v1/commands/<id>`` cancel a command; 409 if its gateway may have it, or it is completed
 
-Who sends needs the right ``send:command/<gateway>/<device>``, or ``manage:$fleet`` for every tenant (``?tenant=``); who
-looks, the right to view.
+Sending needs the right ``send:command/<gateway>/<device>``, or ``manage:$fleet`` for every tenant (``?tenant=``).
+Reading needs the right to view.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloud.hub.commands.documents import CommandDocument, NoCommand, draft, shown
+from cloud.hub.commands.documents import CommandDocument, InvalidCommand, draft, shown
 from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, WAIT_S_MAX
-from cloud.hub.commands.service import HubCommands, TooBusy
+from cloud.hub.commands.service import CommandsBusy, HubCommands
 from cloud.hub.json_http import body_of, message_answer
-from cloud.hub.peers import DEFAULT_TENANT, Kind, NotAPeer, user
-from cloud.hub.registry.commands import CommandRefused, CommandState, TooLate, Wanted
-from cloud.hub.registry.commands import Refused as Why
+from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, user
+from cloud.hub.registry.commands import CancelTooLate, CommandFilter, CommandRefused, CommandState
+from cloud.hub.registry.commands import CommandRefusal as Why
 from cloud.hub.scope import FLEET, scope_of
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
@@ -41,12 +41,12 @@ _STATES: Final = [state.value for state in CommandState]
 
 
 def address_of(gateway: str, device: str) -> str:
-    """What rights to send commands are about."""
+    """Return the address that rights to send commands refer to."""
     return f"command/{gateway}/{device}"
 
 
 def routes(commands: HubCommands, access: HttpAccess) -> list[HttpRoute]:
-    """Those of the module."""
+    """Return the routes of this module."""
     api = _CommandApi(commands, access)
     return [
         HttpRoute(PATH, _answered(api.send), methods=("POST",)),
@@ -64,7 +64,7 @@ def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
             return refused.response()
         except CommandRefused as refused:
             return RequestRefused(_STATUS[refused.why], str(refused)).response()
-        except (TooBusy, RegistryError) as error:
+        except (CommandsBusy, RegistryError) as error:
             return RequestRefused(503, str(error)).response()
 
     return behind
@@ -76,7 +76,7 @@ class _CommandApi:
         self._access = access
 
     async def send(self, request: Request) -> Response:
-        """Raises RequestRefused, `CommandRefused`, `TooBusy`, `RegistryError`."""
+        """Send a command. Raises `RequestRefused`, `CommandRefused`, `CommandsBusy`, `RegistryError`."""
         async with self._access.admitted(request) as (grant, _):
             document = await _document(request)
             tenant = _tenant_of(grant, request, address_of(document.gateway, document.device))
@@ -84,82 +84,82 @@ class _CommandApi:
             try:
                 made = draft(document, tenant, grant.user if grant is not None else "", key=key)
                 sent = await self._commands.send(made)
-            except NoCommand as error:
+            except InvalidCommand as error:
                 raise RequestRefused(400, str(error)) from None
         return message_answer(shown(sent), 202)
 
     async def cancel(self, request: Request) -> Response:
-        """Raises RequestRefused, `TooBusy`, `RegistryError`."""
+        """Cancel a command. Raises `RequestRefused`, `CommandsBusy`, `RegistryError`."""
         scope, identifier = await scope_of(self._access, request), request.path_params["id"]
         found = await self._commands.get(identifier)
         if found is None or not scope.covers(found.tenant):
-            raise RequestRefused(404, f"there is no command {identifier[:64]}")
+            raise RequestRefused(404, f"no command {identifier[:64]}")
         async with self._access.admitted(request) as (grant, _):
             if found.tenant != _tenant_of(grant, request, address_of(found.gateway, found.device), found.tenant):
-                raise RequestRefused(403, "it is a command of another tenant")
+                raise RequestRefused(403, "the command belongs to another tenant")
             try:
                 cancelled = await self._commands.cancel(identifier, grant.user if grant is not None else "")
-            except TooLate as late:
+            except CancelTooLate as late:
                 return message_answer({"error": str(late), "command": shown(late.command)}, 409)
         return message_answer(shown(cancelled or found))
 
     async def page(self, request: Request) -> Response:
-        """Raises RequestRefused, `TooBusy`, `RegistryError`."""
+        """List commands. Raises `RequestRefused`, `CommandsBusy`, `RegistryError`."""
         scope = await scope_of(self._access, request)
         query = request.query_params
         if "state" in query and query["state"] not in _STATES:
-            raise RequestRefused(400, f"state is one of {', '.join(_STATES)}")
+            raise RequestRefused(400, f"state must be one of {', '.join(_STATES)}")
         limit = _number(query.get("limit", "200"), 1, PAGE_MAX, "limit")
         before = _number(query["before"], 1, (1 << 63) - 1, "before") if "before" in query else None
         tenant = scope.tenant or query.get("tenant")
-        wanted = Wanted(tenant, query.get("gateway"), query.get("device"), query.get("state"), before)
+        wanted = CommandFilter(tenant, query.get("gateway"), query.get("device"), query.get("state"), before)
         found = await self._commands.page(wanted, limit)
         following = {"before": found[-1].number} if len(found) == limit else None
         return message_answer({"commands": [shown(each) for each in found], "next": following})
 
     async def one(self, request: Request) -> Response:
-        """Raises RequestRefused, `TooBusy`, `RegistryError`."""
+        """Show one command. Raises `RequestRefused`, `CommandsBusy`, `RegistryError`."""
         scope, identifier = await scope_of(self._access, request), request.path_params["id"]
         found = await self._commands.get(identifier)
         if found is None or not scope.covers(found.tenant):
-            raise RequestRefused(404, f"there is no command {identifier[:64]}")
+            raise RequestRefused(404, f"no command {identifier[:64]}")
         if "wait" in request.query_params:
             seconds = _number(request.query_params["wait"], 0, int(WAIT_S_MAX), "wait")
             found = await self._commands.wait(identifier, seconds) or found
         return message_answer(shown(found))
 
 
-def _tenant_of(grant: Grant | None, request: Request, address: str, whose: str | None = None) -> str:
-    """For whose gateways somebody may send this, which is `whose` where that is known. Raises RequestRefused."""
-    wanted = whose or request.query_params.get("tenant")
+def _tenant_of(grant: Grant | None, request: Request, address: str, owner: str | None = None) -> str:
+    """Return the tenant to which the user may send this; `owner` if that is known. Raises `RequestRefused`."""
+    wanted = owner or request.query_params.get("tenant")
     if grant is None:
         return wanted or DEFAULT_TENANT
     if grant.may(Operation.MANAGE, FLEET):
         if wanted is not None:
             return wanted
     elif not grant.may_send(address):
-        words = f"{grant.user} must not send to {address}"
+        words = f"{grant.user} may not send to {address}"
         raise RequestRefused(403, f"{words}: it needs the right send:{address} (waypost hub user add --allow)")
     try:
-        own = user(grant.user, Kind.PERSON).tenant
-    except NotAPeer as why:
+        own = user(grant.user, PeerKind.PERSON).tenant
+    except InvalidPeer as why:
         raise RequestRefused(403, str(why)) from None
     if wanted not in (None, own):
-        raise RequestRefused(403, f"{grant.user} sends to gateways of its own tenant")
+        raise RequestRefused(403, f"{grant.user} may only send to gateways of its own tenant")
     return own
 
 
 async def _document(request: Request) -> CommandDocument:
-    """The body of a request. Raises RequestRefused."""
+    """Read the command in the body of a request. Raises `RequestRefused`."""
     body = await body_of(request, DOCUMENT_BYTES_MAX, "a command")
     try:
         return msgspec.json.decode(body, type=CommandDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestRefused(400, f"this is no command: {error}") from None
+        raise RequestRefused(400, f"invalid command: {error}") from None
 
 
 def _number(text: str, least: int, most: int, name: str) -> int:
-    """Raises RequestRefused."""
+    """Parse a number of a query. Raises `RequestRefused`."""
     if text.isascii() and text.isdigit() and least <= int(text[:19]) <= most:
         return int(text[:19])
-    raise RequestRefused(400, f"{name} is a number from {least} to {most}")
+    raise RequestRefused(400, f"{name} must be a number from {least} to {most}")

@@ -1,4 +1,4 @@
-"""What gateways say of commands, read out of the batches it comes up in. Pure."""
+"""News of commands (receipts and responses), read from the batches of gateways. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bridge.batch import Batch
 from bridge.command import HONO_RESPONSES, HUB, RECEIPTS, RESPONSES, ReceiptDocument
 from bridge.message import AMQP, Run, Stored
 from cloud.hub.commands.limits import RESPONSE_BYTES_MAX
-from cloud.hub.registry.commands import CommandState, News
+from cloud.hub.registry.commands import CommandNews, CommandState
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.message.translation import outline
@@ -22,46 +22,46 @@ from edge.output.text import line
 log = logging.getLogger(__name__)
 
 STATUS = "status"
-"""Application property, or user property, of a response: as of HTTP."""
+"""Application property or user property of a response: a status as of HTTP."""
 _ADDRESSES = (f"{RECEIPTS}/", f"{RESPONSES}/", f"{HONO_RESPONSES}/")
 _CORRELATION, _CONTENT_TYPE = 5, 6
 
 
 def has_news(batch: Batch) -> bool:
-    """Something of it may be about commands."""
+    """Return whether a batch may contain news of commands."""
     return any(piece.address.startswith(_ADDRESSES) for piece in batch.ranges)
 
 
-def news_of(tenant: str, gateway: str, batch: Batch, now_us: int) -> list[News]:
-    """What a batch says of commands. What cannot be read says nothing: it lands all the same."""
-    found: list[News] = []
+def news_of(tenant: str, gateway: str, batch: Batch, now_us: int) -> list[CommandNews]:
+    """Read the news of commands in a batch. Invalid messages are ignored here; they land all the same."""
+    found: list[CommandNews] = []
     for stored in batch.stored():
         if stored.run.address.startswith(_ADDRESSES):
             found += [each._replace(tenant=tenant, gateway=gateway, at=now_us) for each in _read(stored)]
     return found
 
 
-def _read(stored: Stored) -> Iterator[News]:
+def _read(stored: Stored) -> Iterator[CommandNews]:
     run = stored.run
     kind, _, device = run.address.partition("/")
     for i in range(len(run.bodies)):
         try:
             news = _receipt(device, run.bodies[i]) if kind == RECEIPTS else _response(kind, device, run, i)
         except (DecodeError, MqttError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            log.info("what came at %s is about no command: %s", run.address, error)
+            log.info("message at %s is not about a command: %s", run.address, error)
             continue
-        # Identifiers of commands can be printed: others are none, and a database may not take them.
+        # Identifiers of commands are printable; others are invalid, and a database may refuse them.
         if news is not None and news.id.isprintable():
             yield news
 
 
-def _receipt(device: str, body: bytes) -> News:
+def _receipt(device: str, body: bytes) -> CommandNews:
     document = msgspec.json.decode(body, type=ReceiptDocument)
-    return News(document.command, "", "", device, 0, CommandState(document.receipt.value), document.reason)
+    return CommandNews(document.command, "", "", device, 0, CommandState(document.receipt.value), document.reason)
 
 
-def _response(kind: str, device: str, run: Run, i: int) -> News | None:
-    """None: it says nothing of which command it is about."""
+def _response(kind: str, device: str, run: Run, i: int) -> CommandNews | None:
+    """Read a response; None if it does not name its command."""
     if kind == HONO_RESPONSES:
         if device.rpartition("/")[2] != HUB:
             return None
@@ -70,7 +70,7 @@ def _response(kind: str, device: str, run: Run, i: int) -> News | None:
     if not correlation:
         return None
     kept = body[:RESPONSE_BYTES_MAX]
-    return News(correlation, "", "", device, 0, status=status, content_type=content_type, response=kept)
+    return CommandNews(correlation, "", "", device, 0, status=status, content_type=content_type, response=kept)
 
 
 def _amqp(run: Run, i: int) -> tuple[str, int | None, str | None, bytes]:
@@ -82,9 +82,9 @@ def _amqp(run: Run, i: int) -> tuple[str, int | None, str | None, bytes]:
 
 def _mqtt(run: Run, i: int) -> tuple[str, int | None, str | None, bytes]:
     own = decode_run(run.properties)
-    said = [value for name, value in own.user_property if name == STATUS]
+    found = [value for name, value in own.user_property if name == STATUS]
     content_type = line(own.content_type)[:255] if own.content_type is not None else None
-    return _text(own.correlation_data), _status(said[-1] if said else None), content_type, run.bodies[i]
+    return _text(own.correlation_data), _status(found[-1] if found else None), content_type, run.bodies[i]
 
 
 def _text(value: Any) -> str:
@@ -92,7 +92,7 @@ def _text(value: Any) -> str:
 
 
 def _status(value: Any) -> int | None:
-    """None: none that anybody could mean."""
+    """Return a valid status, or None."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:9])
     whole = isinstance(value, int) and not isinstance(value, bool)

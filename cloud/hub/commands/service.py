@@ -1,8 +1,8 @@
-"""Commands of one hub: who sends them, what goes down, what became of each, and who hears of it.
+"""Command service of a hub: accepts, sends and tracks commands, and reports their outcomes.
 
-On the event loop; the registry's part of it is in a thread of its own, with a connection of its own: commands go on
-while a landing is under way. What gateways say of commands is told to applications first, then kept, then answered:
-whatever ends in between, it is said again, and an application hears it twice rather than never.
+Runs on the event loop. The registry work runs in a thread with a connection of its own, so commands continue during a
+landing. News of a gateway is first published to applications, then stored, then acknowledged. After a crash in between
+it is repeated: an application gets it twice rather than never.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from cloud.hub.commands.limits import (
 from cloud.hub.commands.news import has_news, news_of
 from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.commands import (
+    CommandFilter,
+    CommandNews,
     CommandRecord,
+    CommandRefusal,
     CommandRefused,
     Commands,
     CommandState,
-    News,
-    Refused,
-    Wanted,
 )
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
@@ -51,14 +51,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Tell = Callable[[News, CommandRecord], Awaitable[None]]
-"""Tells applications what became of a command; they have it, or never will, when it is over. Raises where that cannot
-be said now."""
+Tell = Callable[[CommandNews, CommandRecord], Awaitable[None]]
+"""Publishes the outcome of a command; returns when applications have it or never will. Raises if it cannot now."""
 
 
 @hides("payload", "correlation_id")
 class Draft(NamedTuple):
-    """A command as somebody sends it; `bridge.command.fault` has looked at it."""
+    """Checked command of a user (`bridge.command.fault`)."""
 
     tenant: str
     gateway: str
@@ -72,10 +71,10 @@ class Draft(NamedTuple):
     reply_to: str | None = None
     sent_by: str = ""
     key: str | None = None
-    """Idempotency key; None: each is a command of its own."""
+    """Idempotency key; None if every request is a command of its own."""
 
     def record(self, now_us: int) -> CommandRecord:
-        """As it is kept."""
+        """Return the record of the new command."""
         return CommandRecord(
             number=0,
             id=secrets.token_hex(12),
@@ -97,23 +96,23 @@ class Draft(NamedTuple):
         )
 
 
-class NotTold(Exception):
-    """Applications cannot be told now."""
+class ApplicationsUnavailable(Exception):
+    """Outcomes cannot be published now."""
 
 
-class TooBusy(Exception):
-    """The hub has too much to do, starts or stops: the same may be asked again in some seconds."""
+class CommandsBusy(Exception):
+    """The hub is overloaded, starting or stopping; the request may be repeated in some seconds."""
 
 
-class _Heard(NamedTuple):
-    """News that is not kept yet."""
+class _PendingNews(NamedTuple):
+    """News that is not stored yet."""
 
-    news: Sequence[News]
+    news: Sequence[CommandNews]
     kept: Callable[[bool], None]
 
 
 class HubCommands:
-    """For one hub: `open`, later `close`. It is the store of its `dispatch`."""
+    """Command service of one hub. `open`, later `close`. It is the store of its `dispatch`."""
 
     def __init__(
         self,
@@ -123,11 +122,11 @@ class HubCommands:
         now: Callable[[], float] = time.time,
         tenants: Tenants | None = None,
     ) -> None:
-        """`knows` a gateway that has connected since the start; `now`: UTC seconds since 1970; `tenants`: their
-        quotas."""
+        """`knows` returns whether a gateway has connected since the start; `now`: UTC seconds since 1970; `tenants` has
+        the quotas."""
         self.dispatch: Final = Dispatch(self, self._now_us)
         self.trouble: str | None = None
-        """Why the registry cannot be used; None: it can."""
+        """Reason why the registry cannot be used; None if it can."""
         self._over: Counter[CommandState] = Counter()
         self._counts: dict[str, int] = {}
         self._url = registry
@@ -138,14 +137,14 @@ class HubCommands:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="commands")
         self._registry: Commands | None = None
         self._asked = 0
-        self._heard: deque[_Heard] = deque()
+        self._heard: deque[_PendingNews] = deque()
         self._hears = asyncio.Event()
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._newest = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Raises `RegistryError`."""
+        """Open the registry and start polling. Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
         self._registry = await loop.run_in_executor(self._executor, Commands, self._url)
         self._newest = await self._in_thread(Commands.newest)
@@ -155,7 +154,7 @@ class HubCommands:
         ]
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Stop polling and close the registry. Idempotent."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -166,17 +165,17 @@ class HubCommands:
             await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
         self._executor.shutdown()
 
-    # --- who sends, and asks ------------------------------------------------------------------------------------------
+    # --- sending and queries ------------------------------------------------------------------------------------------
 
     async def send(self, draft: Draft) -> CommandRecord:
-        """Keep a command; it is on disk when this returns. Raises `CommandRefused`, `TooBusy`, `RegistryError`."""
+        """Store a command; it is on disk on return. Raises `CommandRefused`, `CommandsBusy`, `RegistryError`."""
         command, known = draft.record(self._now_us()), self._knows((draft.tenant, draft.gateway))
         tenant_max = self._tenants.of(draft.tenant).commands
         bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": tenant_max}
         try:
             kept = await self._ask(lambda registry: registry.add(command, **bounds, known=known, key=draft.key))
         except CommandRefused as refused:
-            if refused.why is Refused.TENANT_FULL:
+            if refused.why is CommandRefusal.TENANT_FULL:
                 self._tenants.at_its_bound(draft.tenant, "commands")
             raise
         log.info("command %s of tenant %s to %s at %s", kept.id, kept.tenant, kept.device, kept.gateway)
@@ -184,8 +183,9 @@ class HubCommands:
         return kept
 
     async def cancel(self, identifier: str, by: str) -> CommandRecord | None:
-        """Keep a command from its gateway, and tell who waits for it. None: there is none. Raises `TooLate`, `TooBusy`,
-        `RegistryError`."""
+        """Cancel a command, and report it to the application. Return None for an unknown command.
+
+        Raises `CancelTooLate`, `CommandsBusy`, `RegistryError`."""
         now_us = self._now_us()
         found = await self._ask(lambda registry: registry.cancel(identifier, by, now_us))
         if found is None or found.state != CommandState.CANCELLING.value:
@@ -196,18 +196,20 @@ class HubCommands:
         return await self.get(identifier)
 
     async def get(self, identifier: str) -> CommandRecord | None:
-        """Raises `TooBusy`, `RegistryError`."""
+        """Return a command; None if unknown. Raises `CommandsBusy`, `RegistryError`."""
         return await self._ask(lambda registry: registry.get(identifier))
 
-    async def page(self, wanted: Wanted, limit: int) -> list[CommandRecord]:
-        """The newest first. Raises `TooBusy`, `RegistryError`."""
+    async def page(self, wanted: CommandFilter, limit: int) -> list[CommandRecord]:
+        """Return commands, the newest first. Raises `CommandsBusy`, `RegistryError`."""
         return await self._ask(lambda registry: registry.page(wanted, limit))
 
     async def wait(self, identifier: str, seconds: float) -> CommandRecord | None:
-        """A command when it is over, with its response where one is wanted; as it is when the time is over. Raises
-        `TooBusy`, `RegistryError`."""
+        """Wait until a command is completed, including a wanted response, or until the time is over. Return its current
+        state.
+
+        Raises `CommandsBusy`, `RegistryError`."""
         if len(self._waiting) >= WAITING_MAX:
-            raise TooBusy("too many wait for commands; ask without waiting")
+            raise CommandsBusy("too many requests wait for commands; repeat the request without `wait`")
         changed = asyncio.Event()
         self._waiting.setdefault(identifier, set()).add(changed)
         try:
@@ -226,22 +228,23 @@ class HubCommands:
 
     @property
     def figures(self) -> CommandFigures:
-        """For the metrics."""
+        """Figures for the metrics."""
         still = {state.value: self._counts.get(state.value, 0) for state in CommandState if not state.final}
         return CommandFigures(still, {state.value: self._over[state] for state in CommandState if state.final})
 
-    # --- what gateways say --------------------------------------------------------------------------------------------
+    # --- news of gateways -------------------------------------------------------------------------------------------
 
     def heard(self, tenant: str, gateway: str, batch: Batch, kept: Callable[[bool], None]) -> bool:
-        """A gateway has sent a batch; False when it says nothing of commands. Else `kept` is called, later."""
+        """Queue the news in a batch of a gateway; return False without any. `kept` is called later, as in
+        `hear`."""
         if not has_news(batch):
             return False
         self.hear(news_of(tenant, gateway, batch, self._now_us()), kept)
         return True
 
-    def hear(self, news: Sequence[News], kept: Callable[[bool], None]) -> None:
-        """Somebody said this. `kept` is called when it is on disk, or cannot be kept now (False)."""
-        self._heard.append(_Heard(news, kept))
+    def hear(self, news: Sequence[CommandNews], kept: Callable[[bool], None]) -> None:
+        """Queue news. `kept` is called with True when it is on disk, with False when it cannot be stored now."""
+        self._heard.append(_PendingNews(news, kept))
         self._hears.set()
 
     # --- store of the dispatch ----------------------------------------------------------------------------------------
@@ -250,9 +253,9 @@ class HubCommands:
         self, key: Key, but: Collection[str], limit: int, then: Callable[[Sequence[CommandRecord] | None], None]
     ) -> None:
         now_us = self._now_us()
-        self._later(lambda registry: registry.take(key, but, limit, now_us), then)
+        self._run_later(lambda registry: registry.take(key, but, limit, now_us), then)
 
-    def keep(self, news: News, then: Callable[[], None]) -> None:
+    def keep(self, news: CommandNews, then: Callable[[], None]) -> None:
         self.hear([news], lambda _kept: then())
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -261,9 +264,9 @@ class HubCommands:
         return int(self._now() * 1_000_000)
 
     async def _ask(self, work: Callable[[Commands], T]) -> T:
-        """Ask the registry for somebody, and for not too many at once."""
+        """Run a request on the registry's thread, within the limit of requests."""
         if self._asked >= REQUESTS_MAX:
-            raise TooBusy("the hub has too much to do; ask again in some seconds")
+            raise CommandsBusy("the hub is overloaded; try again in some seconds")
         self._asked += 1
         try:
             return await self._in_thread(work)
@@ -271,14 +274,14 @@ class HubCommands:
             self._asked -= 1
 
     async def _in_thread(self, work: Callable[[Commands], T]) -> T:
-        """The registry belongs to its thread."""
+        """Run `work` on the registry's thread."""
         registry = self._registry
         if registry is None:
-            raise TooBusy("the hub starts or stops; ask again in some seconds")
+            raise CommandsBusy("the hub is starting or stopping; try again in some seconds")
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
 
-    def _later(self, work: Callable[[Commands], T], then: Callable[[T | None], None]) -> None:
-        """`then` hears what it is; None: it could not be done."""
+    def _run_later(self, work: Callable[[Commands], T], then: Callable[[T | None], None]) -> None:
+        """Run `work` on the registry's thread; pass the result to `then`, None on failure."""
         registry = self._registry
         if registry is None:
             then(None)
@@ -294,34 +297,34 @@ class HubCommands:
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, RegistryError):
-            log.error("commands cannot be sent down: a fault of the program", exc_info=error)
+            log.error("commands cannot be sent: internal error", exc_info=error)
         elif self.trouble is None:
             log.warning("commands wait: %s", error)
         self.trouble = str(error)
 
     async def _listen(self) -> None:
-        """Keep what gateways say, all that has come meanwhile at once."""
+        """Store queued news, as much as is there at once."""
         while True:
             await self._hears.wait()
             self._hears.clear()
             while self._heard:
                 together = [self._heard.popleft() for _ in range(min(len(self._heard), AT_ONCE_MAX))]
-                kept = await self._kept([each for heard in together for each in heard.news])
+                kept = await self._store([each for heard in together for each in heard.news])
                 for heard in together:
                     heard.kept(kept)
 
-    async def _kept(self, news: Sequence[News]) -> bool:
-        """Tell applications, then keep it; False when it cannot be kept now."""
+    async def _store(self, news: Sequence[CommandNews]) -> bool:
+        """Publish news to applications, then store it; return False if that fails now."""
         try:
             for each, command in await self._in_thread(lambda registry: registry.changed_by(news)):
                 if each.state is not CommandState.QUEUED:
                     await self._tell(each, command)
             changed = await self._in_thread(lambda registry: registry.keep(news))
-        except (RegistryError, TooBusy, NotTold) as error:
-            log.warning("what gateways say of commands waits: %s", error)
+        except (RegistryError, CommandsBusy, ApplicationsUnavailable) as error:
+            log.warning("news of commands waits: %s", error)
             self.trouble = str(error)
             return False
-        except Exception as error:  # a fault of ours must not end the listening in silence
+        except Exception as error:  # an internal error must not end the task silently
             self._failed(error)
             return False
         self.trouble = None
@@ -337,20 +340,20 @@ class HubCommands:
             waiting.set()
 
     async def _watch(self) -> None:
-        looks = 0
+        polls = 0
         while True:
             await asyncio.sleep(LOOKED_FOR_S)
             try:
-                await self._look()
-                if looks % COUNTED_LOOKS == 0:
-                    await self._keep_house()
+                await self._poll()
+                if polls % COUNTED_LOOKS == 0:
+                    await self._clean_up()
                 self.trouble = None
             except Exception as error:
                 self._failed(error)
-            looks += 1
+            polls += 1
 
-    async def _look(self) -> None:
-        """What others have put into the registry goes down; what no gateway has come for in time is over."""
+    async def _poll(self) -> None:
+        """Send commands that other processes stored, and complete expired ones."""
         now_us, before = self._now_us(), self._newest
         self._newest = await self._in_thread(Commands.newest)
         if self._newest > before:
@@ -361,25 +364,25 @@ class HubCommands:
         if over:
             self.hear([_over(each, now_us) for each in over], lambda _kept: None)
 
-    async def _keep_house(self) -> None:
+    async def _clean_up(self) -> None:
         now_us = self._now_us()
         before_us = now_us - int(KEPT_S * 1e6)
         await self._in_thread(lambda registry: registry.forget(before_us, AT_ONCE_MAX, now_us))
         self._counts = await self._in_thread(Commands.counts)
 
 
-def _over(command: CommandRecord, now_us: int) -> News:
-    """Of a command that goes to no gateway any more."""
+def _over(command: CommandRecord, now_us: int) -> CommandNews:
+    """Return the news that completes a command which no gateway will get."""
     if command.state == CommandState.CANCELLING.value:
-        return News(command.id, *command.key, command.device, now_us, CommandState.CANCELLED, command.reason)
+        return CommandNews(command.id, *command.key, command.device, now_us, CommandState.CANCELLED, command.reason)
     if command.state == CommandState.REJECTING.value:
-        return News(command.id, *command.key, command.device, now_us, CommandState.REJECTED, command.reason)
+        return CommandNews(command.id, *command.key, command.device, now_us, CommandState.REJECTED, command.reason)
     why = "its gateway did not come in time"
-    return News(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, waiting=True)
+    return CommandNews(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, waiting=True)
 
 
 def is_over(command: CommandRecord) -> bool:
-    """Nothing more is to be expected: where a response is wanted that one has come, or will not."""
+    """Return whether a command is completed, including a wanted response."""
     state = CommandState(command.state)
     if command.responded_at is not None:
         return True

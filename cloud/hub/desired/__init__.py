@@ -1,1 +1,1 @@
-"""What gateways are to be configured with: made and signed, sent down, reported back, rolled out."""
+"""Configuration of gateways by the hub: making, signing, sending, reports and roll-outs."""

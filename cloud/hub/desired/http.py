@@ -1,21 +1,21 @@
-"""How gateways are configured, over HTTP.
+"""Configurations, roll-outs and labels over HTTP.
 
-``GET  /api/v1/configurations``                         gateways: what is wanted, what is in force, why not; selectors
-``POST /api/v1/configurations?selector=SELECTOR``       YAML: what gateways with these labels have, now and later
-``DELETE /api/v1/configurations?selector=SELECTOR``     that no more
-``GET  /api/v1/configurations/<gateway>``               one, with its versions; without secrets
+``GET  /api/v1/configurations``                         gateways (wanted, in force, errors) and selectors
+``POST /api/v1/configurations?selector=SELECTOR``       YAML: configuration of gateways with these labels, also later
+``DELETE /api/v1/configurations?selector=SELECTOR``     end that
+``GET  /api/v1/configurations/<gateway>``               one gateway with its versions, without secrets
 ``POST /api/v1/configurations/<gateway>``               YAML: the next version; ``?why= &confirm=SECONDS &restart=1``
 ``POST /api/v1/configurations/<gateway>/rollback``      an earlier version as a new one; ``?to=VERSION``
-``GET  /api/v1/rollouts``, ``/api/v1/rollouts/<id>``    roll-outs, the newest first; one with each of its gateways
-``POST /api/v1/rollouts``                               YAML: begin one; ``?gateways=PATTERN,…`` or
-                                                        ``?selector=``, ``&waves= &soak=SECONDS &away=SECONDS
-                                                        &failures=`` and as for one gateway
+``GET  /api/v1/rollouts``, ``/api/v1/rollouts/<id>``    roll-outs, the newest first; one with its gateways
+``POST /api/v1/rollouts``                               YAML: start one; ``?gateways=PATTERN,…`` or ``?selector=``,
+                                                        ``&waves= &soak=SECONDS &away=SECONDS &failures=``, and
+                                                        the parameters for one gateway
 ``POST /api/v1/rollouts/<id>/pause|resume|abort``
 ``GET  /api/v1/labels``                                 gateways and their labels; ``?selector=``
-``PATCH /api/v1/labels/<gateway>``                      ``{"site": "berlin", "ring": null}``: null takes one away
+``PATCH /api/v1/labels/<gateway>``                      ``{"site": "berlin", "ring": null}``; null removes a label
 
-Who changes something needs ``manage:#`` for its tenant's gateways, or ``manage:$fleet`` for every tenant's
-(``?tenant=``); who looks, the right to view.
+Changes need ``manage:#`` for the gateways of one's own tenant, or ``manage:$fleet`` for every tenant (``?tenant=``).
+Reading needs the right to view.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from bridge.resources.document import SOURCE_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
 from cloud.hub.desired.making import (
-    Tables,
-    Whom,
+    ConfigurationTables,
+    RolloutTarget,
     again,
     checked,
     confirm_fault,
@@ -47,12 +47,12 @@ from cloud.hub.desired.making import (
 from cloud.hub.desired.service import DesiredConfigurations, NotReady
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
 from cloud.hub.json_http import body_of, json_answer
-from cloud.hub.labels import Changes, LabelError, Selector, require_sound, selector
+from cloud.hub.labels import Changes, LabelError, LabelSelector, require_sound, selector
 from cloud.hub.limits import LABELS_BYTES_MAX
 from cloud.hub.peers import DEFAULT_TENANT
-from cloud.hub.registry.configurations import UnknownGateway, Wanted
+from cloud.hub.registry.configurations import UnknownGateway, WantedConfiguration
 from cloud.hub.registry.rollouts import RolloutError, Rollouts
-from cloud.hub.rollout import Pace, WavesError
+from cloud.hub.rollout import RolloutPace, WavesError
 from cloud.hub.scope import scope_of
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import HttpAccess
@@ -75,7 +75,7 @@ _STATUS: Final[dict[type[Exception], int]] = {
 
 
 def routes(desired: DesiredConfigurations, access: HttpAccess) -> list[HttpRoute]:
-    """Those of the module."""
+    """Return the routes of this module."""
     api = _DesiredApi(desired, access)
     return [
         HttpRoute(CONFIGURATIONS, _answered(api.gateways), methods=PURE),
@@ -111,7 +111,7 @@ def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
 
 
 class _DesiredApi:
-    """Every method raises what `_answered` takes."""
+    """Endpoints. Every method raises what `_answered` translates."""
 
     def __init__(self, desired: DesiredConfigurations, access: HttpAccess) -> None:
         self._desired = desired
@@ -126,13 +126,13 @@ class _DesiredApi:
         return json_answer({"gateways": [gateway_row(each) for each in found], "selectors": rows})
 
     async def gateway(self, request: Request) -> Response:
-        tenant, _ = await self._whose(request, Operation.VIEW)
+        tenant, _ = await self._tenant_and_user(request, Operation.VIEW)
         name = request.path_params["gateway"]
         versions = await self._desired.ask(lambda tables: tables.configurations.versions(tenant, name))
         found = await self._desired.ask(lambda tables: tables.configurations.gateways(tenant))
         state = next((each for each in found if each.gateway == name), None)
         if state is None:
-            raise RequestRefused(404, f"nothing is wanted of a gateway {name} of tenant {tenant}")
+            raise RequestRefused(404, f"gateway {name} of tenant {tenant} has no configuration from the hub")
         shown = [masked(KINDS, each) for each in versions[0].desired.resources] if versions else []
         return json_answer(
             {**gateway_row(state), "resources": shown, "versions": [version_row(each) for each in versions]}
@@ -151,13 +151,13 @@ class _DesiredApi:
         return json_answer({"selector": wanted.selector, "gateways": [version_row(each) for each in made]}, 201)
 
     async def delete_of_selector(self, request: Request) -> Response:
-        tenant, _ = await self._whose(request, Operation.MANAGE)
+        tenant, _ = await self._tenant_and_user(request, Operation.MANAGE)
         text, how = str(_selector(request)), making_of(self._desired.now_us(), self._desired.sign)
         made = await self._desired.ask(lambda tables: tables.selectors.delete(tenant, text, how))
         return json_answer({"selector": text, "gateways": [version_row(each) for each in made]})
 
     async def labels(self, request: Request) -> Response:
-        tenant, _ = await self._whose(request, Operation.VIEW)
+        tenant, _ = await self._tenant_and_user(request, Operation.VIEW)
         chosen = _selector(request) if "selector" in request.query_params else None
         found = await self._desired.ask(lambda tables: tables.selectors.labels(tenant))
         mine = {name: labels for name, labels in found.items() if chosen is None or chosen.matches(labels)}
@@ -165,11 +165,11 @@ class _DesiredApi:
         return json_answer({"gateways": rows})
 
     async def label(self, request: Request) -> Response:
-        tenant, _ = await self._whose(request, Operation.MANAGE)
+        tenant, _ = await self._tenant_and_user(request, Operation.MANAGE)
         name, changes = request.path_params["gateway"], _changes(await body_of(request, LABELS_BYTES_MAX, "labels"))
         how = making_of(self._desired.now_us(), self._desired.sign)
 
-        def work(tables: Tables) -> dict[str, Any]:
+        def work(tables: ConfigurationTables) -> dict[str, Any]:
             made = tables.selectors.label(tenant, (name,), changes, how)
             labels = tables.selectors.labels(tenant)[name]
             return {"gateway": name, "labels": labels, "version": made[0].version if made else None}
@@ -177,12 +177,12 @@ class _DesiredApi:
         return json_answer(await self._desired.ask(work))
 
     async def roll_back(self, request: Request) -> Response:
-        tenant, by = await self._whose(request, Operation.MANAGE)
+        tenant, by = await self._tenant_and_user(request, Operation.MANAGE)
         gateway, query = request.path_params["gateway"], request.query_params
         number = int(_number(query["to"], "to")) if "to" in query else None
         now_us, sign, note = self._desired.now_us(), self._desired.sign, query.get("why", "")
 
-        def work(tables: Tables) -> Any:
+        def work(tables: ConfigurationTables) -> Any:
             known = tables.configurations
             return want(known, [again(earlier(known, tenant, gateway, number), by, note)], now_us, sign)
 
@@ -193,7 +193,7 @@ class _DesiredApi:
         scope = await scope_of(self._access, request)
         tenant = scope.tenant or request.query_params.get("tenant")
 
-        def work(tables: Tables) -> list[dict[str, Any]]:
+        def work(tables: ConfigurationTables) -> list[dict[str, Any]]:
             return [rollout_row(each, tables.rollouts.members(each.id)) for each in tables.rollouts.all(tenant)]
 
         return json_answer({"rollouts": await self._desired.ask(work)})
@@ -206,10 +206,10 @@ class _DesiredApi:
         wanted, query = await self._wanted(request, ""), request.query_params
         patterns = [each for each in query.get("gateways", "").split(",") if each]
         if bool(patterns) is ("selector" in query):
-            raise RequestRefused(400, "gateways=PATTERN,… or selector=SELECTOR says which gateways it is for")
-        whom = Whom(patterns, None if patterns else _selector(request))
+            raise RequestRefused(400, "name the gateways with gateways=PATTERN,… or selector=SELECTOR")
+        whom = RolloutTarget(patterns, None if patterns else _selector(request))
         seconds = [_number(query.get(name, default), name) for name, default in (("soak", "600"), ("away", "3600"))]
-        pace = Pace(seconds[0], seconds[1], int(_number(query.get("failures", "0"), "failures")))
+        pace = RolloutPace(seconds[0], seconds[1], int(_number(query.get("failures", "0"), "failures")))
         waves, now_us = query.get("waves", "1,10%,100%"), self._desired.now_us()
         begun = await self._desired.ask(lambda tables: rollout(tables, wanted, whom, waves, pace, now_us))
         return await self._shown(wanted.tenant, begun.id, 201)
@@ -217,21 +217,21 @@ class _DesiredApi:
     async def step(self, request: Request) -> Response:
         scope = await scope_of(self._access, request, Operation.MANAGE)
         identifier, step, now_us = request.path_params["id"], request.path_params["step"], self._desired.now_us()
-        await self._shown(scope.tenant, identifier, 200)  # it is there, and within the scope
+        await self._shown(scope.tenant, identifier, 200)  # check that it exists within the scope
         steps: dict[str, Callable[[Rollouts], object]] = {
             "pause": lambda rollouts: rollouts.pause(identifier),
             "resume": lambda rollouts: rollouts.resume(identifier, now_us),
             "abort": lambda rollouts: rollouts.abort(identifier),
         }
         if step not in steps:
-            raise RequestRefused(404, f"a roll-out can be told to {', '.join(steps)}")
+            raise RequestRefused(404, f"unknown step; expected one of: {', '.join(steps)}")
         await self._desired.ask(lambda tables: steps[step](tables.rollouts))
         return await self._shown(scope.tenant, identifier, 200)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _shown(self, tenant: str | None, identifier: str, status: int) -> Response:
-        def work(tables: Tables) -> dict[str, Any] | None:
+        def work(tables: ConfigurationTables) -> dict[str, Any] | None:
             rollouts = tables.rollouts
             for each in rollouts.all(tenant):
                 if each.id == identifier:
@@ -241,36 +241,38 @@ class _DesiredApi:
 
         found = await self._desired.ask(work)
         if found is None:
-            raise RequestRefused(404, f"there is no roll-out {identifier[:64]}")
+            raise RequestRefused(404, f"no roll-out {identifier[:64]}")
         return json_answer(found, status)
 
-    async def _whose(self, request: Request, operation: Operation) -> tuple[str, str]:
-        """(tenant, who asks)."""
+    async def _tenant_and_user(self, request: Request, operation: Operation) -> tuple[str, str]:
+        """Return (tenant, user) of a request. Raises `RequestRefused`."""
         scope = await scope_of(self._access, request, operation)
         async with self._access.admitted(request) as (grant, _):
             by = grant.user if grant is not None else ""
         tenant = request.query_params.get("tenant", scope.tenant or DEFAULT_TENANT)
         if not scope.covers(tenant):
-            raise RequestRefused(403, f"tenant {tenant} is another one")
+            raise RequestRefused(403, f"tenant {tenant} is outside your scope")
         return tenant, by
 
-    async def _wanted(self, request: Request, gateway: str) -> Wanted:
-        tenant, by = await self._whose(request, Operation.MANAGE)
+    async def _wanted(self, request: Request, gateway: str) -> WantedConfiguration:
+        tenant, by = await self._tenant_and_user(request, Operation.MANAGE)
         query = request.query_params
         confirm_s = _number(query.get("confirm", str(int(CONFIRM_S))), "confirm")
         if fault := confirm_fault(confirm_s):
             raise RequestRefused(400, fault)
         documents = checked(parse(KINDS, await body_of(request, SOURCE_BYTES_MAX, "a configuration"), "the request"))
-        return Wanted(tenant, gateway, documents, confirm_s, query.get("restart") == "1", by, query.get("why", ""))
+        return WantedConfiguration(
+            tenant, gateway, documents, confirm_s, query.get("restart") == "1", by, query.get("why", "")
+        )
 
 
-def _selector(request: Request) -> Selector:
-    """Raises `LabelError`."""
+def _selector(request: Request) -> LabelSelector:
+    """Parse the selector of a request. Raises `LabelError`."""
     return selector(request.query_params.get("selector", ""))
 
 
 def _changes(body: bytes) -> Changes:
-    """Of a JSON merge patch (RFC 7396). Raises RequestRefused, `LabelError`."""
+    """Parse a JSON merge patch (RFC 7396). Raises `RequestRefused`, `LabelError`."""
     try:
         found = msgspec.json.decode(body, type=dict[str, str | None])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -280,7 +282,7 @@ def _changes(body: bytes) -> Changes:
 
 
 def _number(text: str, name: str) -> float:
-    """Raises RequestRefused."""
+    """Parse a number of a query. Raises `RequestRefused`."""
     if text.isascii() and text.isdigit() and len(text) <= 9:
         return float(text)
-    raise RequestRefused(400, f"{name} is a number")
+    raise RequestRefused(400, f"{name} must be a number")

@@ -1,7 +1,7 @@
-"""What somebody wants gateways to be configured with, checked before anything of it is kept.
+"""Making of configuration versions, with all checks before anything is stored.
 
-What a hub cannot judge is whether it fits what a gateway has itself (a forwarder may name a connector of the gateway's
-own): the gateway does, before it takes anything over, and says why not.
+The hub cannot check references to a gateway's own resources (a forwarder may name a connector of the gateway). The
+gateway checks those before it applies a version, and reports the error.
 """
 
 from __future__ import annotations
@@ -17,89 +17,92 @@ from bridge.limits import DESIRED_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource, ResourceKinds
 from cloud.hub.desired.loops import Documents, require_no_ring
-from cloud.hub.labels import Labels, Selector, selector
+from cloud.hub.labels import Labels, LabelSelector, selector
 from cloud.hub.limits import CONFIRM_S_RANGE, GATEWAYS_AT_ONCE_MAX
-from cloud.hub.registry.configurations import Configurations, Sign, UnknownGateway, VersionRecord, Wanted
+from cloud.hub.registry.configurations import Configurations, Sign, UnknownGateway, VersionRecord, WantedConfiguration
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts, new_id
-from cloud.hub.registry.selectors import Making, SelectorRecord, Selectors
-from cloud.hub.rollout import GOING, Pace, RolloutState, members, waves
+from cloud.hub.registry.selectors import SelectorRecord, Selectors, VersionContext
+from cloud.hub.rollout import GOING, RolloutPace, RolloutState, members, waves
 from edge.configuration.hub_part import hub_faults
 from edge.configuration.kinds import KINDS
 
 
-class Tables(NamedTuple):
-    """What the registry has of how gateways are to be configured, over one connection."""
+class ConfigurationTables(NamedTuple):
+    """Registry tables about configurations, over one connection."""
 
     configurations: Configurations
     rollouts: Rollouts
     selectors: Selectors
 
     @classmethod
-    def of(cls, database: Database) -> Tables:
+    def of(cls, database: Database) -> ConfigurationTables:
         return cls(Configurations(database), Rollouts(database), Selectors(database))
 
 
 HEAD_BYTES: Final = 4_096
-"""What a document has beside its resources, at most."""
+"""Maximum bytes of a document in addition to its resources."""
 PARTS: Final = ResourceKinds(KINDS)
-"""The kinds, for resources that are part of a whole."""
+"""Kinds of resources that are part of a whole."""
 
 
 def checked(resources: Sequence[Resource]) -> list[dict[str, Any]]:
-    """The documents of resources that a hub may send. Raises `ConfigurationRejected`, `DesiredError`."""
+    """Return the documents of resources that a hub may send. Raises `ConfigurationRejected`, `DesiredError`."""
     errors = [*PARTS.validate(resources), *hub_faults(resources)]
     if errors:
         raise ConfigurationRejected(sorted(errors))
     documents = [resource.document for resource in resources]
     if len(msgspec.json.encode(documents)) > DESIRED_BYTES_MAX - HEAD_BYTES:
-        raise DesiredError(f"more than {DESIRED_BYTES_MAX - HEAD_BYTES} bytes: a gateway takes no more at once")
+        raise DesiredError(f"more than {DESIRED_BYTES_MAX - HEAD_BYTES} bytes: the limit of one version")
     return documents
 
 
 def confirm_fault(confirm_s: float) -> str | None:
-    """Why a gateway cannot try a version for so long."""
+    """Return why the trial time is invalid; None if it is valid."""
     least, most = CONFIRM_S_RANGE
-    return None if least <= confirm_s <= most else f"a version is tried for {least:.0f} s to {most / 3_600:.0f} h"
+    return None if least <= confirm_s <= most else f"the trial time must be {least:.0f} s to {most / 3_600:.0f} h"
 
 
-class Whom(NamedTuple):
-    """Whom a roll-out is for."""
+class RolloutTarget(NamedTuple):
+    """Gateways that a roll-out is for."""
 
     patterns: Sequence[str]
-    """Names of gateways (``store-*``)."""
-    selector: Selector | None = None
-    """In their place: those it chooses."""
+    """Patterns of names (``store-*``)."""
+    selector: LabelSelector | None = None
+    """Selector, instead of patterns."""
 
 
-def chosen(known: Configurations, labelled: Mapping[str, Labels], tenant: str, wanted: Selector) -> list[str]:
-    """The gateways a selector chooses now, those that are connected first. Raises `UnknownGateway`: too many."""
+def chosen(known: Configurations, labelled: Mapping[str, Labels], tenant: str, wanted: LabelSelector) -> list[str]:
+    """Return the gateways that a selector chooses, connected ones first. Raises `UnknownGateway` for too many."""
     return _bounded([(not up, name) for name, up in known.known(tenant) if wanted.matches(labelled.get(name, {}))])
 
 
 def named(known: Configurations, tenant: str, patterns: Sequence[str]) -> list[str]:
-    """The gateways patterns (``store-*``) stand for, those that are connected first. Raises `UnknownGateway`."""
+    """Return the gateways that match patterns (``store-*``), connected ones first. Raises `UnknownGateway`."""
     there = known.known(tenant)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name, _ in there):
-            raise UnknownGateway(f"there is no gateway {pattern} of tenant {tenant}")
+            raise UnknownGateway(f"tenant {tenant} has no gateway {pattern}")
     found = [(not up, name) for name, up in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
     return _bounded(found)
 
 
 def _bounded(found: Sequence[tuple[bool, str]]) -> list[str]:
     if len(found) > GATEWAYS_AT_ONCE_MAX:
-        raise UnknownGateway(f"{len(found)} gateways are more than {GATEWAYS_AT_ONCE_MAX} at once")
+        raise UnknownGateway(f"{len(found)} gateways are more than {GATEWAYS_AT_ONCE_MAX}, the limit of one change")
     return [name for _, name in sorted(found)]
 
 
-def want_of(selectors: Selectors, wanted: Wanted, now_us: int, sign: Sign) -> list[VersionRecord]:
-    """Say what the gateways of `wanted.selector` are to have from now on; `wanted` names none. Returns the versions
-    made. Raises `LabelError`, `UnknownGateway` where those are too many, and as `want`."""
+def want_of(selectors: Selectors, wanted: WantedConfiguration, now_us: int, sign: Sign) -> list[VersionRecord]:
+    """Set the configuration of `wanted.selector`; `wanted` names no gateway. Return the versions made.
+
+    Raises `LabelError`, `UnknownGateway` for too many gateways, and as `want`."""
     choice = selector(wanted.selector or "")
     labelled = selectors.labels(wanted.tenant)
     if sum(choice.matches(each) for each in labelled.values()) > GATEWAYS_AT_ONCE_MAX:
-        raise UnknownGateway(f"{choice} chooses more than {GATEWAYS_AT_ONCE_MAX} gateways at once: say it for parts")
+        raise UnknownGateway(
+            f"{choice} chooses more than {GATEWAYS_AT_ONCE_MAX} gateways: use several narrower selectors"
+        )
     record = SelectorRecord(
         tenant=wanted.tenant,
         selector=str(choice),
@@ -113,48 +116,60 @@ def want_of(selectors: Selectors, wanted: Wanted, now_us: int, sign: Sign) -> li
     return selectors.want(record, making_of(now_us, sign))
 
 
-def making_of(now_us: int, sign: Sign) -> Making:
-    """How versions are made that follow from labels: messages must not circle over the fleet."""
-    return Making(now_us, sign, require_no_ring)
+def making_of(now_us: int, sign: Sign) -> VersionContext:
+    """Return the context for versions that follow from labels, with the check for loops."""
+    return VersionContext(now_us, sign, require_no_ring)
 
 
-def want(known: Configurations, wanted: Sequence[Wanted], now_us: int, sign: Sign) -> list[VersionRecord]:
-    """Make the next version of each of these gateways of one tenant. Raises `UnknownGateway`, `DesiredError`, also
-    where messages would circle over the fleet; then none is made."""
+def want(known: Configurations, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign) -> list[VersionRecord]:
+    """Make the next version of each of these gateways of one tenant.
+
+    Raises `UnknownGateway`, `DesiredError`, also for a loop over the fleet; then none is made."""
     _require_no_ring(known, wanted[0].tenant, {each.gateway: each.resources for each in wanted})
     return known.want(wanted, now_us, sign)
 
 
 def _require_no_ring(known: Configurations, tenant: str, wanted: Mapping[str, Documents]) -> None:
-    """Raises `FleetLoop`."""
+    """Check that new configurations close no loop. Raises `FleetLoop`."""
     require_no_ring(wanted, known.contents(tenant, wanted.keys()))
 
 
 def earlier(known: Configurations, tenant: str, gateway: str, number: int | None) -> VersionRecord:
-    """The version to go back to: the one of this number, or the last that was confirmed before the newest. Raises
+    """Return the version to roll back to: the given one, or the last confirmed before the newest. Raises
     `UnknownGateway`."""
     versions = known.versions(tenant, gateway)
     if number is not None:
         found = next((each for each in versions if each.version == number), None)
         if found is None:
-            raise UnknownGateway(f"gateway {gateway} of tenant {tenant} has no version {number}, or no more")
+            raise UnknownGateway(
+                f"gateway {gateway} of tenant {tenant} has no version {number}; older versions are deleted"
+            )
         return found
     found = next((each for each in versions[1:] if each.confirmed_at is not None), None)
     if found is None:
-        raise UnknownGateway(f"gateway {gateway} of tenant {tenant} has confirmed no version before its newest")
+        raise UnknownGateway(f"gateway {gateway} of tenant {tenant} has no confirmed version before its newest")
     return found
 
 
-def again(record: VersionRecord, by: str, note: str) -> Wanted:
-    """The content of a version, to be wanted as a new one."""
+def again(record: VersionRecord, by: str, note: str) -> WantedConfiguration:
+    """Return the content of a version, to make a new version of it."""
     old = record.desired
     words = note or f"back to version {record.version}"
-    return Wanted(record.tenant, record.gateway, old.resources, old.confirm_s, old.restart, by, words)
+    return WantedConfiguration(record.tenant, record.gateway, old.resources, old.confirm_s, old.restart, by, words)
 
 
-def rollout(tables: Tables, wanted: Wanted, whom: Whom, text: str, pace: Pace, now_us: int) -> RolloutRecord:
-    """Begin one; `wanted` names no gateway, `text` is its waves. Raises `UnknownGateway`, `WavesError`,
-    `RolloutError`, `LabelError`, and `FleetLoop` where messages would circle once all have it."""
+def rollout(
+    tables: ConfigurationTables,
+    wanted: WantedConfiguration,
+    whom: RolloutTarget,
+    text: str,
+    pace: RolloutPace,
+    now_us: int,
+) -> RolloutRecord:
+    """Start a roll-out; `wanted` names no gateway, `text` is its waves.
+
+    Raises `UnknownGateway`, `WavesError`, `RolloutError`, `LabelError`, and `FleetLoop` for a loop once all gateways
+    have it."""
     known, rollouts = tables.configurations, tables.rollouts
     labelled = tables.selectors.labels(wanted.tenant)
     if whom.selector is not None:
@@ -167,7 +182,7 @@ def rollout(tables: Tables, wanted: Wanted, whom: Whom, text: str, pace: Pace, n
     found = waves(text, names, labelled)
     busy = next((each for each in rollouts.all(wanted.tenant) if each.state in GOING), None)
     if busy is not None:
-        raise RolloutError(f"roll-out {busy.id} is {busy.state.value}: abort it, or wait until it is over")
+        raise RolloutError(f"roll-out {busy.id} is {busy.state.value}: abort it, or wait for its end")
     record = RolloutRecord(
         id=new_id(),
         tenant=wanted.tenant,

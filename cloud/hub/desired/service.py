@@ -1,8 +1,8 @@
-"""Between gateways, which report how they are configured, and the registry, which has what they are to be.
+"""Service between gateways, which report their configuration, and the registry, which has the wanted one.
 
-On the event loop; the registry's part is in a thread of its own with a connection of its own, as enrolment's is: a
-gateway's trial does not wait for a landing. A gateway is sent what is due when it reports, and when somebody changes
-what is wanted; what it does not take it is not sent again over the same connection.
+Runs on the event loop. The registry work runs in a thread with a connection of its own, so a gateway's trial does not
+wait for a landing. A gateway gets its due version when it reports and when the wanted version changes. A rejected
+version is not sent again over the same connection.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from bridge import plain
 from bridge.desired import DesiredError, DesiredReport, signed_text, to_sign
 from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
-from cloud.hub.desired.making import Tables, making_of
+from cloud.hub.desired.making import ConfigurationTables, making_of
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.groups import Key
 from cloud.hub.limits import (
     CONFIGURATIONS_LOOKED_AT_S,
     FAILED_SHOWN_MAX,
-    FALLING_AT_ONCE_MAX,
-    FALLING_REST,
+    MATCHING_REST,
     REPORTS_AT_ONCE_MAX,
+    SELECTED_AT_ONCE_MAX,
 )
-from cloud.hub.registry.configurations import GatewayRecord, Offer, Sign
+from cloud.hub.registry.configurations import ConfigurationOffer, ConfigurationRecord, Sign
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import opened
 from cloud.hub.registry.rollouts import RolloutRecord
-from cloud.hub.registry.selectors import Making
+from cloud.hub.registry.selectors import VersionContext
 from cloud.hub.rollout import RolloutState
 from cloud.lake.faults import RegistryError
 
@@ -47,11 +47,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COUNTED_EVERY = 5
-"""One of so many looks counts all gateways by state."""
+"""Interval of counting gateways by state, in polls."""
 
 
 class NotReady(Exception):
-    """The hub starts or stops, or has no authority that could sign."""
+    """The hub is starting or stopping, or has no authority to sign with."""
 
 
 class _Reported(NamedTuple):
@@ -60,67 +60,67 @@ class _Reported(NamedTuple):
     kept: Callable[[], None]
 
 
-class Figures(NamedTuple):
-    """How many, and which."""
+class ConfigurationFigures(NamedTuple):
+    """Figures about configurations and roll-outs."""
 
     gateways: Counter[str]
-    """By state (`GatewayRecord.state`)."""
+    """Gateways by state (`ConfigurationRecord.state`)."""
     rollouts: Counter[str]
-    """By state, of those that are not over."""
-    failed: Sequence[GatewayRecord]
-    """Gateways that have not taken what is wanted of them; some, where there are many."""
+    """Open roll-outs by state."""
+    failed: Sequence[ConfigurationRecord]
+    """Some of the gateways that do not have the wanted version."""
     halted: Sequence[RolloutRecord]
 
 
 class _Registry(NamedTuple):
     database: Database
-    tables: Tables
+    tables: ConfigurationTables
 
 
 def signing(authority: Authority) -> Sign:
-    """Signs documents with an authority's key."""
+    """Return a function that signs documents with an authority's key."""
     return lambda content: signed_text(authority.sign(to_sign(content)))
 
 
 class DesiredConfigurations:
-    """For one hub: `open`, later `close`. A `bridge.downlink.DownlinkSource`."""
+    """Sends wanted configurations and stores reports. `open`, later `close`. A `bridge.downlink.DownlinkSource`."""
 
     def __init__(self, authority: Authority, registry: sa.URL, *, now: Callable[[], float] = time.time) -> None:
         """`now`: UTC seconds since 1970."""
-        self.figures = Figures(Counter(), Counter(), (), ())
+        self.figures = ConfigurationFigures(Counter(), Counter(), (), ())
         self.trouble: str | None = None
-        """Why the registry is not asked; None: it is."""
+        """Reason why the registry is not read; None if it is."""
         self.refused: dict[Key, str] = {}
-        """Gateways that cannot have what their selector has, and why."""
+        """Gateways that cannot get the configuration of their selector, with the reason."""
         self.sign: Sign = signing(authority)
         self._url = registry
         self._now = now
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="configurations")
         self._registry: _Registry | None = None
         self._lines: dict[Key, GatewayLink] = {}
-        self._offers: dict[Key, Offer] = {}
+        self._offers: dict[Key, ConfigurationOffer] = {}
         self._sent: dict[GatewayLink, int] = {}
-        """The version sent last."""
+        """Version sent last over each line."""
         self._reports: list[_Reported] = []
-        """Those the registry has not got yet."""
+        """Reports that are not stored yet."""
         self._seen: dict[Key, int] = {}
-        """When what is wanted of a gateway was changed, as far as it was looked at."""
+        """Time of the last change handled, by gateway."""
         self._since = 0
-        self._falls_at = 0.0
-        """When it is looked again who is to have what a selector has, on the loop's clock."""
+        self._match_at = 0.0
+        """Time of the next matching of selectors, on the loop's clock."""
         self._came = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Raises `RegistryError`."""
+        """Open the registry and start polling. Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
         self._registry = await loop.run_in_executor(self._executor, _open, self._url)
         self._since = await self.ask(lambda tables: tables.configurations.changed_last())
         await self._count()
-        self._tasks = [loop.create_task(each) for each in (self._watch(), self._keep())]
+        self._tasks = [loop.create_task(each) for each in (self._watch(), self._store_reports())]
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Stop polling and close the registry. Idempotent."""
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -132,21 +132,21 @@ class DesiredConfigurations:
         self._executor.shutdown()
 
     def now_us(self) -> int:
-        """UTC microseconds since 1970."""
+        """Return UTC microseconds since 1970."""
         return int(self._now() * 1_000_000)
 
-    async def ask(self, work: Callable[[Tables], T]) -> T:
-        """Do this with the registry, in its thread. Raises `NotReady`, `RegistryError`, and what `work` raises."""
+    async def ask(self, work: Callable[[ConfigurationTables], T]) -> T:
+        """Run `work` on the registry's thread. Raises `NotReady`, `RegistryError`, and what `work` raises."""
         registry = self._registry
         if registry is None:
-            raise NotReady("the hub starts or stops; ask again in some seconds")
+            raise NotReady("the hub is starting or stopping; try again in some seconds")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: work(registry.tables))
 
     # --- gateways ---------------------------------------------------------------------------------------------------
 
     def reported(self, key: Key, report: DesiredReport, kept: Callable[[], None]) -> None:
-        """A gateway says how it is; `kept` is called once the registry has it."""
+        """Queue the report of a gateway; `kept` is called once it is stored."""
         self._reports.append(_Reported(key, report, kept))
         self._came.set()
 
@@ -157,11 +157,11 @@ class DesiredConfigurations:
     def settled(self, line: GatewayLink, tag: int, outcome: ForwardOutcome, why: str) -> None:
         key = line.gateway
         if outcome is ForwardOutcome.RELEASED:
-            self._sent.pop(line, None)  # it says so itself when it can take it
+            self._sent.pop(line, None)  # the gateway reports when it can take it
         elif (offer := self._offers.get(key)) is not None and offer.version == tag:
             del self._offers[key]
         if outcome is ForwardOutcome.REJECTED:
-            log.warning("gateway %s takes no version %d of its configuration: %s", key[1], tag, why)
+            log.warning("gateway %s rejected version %d of its configuration: %s", key[1], tag, why)
 
     def ended(self, line: GatewayLink) -> None:
         self._sent.pop(line, None)
@@ -171,7 +171,7 @@ class DesiredConfigurations:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _offer(self, key: Key, offer: Offer | None) -> None:
+    def _offer(self, key: Key, offer: ConfigurationOffer | None) -> None:
         if offer is None:
             self._offers.pop(key, None)
             return
@@ -184,22 +184,23 @@ class DesiredConfigurations:
             return
         self._sent[line] = offer.version
         line.send(offer.version, plain.data_section(msgspec.json.encode(offer.signed)))
-        log.info("gateway %s is sent version %d of its configuration", key[1], offer.version)
+        log.info("gateway %s: sent version %d of its configuration", key[1], offer.version)
 
-    async def _keep(self) -> None:
-        """Write reports down as they come, as many at a time as there are."""
+    async def _store_reports(self) -> None:
+        """Store reports as they arrive, in batches."""
         while True:
             await self._came.wait()
             self._came.clear()
             while self._reports:
                 part = self._reports[:REPORTS_AT_ONCE_MAX]
-                if not await self._kept(part):
+                if not await self._store(part):
                     await asyncio.sleep(CONFIGURATIONS_LOOKED_AT_S)
                     continue
                 del self._reports[: len(part)]
 
-    async def _kept(self, part: Sequence[_Reported]) -> bool:
-        """False: not now. What cannot be kept of one gateway keeps back nobody else."""
+    async def _store(self, part: Sequence[_Reported]) -> bool:
+        """Store reports; return False if the registry fails. A report that cannot be stored does not hold back
+        others."""
         entries = [(each.key, each.report) for each in part]
         try:
             offers = await self.ask(lambda tables: tables.configurations.reported(entries, self.now_us()))
@@ -209,8 +210,8 @@ class DesiredConfigurations:
         except Exception:
             half = len(part) // 2
             if half:
-                return await self._kept(part[:half]) and await self._kept(part[half:])
-            log.exception("gateway %s: how it is configured cannot be kept", part[0].key[1])
+                return await self._store(part[:half]) and await self._store(part[half:])
+            log.exception("gateway %s: its configuration report cannot be stored", part[0].key[1])
             return True
         for each, offer in zip(part, offers, strict=True):
             each.kept()
@@ -218,35 +219,35 @@ class DesiredConfigurations:
         return True
 
     async def _watch(self) -> None:
-        looks = 0
+        polls = 0
         while True:
             await asyncio.sleep(CONFIGURATIONS_LOOKED_AT_S)
-            looks += 1
+            polls += 1
             try:
-                await self._look()
-                if not looks % COUNTED_EVERY:
+                await self._poll()
+                if not polls % COUNTED_EVERY:
                     await self._count()
             except (RegistryError, NotReady) as error:
                 self._failed(error)
-            except Exception as error:  # a fault of ours must not end the watch in silence
-                log.exception("what gateways are to be configured with is not looked at")
-                self.trouble = f"a fault of the program: {type(error).__name__}"
+            except Exception as error:  # an internal error must not end the polling silently
+                log.exception("polling of configurations failed with an internal error")
+                self.trouble = f"internal error: {type(error).__name__}"
             else:
                 self.trouble = None
 
     def _failed(self, error: Exception) -> None:
         if self.trouble is None:
-            log.warning("what gateways are to be configured with cannot be looked at: %s", error)
+            log.warning("configurations cannot be read: %s", error)
         self.trouble = str(error)
 
-    async def _look(self) -> None:
-        """Take the next steps of roll-outs, and send what somebody else has changed. What cannot be done for one
-        roll-out or tenant keeps back nothing of the others; it is raised when they are done."""
+    async def _poll(self) -> None:
+        """Advance roll-outs, and send versions that others made. A fault of one roll-out or tenant does not hold back
+        others; the first fault is raised at the end."""
         faults: list[Exception] = []
         for rollout in await self.ask(lambda tables: tables.rollouts.running()):
-            async with _later(faults, f"of roll-out {rollout}"):
+            async with _collect(faults, f"of roll-out {rollout}"):
                 await self._advance(rollout)
-        await self._fall(faults)
+        await self._match_selectors(faults)
         since = self._since
         records = await self.ask(lambda tables: tables.configurations.gateways(since_us=since))
         self._since = max((since, *(each.changed_at for each in records)))
@@ -263,37 +264,37 @@ class DesiredConfigurations:
         elif found is not None:
             log.info("roll-out %s: wave %d, %s", rollout, found.wave + 1, found.state.value)
 
-    async def _fall(self, faults: list[Exception]) -> None:
-        """Send gateways what their selector has: those that have enrolled since, or whose roll-out is over."""
+    async def _match_selectors(self, faults: list[Exception]) -> None:
+        """Send gateways the configuration of their selector, for example after enrolment or after a roll-out."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        if began < self._falls_at:
+        if began < self._match_at:
             return
         refused: dict[Key, str] = {}
         for tenant in await self.ask(lambda tables: tables.selectors.tenants()):
-            async with _later(faults, f"of tenant {tenant}"):
-                names = await self.ask(partial(_falling, tenant=tenant))
-                for start in range(0, len(names), FALLING_AT_ONCE_MAX):
-                    refused |= await self._refused(tenant, names[start : start + FALLING_AT_ONCE_MAX])
+            async with _collect(faults, f"of tenant {tenant}"):
+                names = await self.ask(partial(_find_outdated, tenant=tenant))
+                for start in range(0, len(names), SELECTED_AT_ONCE_MAX):
+                    refused |= await self._send_selected(tenant, names[start : start + SELECTED_AT_ONCE_MAX])
         for key in refused.keys() - self.refused.keys():
-            log.warning("gateway %s cannot have what its selector has: %s", key[1], refused[key])
+            log.warning("gateway %s cannot get the configuration of its selector: %s", key[1], refused[key])
         self.refused = refused
         ended = clock()
-        self._falls_at = ended + FALLING_REST * (ended - began)
+        self._match_at = ended + MATCHING_REST * (ended - began)
 
-    async def _refused(self, tenant: str, names: Sequence[str]) -> dict[Key, str]:
-        """Which of these gateways cannot have what their selector has, and why; the others are sent it."""
+    async def _send_selected(self, tenant: str, names: Sequence[str]) -> dict[Key, str]:
+        """Send these gateways the configuration of their selector; return those that cannot get it, with the reason."""
         try:
-            await self.ask(partial(_fallen, tenant=tenant, names=names, how=making_of(self.now_us(), self.sign)))
+            await self.ask(partial(_apply, tenant=tenant, names=names, how=making_of(self.now_us(), self.sign)))
         except DesiredError as error:
             if len(names) == 1:
                 return {(tenant, names[0]): str(error)}
         else:
             return {}
         half = len(names) // 2
-        return {**await self._refused(tenant, names[:half]), **await self._refused(tenant, names[half:])}
+        return {**await self._send_selected(tenant, names[:half]), **await self._send_selected(tenant, names[half:])}
 
-    async def _send_due(self, records: Iterable[GatewayRecord]) -> None:
+    async def _send_due(self, records: Iterable[ConfigurationRecord]) -> None:
         for each in records:
             key, report = (each.tenant, each.gateway), each.report
             if report is not None:
@@ -303,7 +304,7 @@ class DesiredConfigurations:
         records = await self.ask(lambda tables: tables.configurations.gateways())
         rollouts = await self.ask(lambda tables: tables.rollouts.all())
         over = (RolloutState.DONE, RolloutState.ABORTED)
-        self.figures = Figures(
+        self.figures = ConfigurationFigures(
             Counter(each.state for each in records if each.wanted),
             Counter(each.state.value for each in rollouts if each.state not in over),
             [each for each in records if each.failed][:FAILED_SHOWN_MAX],
@@ -312,29 +313,29 @@ class DesiredConfigurations:
 
 
 @contextlib.asynccontextmanager
-async def _later(faults: list[Exception], whose: str) -> AsyncIterator[None]:
-    """What is raised within is put to the others, with whose it is; the hub that ends, or has no registry, is not."""
+async def _collect(faults: list[Exception], subject: str) -> AsyncIterator[None]:
+    """Collect an exception of the body, with a note about its subject; NotReady passes."""
     try:
         yield
     except NotReady:
         raise
     except Exception as error:
-        error.add_note(whose)
+        error.add_note(subject)
         faults.append(error)
 
 
-def _due(tables: Tables, *, key: Key, report: DesiredReport) -> Offer | None:
+def _due(tables: ConfigurationTables, *, key: Key, report: DesiredReport) -> ConfigurationOffer | None:
     return tables.configurations.due(key, report)
 
 
-def _falling(tables: Tables, *, tenant: str) -> list[str]:
-    return tables.selectors.falling(tenant)
+def _find_outdated(tables: ConfigurationTables, *, tenant: str) -> list[str]:
+    return tables.selectors.find_outdated(tenant)
 
 
-def _fallen(tables: Tables, *, tenant: str, names: Sequence[str], how: Making) -> None:
-    tables.selectors.fall(tenant, names, how)
+def _apply(tables: ConfigurationTables, *, tenant: str, names: Sequence[str], how: VersionContext) -> None:
+    tables.selectors.apply_to(tenant, names, how)
 
 
 def _open(url: sa.URL) -> _Registry:
     database = opened(url).database
-    return _Registry(database, Tables.of(database))
+    return _Registry(database, ConfigurationTables.of(database))

@@ -1,4 +1,4 @@
-"""Configurations and roll-outs as people and programs see them; times are UTC, in RFC 3339."""
+"""JSON rows of configurations and roll-outs, for the API and the command line. Times are UTC, in RFC 3339."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from cloud.hub.registry.configurations import GatewayRecord, VersionRecord
+from cloud.hub.registry.configurations import ConfigurationRecord, VersionRecord
 from cloud.hub.registry.rollouts import RolloutRecord
 from cloud.hub.registry.selectors import SelectorRecord
-from cloud.hub.rollout import Member
+from cloud.hub.rollout import RolloutMember
 from edge.output.times import moment_us
 
 
-def gateway_row(record: GatewayRecord) -> dict[str, Any]:
-    """A gateway."""
+def gateway_row(record: ConfigurationRecord) -> dict[str, Any]:
+    """Make the row of a gateway."""
     report = record.report
     return {
         "tenant": record.tenant,
@@ -33,7 +33,7 @@ def gateway_row(record: GatewayRecord) -> dict[str, Any]:
 
 
 def version_row(record: VersionRecord) -> dict[str, Any]:
-    """A version, without what it says."""
+    """Make the row of a version, without its content."""
     return {
         "gateway": record.gateway,
         "version": record.version,
@@ -48,7 +48,7 @@ def version_row(record: VersionRecord) -> dict[str, Any]:
 
 
 def selector_row(record: SelectorRecord) -> dict[str, Any]:
-    """What a selector has, without what that says."""
+    """Make the row of a selector's configuration, without its content."""
     return {
         "tenant": record.tenant,
         "selector": record.selector,
@@ -59,8 +59,8 @@ def selector_row(record: SelectorRecord) -> dict[str, Any]:
     }
 
 
-def rollout_row(record: RolloutRecord, members: Sequence[Member]) -> dict[str, Any]:
-    """A roll-out."""
+def rollout_row(record: RolloutRecord, members: Sequence[RolloutMember]) -> dict[str, Any]:
+    """Make the row of a roll-out."""
     stages = [_stage_row(record, members, wave) for wave in range(max((each.wave for each in members), default=0) + 1)]
     return {
         "id": record.id,
@@ -78,15 +78,15 @@ def rollout_row(record: RolloutRecord, members: Sequence[Member]) -> dict[str, A
     }
 
 
-def _stage_row(record: RolloutRecord, members: Sequence[Member], wave: int) -> dict[str, Any]:
-    """A wave: for whom it is, as somebody wrote it, and how many of them are in each phase."""
+def _stage_row(record: RolloutRecord, members: Sequence[RolloutMember], wave: int) -> dict[str, Any]:
+    """Make the row of a wave: its text, and the number of gateways in each phase."""
     words = record.stages[wave] if record.stages is not None else ""
     phases = Counter(each.phase.value for each in members if each.wave == wave)
     return {"wave": wave + 1, "for": words or None, "gateways": dict(sorted(phases.items()))}
 
 
-def member_row(member: Member) -> dict[str, Any]:
-    """One gateway of a roll-out."""
+def member_row(member: RolloutMember) -> dict[str, Any]:
+    """Make the row of one gateway of a roll-out."""
     return {
         "gateway": member.gateway,
         "wave": member.wave + 1,

@@ -1,1 +1,1 @@
-"""How gateways come to their certificates: the hub's authority, and who gets a certificate of it."""
+"""Enrolment: the hub's certificate authority, and the certificates of gateways."""

@@ -1,7 +1,6 @@
-"""The hub's certificate authority: who it is, and what it signs. No files and no clock: `now` is an argument.
+"""Certificate authority of the hub. No files and no clock: `now` is an argument.
 
-`Authority` is what enrolment asks for. `OwnAuthority` signs with a key of its own; an authority of somebody else's, to
-which the hub would hand requests on, implements the same.
+`Authority` is the interface that enrolment needs. `OwnAuthority` signs with its own key.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class RequestError(ValueError):
-    """A certificate signing request cannot be signed; the message says why."""
+    """The certificate signing request cannot be signed; the message says why."""
 
 
-class Signed(NamedTuple):
-    """A certificate the authority has made."""
+class SignedCertificate(NamedTuple):
+    """Certificate signed by the authority."""
 
     serial: str
-    """Hexadecimal."""
+    """Serial number, hexadecimal."""
     pem: str
-    """With those between it and the authority, if any."""
+    """Certificate, followed by intermediates if there are any."""
     key_id: bytes
     """SHA-256 of the public key (its SubjectPublicKeyInfo)."""
     begins_at: float
@@ -52,8 +51,8 @@ class Signed(NamedTuple):
     ends_at: float
 
 
-class Revoked(NamedTuple):
-    """A certificate that does not count any more."""
+class RevokedCertificate(NamedTuple):
+    """Revoked certificate."""
 
     serial: str
     at: float
@@ -61,44 +60,47 @@ class Revoked(NamedTuple):
 
 
 class Authority(Protocol):
-    """Who makes the gateways' certificates."""
+    """Authority that signs the gateways' certificates."""
 
     @property
     def pem(self) -> str:
-        """Its certificate."""
+        """Certificate of the authority, PEM."""
         ...
 
     @property
     def fingerprint(self) -> bytes:
-        """SHA-256 of its certificate (DER), as tokens have it."""
+        """SHA-256 of the authority's certificate (DER), as in tokens."""
         ...
 
-    def gateway_certificate(self, key: PublicKey, tenant: str, gateway: str, now: float, life_s: float) -> Signed:
-        """A certificate for a gateway, which names it in its URI (`cloud.hub.peers.gateway_uri`). Who it is has been
-        decided before."""
+    def gateway_certificate(
+        self, key: PublicKey, tenant: str, gateway: str, now: float, life_s: float
+    ) -> SignedCertificate:
+        """Sign a certificate for a gateway, named in its URI (`cloud.hub.peers.gateway_uri`). The caller has checked
+        the identity."""
         ...
 
-    def revocations(self, revoked: Iterable[Revoked], number: int, now: float) -> bytes:
-        """The list of these revoked certificates (RFC 5280 section 5), DER. `number` never gets smaller."""
+    def revocations(self, revoked: Iterable[RevokedCertificate], number: int, now: float) -> bytes:
+        """Sign a list of revoked certificates (RFC 5280 section 5), DER. `number` never decreases."""
         ...
 
     @property
     def certificate(self) -> x509.Certificate:
-        """The same, to be looked into."""
+        """Certificate of the authority."""
         ...
 
     def sign_answer(self, answer: ocsp.OCSPResponseBuilder) -> bytes:
-        """An answer to who asks about a certificate (RFC 6960), DER."""
+        """Sign an OCSP response (RFC 6960), DER."""
         ...
 
     def sign(self, statement: bytes) -> bytes:
-        """Its signature: ECDSA, or RSA with PKCS #1 v1.5, over SHA-256. Only over statements no certificate begins
-        like (`bridge.desired.SIGNED_PREFIX`)."""
+        """Sign a statement with ECDSA, or RSA with PKCS #1 v1.5, over SHA-256.
+
+        Only for statements with a prefix that no certificate begins with (`bridge.desired.SIGNED_PREFIX`)."""
         ...
 
 
 class OwnAuthority:
-    """An authority whose key the hub holds. One it makes itself is of elliptic curve P-256 and signs itself."""
+    """Authority with a key held by the hub. A generated one has a P-256 key and is self-signed."""
 
     def __init__(self, certificate: x509.Certificate, key: PrivateKey) -> None:
         self._certificate = certificate
@@ -108,7 +110,7 @@ class OwnAuthority:
 
     @classmethod
     def make(cls, name: str, now: float) -> OwnAuthority:
-        """A new one, with a new key."""
+        """Create an authority with a new key."""
         key = new_key()
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         builder = (
@@ -119,8 +121,9 @@ class OwnAuthority:
         return cls(builder.sign(key, hashes.SHA256()), key)
 
     def name_hub(self, names: Collection[str], ocsp_url: str | None = None) -> None:
-        """Set the names of the hub itself. Gateways recognise the hub by them, so no gateway's certificate has one.
-        `ocsp_url` is written into certificates: others ask there about them (RFC 5280 section 4.2.2.1)."""
+        """Set the names of the hub. Gateways recognise the hub by them, so no gateway's certificate gets one.
+
+        `ocsp_url` is written into certificates (RFC 5280 section 4.2.2.1)."""
         self._hub_names, self._ocsp_url = names, ocsp_url
 
     @property
@@ -133,34 +136,36 @@ class OwnAuthority:
 
     @property
     def key_pem(self) -> str:
-        """For the file it is kept in, and for nobody else."""
+        """Private key for the authority's file; secret."""
         return key_pem(self._key)
 
     @property
     def fingerprint(self) -> bytes:
         return self.certificate.fingerprint(hashes.SHA256())
 
-    def gateway_certificate(self, key: PublicKey, tenant: str, gateway: str, now: float, life_s: float) -> Signed:
+    def gateway_certificate(
+        self, key: PublicKey, tenant: str, gateway: str, now: float, life_s: float
+    ) -> SignedCertificate:
         attributes = ((NameOID.ORGANIZATION_NAME, tenant), (NameOID.COMMON_NAME, gateway[:COMMON_NAME_CHARACTERS_MAX]))
         subject = x509.Name([x509.NameAttribute(*each) for each in attributes])
         backdated_s = min(BACKDATED_S, life_s / 10)
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
         named: list[x509.GeneralName] = [x509.UniformResourceIdentifier(gateway_uri(tenant, gateway))]
         local = local_name(gateway)
-        if local and local not in self._hub_names:  # devices of its network may reach it over TLS, by this name alone
+        if local and local not in self._hub_names:  # devices of its network may reach the gateway over TLS by this name
             purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
             named.append(x509.DNSName(local))
         builder = self._leaf(subject, key, now, life_s, backdated_s, *purposes)
         return self._signed(builder.add_extension(x509.SubjectAlternativeName(named), critical=False), key)
 
-    def server_certificate(self, key: PublicKey, names: Sequence[str], now: float, life_s: float) -> Signed:
-        """A certificate for the hub itself under these names and addresses."""
+    def server_certificate(self, key: PublicKey, names: Sequence[str], now: float, life_s: float) -> SignedCertificate:
+        """Sign a certificate for the hub itself with these names and addresses."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:COMMON_NAME_CHARACTERS_MAX])])
         builder = self._leaf(subject, key, now, life_s, AUTHORITY_BACKDATED_S, ExtendedKeyUsageOID.SERVER_AUTH)
         alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
         return self._signed(builder.add_extension(alternatives, critical=False), key)
 
-    def revocations(self, revoked: Iterable[Revoked], number: int, now: float) -> bytes:
+    def revocations(self, revoked: Iterable[RevokedCertificate], number: int, now: float) -> bytes:
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
@@ -209,16 +214,18 @@ class OwnAuthority:
     def _key_identifier(self) -> x509.AuthorityKeyIdentifier:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
 
-    def _signed(self, builder: x509.CertificateBuilder, key: PublicKey) -> Signed:
+    def _signed(self, builder: x509.CertificateBuilder, key: PublicKey) -> SignedCertificate:
         made = builder.sign(self._key, hashes.SHA256())
         begins, ends = made.not_valid_before_utc.timestamp(), made.not_valid_after_utc.timestamp()
-        return Signed(f"{made.serial_number:x}", made.public_bytes(Encoding.PEM).decode(), key_id(key), begins, ends)
+        return SignedCertificate(
+            f"{made.serial_number:x}", made.public_bytes(Encoding.PEM).decode(), key_id(key), begins, ends
+        )
 
 
 def read_request(pem: str) -> PublicKey:
-    """The key of a certificate signing request whose sender has shown to hold it. Raises `RequestError`.
+    """Return the key of a certificate signing request with a valid self-signature. Raises `RequestError`.
 
-    What the request says beside the key does not count: the hub decides who somebody is.
+    Everything else in the request is ignored: the hub decides about identities.
     """
     try:
         request = x509.load_pem_x509_csr(pem.encode("ascii", "replace"))
@@ -232,21 +239,21 @@ def read_request(pem: str) -> PublicKey:
         return key
     if isinstance(key, rsa.RSAPublicKey) and RSA_BITS[0] <= key.key_size <= RSA_BITS[1]:
         return key
-    raise RequestError("the key is of another kind than elliptic curve P-256 or P-384, or RSA of 2048 to 4096 bits")
+    raise RequestError("the key must be on elliptic curve P-256 or P-384, or RSA with 2048 to 4096 bits")
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """On P-256: every TLS library has it, and a Raspberry Pi signs a handshake with it in a millisecond."""
+    """Generate a key on P-256: every TLS library supports it, and a Raspberry Pi signs a handshake in a millisecond."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_pem(key: PrivateKey) -> str:
-    """PKCS #8, without a passphrase: nobody is there to type one."""
+    """Serialize a key as PKCS #8 without a passphrase, because the hub starts unattended."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def key_id(key: PublicKey) -> bytes:
-    """SHA-256 of its SubjectPublicKeyInfo."""
+    """Return the SHA-256 of a key's SubjectPublicKeyInfo."""
     digest = hashes.Hash(hashes.SHA256())
     digest.update(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
     return digest.finalize()
@@ -268,7 +275,7 @@ def _builder(
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:
-    """Of an authority, or of who proves to hold a key in a handshake."""
+    """Return the key usage of an authority, or of a certificate for TLS."""
     return x509.KeyUsage(
         digital_signature=not signs,
         content_commitment=False,

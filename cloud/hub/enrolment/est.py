@@ -1,7 +1,7 @@
-"""Another authority makes the gateways' certificates, asked over Enrollment over Secure Transport (RFC 7030).
+"""Client for Enrollment over Secure Transport (RFC 7030): another authority signs the gateways' certificates.
 
-The hub is its registration authority: it decides who a gateway is, and hands on requests that name just that. Blocks:
-for threads.
+The hub is its registration authority: it checks the identity of a gateway, and passes on requests for exactly that
+identity. Blocks; for use in threads.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from edge.output.text import line
 AUTHORITIES: Final = "/cacerts"
 """RFC 7030 section 4.1."""
 ENROLLED: Final = "/simpleenroll"
-"""RFC 7030 section 4.2.1. A registration authority uses it for renewals, too: it has none of its clients' keys."""
+"""RFC 7030 section 4.2.1. Also used for renewals, because a registration authority does not have its clients' keys."""
 
 HTTPS_PORT: Final = 443
 HTTP_OK: Final = 200
 HTTP_LATER: Final = 202
-"""RFC 7030 section 4.2.3: a person decides, for example."""
+"""RFC 7030 section 4.2.3: the request is pending, for example for a person's decision."""
 HTTP_TOO_MANY: Final = 429
 HTTP_SERVER_ERROR: Final = 500
 
 
 class EstError(Exception):
-    """There is no certificate; the message names the authority's server and says why."""
+    """The server issued no certificate; the message names the server and says why."""
 
 
 class EstUnavailable(EstError):
-    """It may be there later: nobody answers, or the server asks for patience."""
+    """Temporary failure: the server does not answer, or asks to retry later."""
 
 
 class EstUrl(NamedTuple):
-    """``https://HOST[:PORT]/.well-known/est``, with a label behind it where the server has several authorities."""
+    """URL ``https://HOST[:PORT]/.well-known/est``, followed by a label if the server has several authorities."""
 
     endpoint: ListenEndpoint
     path: str
-    """Without a slash at its end."""
+    """Path without a trailing slash."""
 
     @classmethod
     def parse(cls, text: str) -> EstUrl:
-        """Raises `ValueError`."""
+        """Parse a URL. Raises `ValueError`."""
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port or HTTPS_PORT
         except ValueError as error:
             raise ValueError(f'"{text}": {error}') from None
         if parts.scheme != "https" or not host or parts.username is not None or parts.query or parts.fragment:
-            raise ValueError(f'"{text}" is no server of EST; expected https://host/.well-known/est')
+            raise ValueError(f'"{text}" is not an EST URL; expected https://host/.well-known/est')
         return cls(ListenEndpoint(valid_host(host), port), parts.path.rstrip("/"))
 
     def __str__(self) -> str:
@@ -73,56 +73,56 @@ class EstUrl(NamedTuple):
 
 @hides("password")
 class EstServer(NamedTuple):
-    """Where the authority is asked, and by whom."""
+    """EST server with the hub's credentials."""
 
     url: EstUrl
     tls: TlsFiles
-    """Whom we trust to be the server, and what we show of ourselves."""
+    """Trusted authority of the server, and the hub's client certificate."""
     user: str = ""
-    """For HTTP Basic; empty: the client certificate says who we are."""
+    """User for HTTP Basic; empty for authentication by client certificate."""
     password: str = ""
 
 
 class EstClient:
-    """Asks one server."""
+    """Client of one server."""
 
     def __init__(self, server: EstServer, timeout_s: float = EST_TIMEOUT_S) -> None:
         self._server = server
         self._timeout_s = timeout_s
 
     def authorities(self) -> list[x509.Certificate]:
-        """The authority, those between it and the certificates it makes, and, while it changes its key, the next ones
-        (section 4.1.3). Raises `EstError`."""
+        """Fetch the certificates of the authority: root, intermediates and, during a key change, the next ones (section
+        4.1.3). Raises `EstError`."""
         found = self._certificates("GET", AUTHORITIES, None)
         if not found:
-            raise EstError(f"{self._server.url} names no authority")
+            raise EstError(f"{self._server.url} returned no authority certificate")
         return found
 
     def enrol(self, request: x509.CertificateSigningRequest) -> x509.Certificate:
-        """The certificate for this request. Raises `EstError`."""
+        """Request a certificate. Raises `EstError`."""
         body = base64.encodebytes(request.public_bytes(Encoding.DER))
         for each in self._certificates("POST", ENROLLED, body):
             if each.public_key() == request.public_key():
                 return each
-        raise EstError(f"{self._server.url} answers with no certificate for the key it was asked for")
+        raise EstError(f"{self._server.url} returned no certificate for the requested key")
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _certificates(self, method: str, path: str, body: bytes | None) -> list[x509.Certificate]:
-        status, headers, answer = self._asked(method, path, body)
+        status, headers, answer = self._request(method, path, body)
         if status == HTTP_LATER:
             wait = headers.get("Retry-After", "")
-            raise EstUnavailable(f"{self._server.url} has not decided yet{f', and says {wait} s' if wait else ''}")
+            raise EstUnavailable(f"{self._server.url} has not decided yet{f'; retry after {wait} s' if wait else ''}")
         if status != HTTP_OK:
-            said = _words(answer) if headers.get_content_type() == "text/plain" else ""
-            words = f"{self._server.url} answers with HTTP status {status}{f': {said}' if said else ''}"
+            text = _first_line(answer) if headers.get_content_type() == "text/plain" else ""
+            words = f"{self._server.url} answers with HTTP status {status}{f': {text}' if text else ''}"
             raise (EstUnavailable if status >= HTTP_SERVER_ERROR or status == HTTP_TOO_MANY else EstError)(words)
         try:
             return list(load_der_pkcs7_certificates(base64.b64decode(b"".join(answer.split()), validate=True)))
         except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
-            raise EstError(f"{self._server.url} answers with no certificates (PKCS #7, RFC 8951)") from error
+            raise EstError(f"{self._server.url} did not answer with certificates (PKCS #7, RFC 8951)") from error
 
-    def _asked(self, method: str, path: str, body: bytes | None) -> tuple[int, http.client.HTTPMessage, bytes]:
+    def _request(self, method: str, path: str, body: bytes | None) -> tuple[int, http.client.HTTPMessage, bytes]:
         headers = {"Accept": "application/pkcs7-mime"}
         if body is not None:
             headers |= {"Content-Type": "application/pkcs10", "Content-Transfer-Encoding": "base64"}
@@ -148,16 +148,16 @@ def _why(error: Exception) -> str:
     if isinstance(error, PeerTlsError):
         return str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"it does not show the certificate of this server: {error.verify_message}"
+        return f"its certificate is not valid: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return refusal(error) or f"it does not speak TLS with us: {reason_of(error) or error}"
+        return refusal(error) or f"the TLS handshake failed: {reason_of(error) or error}"
     if isinstance(error, socket.gaierror):
-        return "the host name is not known"
+        return "the host name cannot be resolved"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
-def _words(body: bytes) -> str:
-    """What the server says for a person, one line."""
+def _first_line(body: bytes) -> str:
+    """Return the text of a response as one line."""
     return line(" ".join(body[:200].decode("utf-8", "replace").split()))

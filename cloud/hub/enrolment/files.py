@@ -1,6 +1,6 @@
-"""Where the authority and the hub's own certificate are kept: `DATA/authority`, for the hub's user alone.
+"""Files of the authority and of the hub's own certificate: `DATA/authority`, private to the hub's user.
 
-A key and its certificate are one file, so that one rename replaces both: no crash leaves a key with another's
+A key and its certificate share one file, so that one rename replaces both: no crash leaves a key with another
 certificate.
 """
 
@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX
 from cloud.hub.enrolment.authority import (
     OwnAuthority,
-    Signed,
+    SignedCertificate,
     key_id,
     key_pem,
     new_key,
@@ -39,7 +39,7 @@ FOLDER: Final = "authority"
 OWN: Final = "authority.pem"
 """Key and certificate of the authority."""
 PUBLIC: Final = "ca.pem"
-"""The certificate alone, for whoever wants to trust it."""
+"""Certificate alone, for programs that trust the authority."""
 SERVER: Final = "server.pem"
 """Key and certificate of the hub's listeners."""
 LOCK: Final = "lock"
@@ -51,12 +51,11 @@ class AuthorityFileError(Exception):
 
 
 def own_authority(data: Path, now: float, name: str) -> OwnAuthority:
-    """The authority of a data directory, which is there; made where there is none yet, and on disk on return. Raises
-    `AuthorityFileError`."""
+    """Load the authority of a data directory; create a missing one, synced on return. Raises `AuthorityFileError`."""
     folder = data / FOLDER
     file = folder / OWN
     try:
-        with _alone(folder):  # a command and the hub's first start may both find none
+        with _locked(folder):  # a command and the hub may start at the same time
             if not file.exists():
                 made = OwnAuthority.make(name, now)
                 write_private(file, made.key_pem + made.pem)
@@ -69,8 +68,7 @@ def own_authority(data: Path, now: float, name: str) -> OwnAuthority:
 
 
 def authority_of(data: Path, given: tuple[Path, Path] | None, now: float) -> OwnAuthority:
-    """The authority of a hub: the one that was given, as (certificate, key), or its own. Raises
-    `AuthorityFileError`."""
+    """Load the authority of a hub: the given (certificate, key), or its own. Raises `AuthorityFileError`."""
     if given is None:
         return own_authority(data, now, f"Waypost hub {socket.gethostname()}"[:COMMON_NAME_CHARACTERS_MAX])
     authority = read_authority(*given)
@@ -80,36 +78,38 @@ def authority_of(data: Path, given: tuple[Path, Path] | None, now: float) -> Own
 
 
 def read_authority(certificate: Path, key: Path) -> OwnAuthority:
-    """An authority in PEM files. Raises `AuthorityFileError`."""
+    """Load an authority from PEM files. Raises `AuthorityFileError`."""
     try:
         own = x509.load_pem_x509_certificate(certificate.read_bytes())
         private = load_pem_private_key(key.read_bytes(), None)
     except OSError as error:
         raise AuthorityFileError(_unusable(Path(error.filename or certificate), error)) from error
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
-        words = f"{certificate} with key {key} is no authority in PEM without a passphrase"
-        raise AuthorityFileError(f"{words}; put back a copy of it: without it gateways have to enrol anew") from error
+        words = f"{certificate} with key {key} is not an authority in PEM without a passphrase"
+        raise AuthorityFileError(f"{words}; restore a copy: without it all gateways have to enrol again") from error
     if not isinstance(private, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise AuthorityFileError(f"{key}: an authority's key is an elliptic curve's, or RSA")
+        raise AuthorityFileError(f"{key}: the key of an authority must be an elliptic curve key or RSA")
     public = own.public_key()
     if not isinstance(public, ec.EllipticCurvePublicKey | rsa.RSAPublicKey) or (
         key_id(public) != key_id(private.public_key())
     ):
-        raise AuthorityFileError(f"{key} is not the key of {certificate}; put both from the same copy there")
-    if not _signs(own):
-        raise AuthorityFileError(f"{certificate} is no authority's certificate: it may sign no others")
+        raise AuthorityFileError(f"{key} is not the key of {certificate}; restore both from the same copy")
+    if not _is_authority(own):
+        raise AuthorityFileError(f"{certificate} is not an authority: it may not sign certificates")
     return OwnAuthority(own, private)
 
 
 def registration_of(data: Path, authority: OwnAuthority, server: EstServer) -> Registration:
-    """With the authority of this server, whose certificates are known: of now, or of the last time where it is away.
-    Raises `AuthorityFileError`. Blocks."""
+    """Connect to the authority of an EST server.
+
+    Its certificates are fetched now, or taken from the last time if it does not answer. Raises `AuthorityFileError`.
+    Blocks."""
     made = Registration(EstClient(server), data / FOLDER, authority.certificate)
     try:
         made.fetch()
     except EstError as error:
         if not made.recall():
-            step = "the hub needs its certificates once before it starts; see `est` of the configuration"
+            step = "the hub needs its certificates once before it starts; check `est` of the configuration"
             raise AuthorityFileError(f"{error}; {step}") from error
         made.trouble = str(error)
     except OSError as error:
@@ -118,32 +118,32 @@ def registration_of(data: Path, authority: OwnAuthority, server: EstServer) -> R
 
 
 class Enroller(NamedTuple):
-    """What a hub needs to let gateways enrol."""
+    """Settings of enrolment."""
 
     authority_files: tuple[Path, Path] | None
-    """(certificate, key) of the authority that makes their certificates; None: the hub's own."""
+    """(certificate, key) of the authority that signs gateways' certificates; None for the hub's own."""
     names: Sequence[str]
-    """Names and addresses gateways reach the hub under."""
+    """Names and addresses of the hub for gateways."""
     life_s: float
-    """Of a gateway's certificate."""
+    """Validity of a gateway's certificate."""
     ocsp_url: str | None = None
-    """Where others can ask about certificates, as it is written into them; None: nowhere."""
+    """URL of the OCSP service, written into certificates; None if it is not public."""
     est: EstServer | None = None
-    """Of another authority, which makes the gateways' certificates; None: the hub's does."""
+    """Server of another authority that signs gateways' certificates; None for the hub's own."""
 
 
 def own_names() -> list[str]:
-    """What this machine is called, and how it is reached from itself."""
+    """Return the name of this machine and its loopback names."""
     machine = socket.gethostname().lower()
     return [*([machine] if HOST.fullmatch(machine) else []), "localhost", "127.0.0.1", "::1"]
 
 
 class ServerCertificate:
-    """The certificate of the hub's own listeners: made, and renewed in time, by its own authority."""
+    """Certificate of the hub's own listeners, created and renewed by its own authority."""
 
     def __init__(self, data: Path, authority: OwnAuthority, names: Sequence[str], clients: Path | None = None) -> None:
-        """`names` and addresses gateways reach the hub under, that of the subject first. `clients`: who certifies
-        gateways; None: this authority alone."""
+        """`names`: names and addresses of the hub, the subject's first. `clients`: file with the authorities of
+        gateways' certificates; None for this authority alone."""
         self.file = data / FOLDER / SERVER
         self._clients = clients or data / FOLDER / PUBLIC
         self._authority = authority
@@ -152,13 +152,15 @@ class ServerCertificate:
 
     @property
     def listener(self) -> TlsListener:
-        """What listens with it. A client may come without a certificate: to enrol, or with a password."""
+        """TLS settings of the listeners. Client certificates are optional: a client may enrol or use a password."""
         own = str(self.file)
         return TlsListener(certificate=own, key=own, client_ca=str(self._clients))
 
     def keep(self, now: float) -> bool:
-        """Make it where there is none, where it has other names or another authority, and at two thirds of its life;
-        True when it is new. Raises `AuthorityFileError`."""
+        """Create the certificate if it is missing, has other names or another authority, or is at two thirds of its
+        validity.
+
+        Return whether it is new. Raises `AuthorityFileError`."""
         if now < self._due_at and self.file.exists():
             return False
         found = self._read()
@@ -174,12 +176,12 @@ class ServerCertificate:
         self._due_at = now + (made.ends_at - now) * 2 / 3
         return True
 
-    def shown(self) -> Signed | None:
-        """What is there; None: nothing of its authority."""
+    def shown(self) -> SignedCertificate | None:
+        """Return the current certificate; None without a valid one."""
         return _shown(self.file, self._authority)
 
     def _read(self) -> x509.Certificate | None:
-        """None where it is of no use any more."""
+        """Read the certificate; None if it cannot be used any more."""
         try:
             found = x509.load_pem_x509_certificate(self.file.read_bytes())
             found.verify_directly_issued_by(self._authority.certificate)
@@ -189,12 +191,12 @@ class ServerCertificate:
         return found if {str(each.value) for each in names} == set(self._names) else None
 
 
-def shown_certificate(data: Path, authority: OwnAuthority) -> Signed | None:
-    """The hub's own, which its authority has made; None where there is none."""
+def shown_certificate(data: Path, authority: OwnAuthority) -> SignedCertificate | None:
+    """Return the hub's own certificate; None without a valid one."""
     return _shown(data / FOLDER / SERVER, authority)
 
 
-def _shown(file: Path, authority: OwnAuthority) -> Signed | None:
+def _shown(file: Path, authority: OwnAuthority) -> SignedCertificate | None:
     try:
         found = x509.load_pem_x509_certificate(file.read_bytes())
         found.verify_directly_issued_by(authority.certificate)
@@ -204,18 +206,20 @@ def _shown(file: Path, authority: OwnAuthority) -> Signed | None:
     if not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
         return None
     begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
-    return Signed(f"{found.serial_number:x}", found.public_bytes(Encoding.PEM).decode(), key_id(key), begins, ends)
+    return SignedCertificate(
+        f"{found.serial_number:x}", found.public_bytes(Encoding.PEM).decode(), key_id(key), begins, ends
+    )
 
 
 def forget_certificate(data: Path) -> None:
-    """The hub's own is thrown away: a hub that runs makes the next one within seconds, else at its start. Raises
-    OSError."""
+    """Delete the hub's own certificate. A running hub creates the next one within seconds, else the next start does.
+    Raises OSError."""
     (data / FOLDER / SERVER).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder, made where there is none, against others who would make what is in it."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock the folder against other processes that create its files; create it if missing."""
     folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
     try:
@@ -230,7 +234,7 @@ def _due_at(certificate: x509.Certificate) -> float:
     return begins + (ends - begins) * 2 / 3
 
 
-def _signs(certificate: x509.Certificate) -> bool:
+def _is_authority(certificate: x509.Certificate) -> bool:
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:

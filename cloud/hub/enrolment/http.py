@@ -1,4 +1,4 @@
-"""Enrolment over HTTP: open to everybody, as a token or a certificate says who may."""
+"""Enrolment over HTTP. Needs no user: requests are authenticated by token or certificate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.limits import OCSP_REQUEST_BYTES_MAX, OCSP_VALID_S
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.json_http import NOT_KEPT, body_of, json_answer
-from cloud.hub.registry.enrolments import EnrolmentRefused, Nameless
+from cloud.hub.registry.enrolments import EnrolmentRefused, NamelessRequest
 from cloud.lake.faults import RegistryError
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import RequestRefused
@@ -38,7 +38,7 @@ Document = TypeVar("Document", EnrolmentRequest, RenewalRequest, Attestation)
 Answer = TypeVar("Answer")
 
 OCSP_PATH: Final = "/enrolment/ocsp"
-"""POST, or GET with the question in Base64 behind a slash: whether a certificate of the authority counts (RFC 6960)."""
+"""OCSP requests (RFC 6960): POST, or GET with the request in Base64 after a slash."""
 
 STATUS: Final = {
     RefusalReason.MALFORMED: 400,
@@ -57,7 +57,7 @@ STATUS: Final = {
 
 
 def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
-    """Those of `bridge.enrolment`. `now`: UTC seconds since 1970."""
+    """Return the routes of `bridge.enrolment`. `now`: UTC seconds since 1970."""
 
     async def authority(_request: Request) -> Response:
         return Response(enrolment.authority.pem, media_type="application/x-pem-file", headers=NOT_KEPT)
@@ -104,25 +104,25 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
 
 
 async def _asked_about(request: Request) -> bytes:
-    """A question about a certificate, DER, as RFC 6960 appendix A.1 has it in HTTP. Raises `RequestRefused`."""
+    """Read an OCSP request, DER, from HTTP (RFC 6960 appendix A.1). Raises `RequestRefused`."""
     if request.method == "POST":
-        return await body_of(request, OCSP_REQUEST_BYTES_MAX, "a question about a certificate")
+        return await body_of(request, OCSP_REQUEST_BYTES_MAX, "an OCSP request")
     text: str = request.path_params["question"]
     if len(text) > 2 * OCSP_REQUEST_BYTES_MAX:
-        raise RequestRefused(414, f"a question about a certificate has {OCSP_REQUEST_BYTES_MAX} bytes at most")
+        raise RequestRefused(414, f"an OCSP request is larger than {OCSP_REQUEST_BYTES_MAX} bytes")
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
-        return b""  # answered as what is no question
+        return b""  # answered as a malformed request
 
 
 async def answered(asked: Awaitable[Answer], now: Callable[[], float]) -> Response:
-    """The answer, or why there is none."""
+    """Return the response with the document, or with the refusal."""
     document: Answer | EnrolmentRefusal
     try:
         document, status = await asked, 200
     except EnrolmentRefused as refused:
-        named = refused.gateway_uri if isinstance(refused, Nameless) else ""
+        named = refused.gateway_uri if isinstance(refused, NamelessRequest) else ""
         document, status = EnrolmentRefusal(str(refused), refused.reason.value, now(), named), STATUS[refused.reason]
     except RegistryError as error:
         document, status = EnrolmentRefusal(str(error), RefusalReason.UNAVAILABLE.value, now()), 503
@@ -130,10 +130,10 @@ async def answered(asked: Awaitable[Answer], now: Callable[[], float]) -> Respon
 
 
 async def _document(request: Request, kind: type[Document]) -> Document:
-    """The body of a request. Raises `EnrolmentRefused`."""
+    """Read the document in the body of a request. Raises `EnrolmentRefused`."""
     try:
         return msgspec.json.decode(await body_of(request, DOCUMENT_BYTES_MAX, "a request"), type=kind)
     except RequestRefused as refused:
         raise EnrolmentRefused(RefusalReason.MALFORMED, str(refused)) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise EnrolmentRefused(RefusalReason.MALFORMED, "the request is not the document that is wanted") from None
+        raise EnrolmentRefused(RefusalReason.MALFORMED, "the body of the request is not a valid document") from None

@@ -1,7 +1,7 @@
-"""Whether one certificate of the authority counts: OCSP (RFC 6960), one certificate a request. Pure.
+"""OCSP (RFC 6960): status of one certificate of the authority for each request. Pure.
 
-The list of all that was revoked (RFC 5280 section 5) is what gateways go by: it needs no hub for days. This is for
-others, who look at a gateway's certificate, or the hub's, when it is shown to them.
+Gateways use the revocation list (RFC 5280 section 5), which needs no hub for days. OCSP is for other programs that
+verify a gateway's or the hub's certificate.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from cloud.hub.enrolment.limits import OCSP_BACKDATED_S, OCSP_NONCE_BYTES_MAX, O
 
 MEDIA_TYPE: Final = "application/ocsp-response"
 HASHES: Final = (hashes.SHA1, hashes.SHA256)
-"""Of names and keys in a request; SHA-1 is what RFC 5019 section 2.1.1 has, and says here only who is meant."""
+"""Hashes of names and keys in a request. SHA-1 is required by RFC 5019 section 2.1.1, and only identifies the issuer
+here."""
 
 
-class Authority(Protocol):
-    """Whose certificates are asked about."""
+class OcspSigner(Protocol):
+    """Authority that answers requests."""
 
     @property
     def certificate(self) -> x509.Certificate:
-        """Its own."""
+        """Certificate of the authority."""
         ...
 
     def sign_answer(self, answer: ocsp.OCSPResponseBuilder) -> bytes:
-        """With its own key (RFC 6960 section 4.2.2.2), DER."""
+        """Sign a response with the authority's key (RFC 6960 section 4.2.2.2), DER."""
         ...
 
 
-class Standing(NamedTuple):
-    """What is known of a certificate the authority has made."""
+class RevocationStatus(NamedTuple):
+    """Status of a certificate that the authority signed."""
 
     revoked_at: float | None
-    """UTC seconds since 1970; None: it was not revoked."""
+    """Time of the revocation, UTC seconds since 1970; None if valid."""
 
 
-class Question(NamedTuple):
-    """A request that can be answered."""
+class OcspQuery(NamedTuple):
+    """Parsed request."""
 
     serial: int
     issuer_name_hash: bytes
@@ -53,27 +54,27 @@ class Question(NamedTuple):
     nonce: bytes | None
 
 
-def read(request: bytes) -> Question | None:
-    """A request, DER; None where it is none, or asks about several certificates at once."""
+def read(request: bytes) -> OcspQuery | None:
+    """Parse a request, DER; None if it is invalid or about several certificates."""
     try:
         found = ocsp.load_der_ocsp_request(request)
         algorithm, nonce = found.hash_algorithm, _nonce(found)
         if not isinstance(algorithm, HASHES):
             return None
-        return Question(found.serial_number, found.issuer_name_hash, found.issuer_key_hash, algorithm, nonce)
+        return OcspQuery(found.serial_number, found.issuer_name_hash, found.issuer_key_hash, algorithm, nonce)
     except (ValueError, TypeError, NotImplementedError, UnsupportedAlgorithm):
         return None
 
 
-def is_about(question: Question, authority: Authority) -> bool:
-    """The certificate asked about is one of this authority's, if there is one."""
+def is_about(question: OcspQuery, authority: OcspSigner) -> bool:
+    """Return whether the request is about certificates of this authority."""
     certificate = authority.certificate
     names = (_digest(question.algorithm, data) for data in (certificate.subject.public_bytes(), _key_bits(certificate)))
     return (question.issuer_name_hash, question.issuer_key_hash) == tuple(names)
 
 
-def answer(authority: Authority, question: Question, standing: Standing | None, now: float) -> bytes:
-    """What is said of a certificate; `standing` None: the authority has made none of that serial number."""
+def answer(authority: OcspSigner, question: OcspQuery, standing: RevocationStatus | None, now: float) -> bytes:
+    """Make a response. `standing` None: the authority signed no certificate with that serial number."""
     status = ocsp.OCSPCertStatus.UNKNOWN if standing is None else ocsp.OCSPCertStatus.GOOD
     revoked_at = None
     if standing is not None and standing.revoked_at is not None:
@@ -99,12 +100,12 @@ def answer(authority: Authority, question: Question, standing: Standing | None, 
 
 
 def unanswered(why: ocsp.OCSPResponseStatus) -> bytes:
-    """There is no answer: unsigned (RFC 6960 section 2.3)."""
+    """Make an unsigned error response (RFC 6960 section 2.3)."""
     return ocsp.OCSPResponseBuilder.build_unsuccessful(why).public_bytes(Encoding.DER)
 
 
 def _nonce(request: ocsp.OCSPRequest) -> bytes | None:
-    """None where there is none, or one longer than any (RFC 9654 section 2.1): it is left out of the answer then."""
+    """Return the nonce; None without one, or if it is too long (RFC 9654 section 2.1) and left out of the response."""
     try:
         nonce = request.extensions.get_extension_for_class(x509.OCSPNonce).value.nonce
     except x509.ExtensionNotFound:
@@ -113,11 +114,11 @@ def _nonce(request: ocsp.OCSPRequest) -> bytes | None:
 
 
 def _key_bits(certificate: x509.Certificate) -> bytes:
-    """The public key without tag and length (RFC 6960 section 4.1.1)."""
+    """Return the public key without tag and length (RFC 6960 section 4.1.1)."""
     key = certificate.public_key()
     if isinstance(key, ec.EllipticCurvePublicKey):
         return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-    return key.public_bytes(Encoding.DER, PublicFormat.PKCS1)  # an authority's key is one or the other
+    return key.public_bytes(Encoding.DER, PublicFormat.PKCS1)  # the only other kind of key of an authority
 
 
 def _digest(algorithm: hashes.HashAlgorithm, data: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""The hub as registration authority of another: the hub decides who a gateway is, the other makes its certificate.
+"""Hub as registration authority: it checks the identity of a gateway, another authority signs its certificate.
 
-What a request names is checked before it is handed on, and what comes back before a gateway gets it: an authority that
-goes by what requests say would otherwise make a certificate of whatever somebody with a token asks for.
+Names in a request are checked before it is passed on, and the certificate before a gateway gets it. Otherwise an
+authority that copies names from requests would certify anything for the holder of any token.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cloud.hub.enrolment.authority import key_id
 from cloud.hub.enrolment.est import EstClient, EstError
 from cloud.hub.enrolment.limits import AUTHORITIES_FETCHED_S, EST_AT_ONCE_MAX
 from cloud.hub.peers import SCHEME, gateway_uri
-from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Nameless
+from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, NamelessRequest
 from edge.broker.security.private_file import write_private
 from edge.output.text import line
 
@@ -36,19 +36,20 @@ E = TypeVar("E", bound=x509.ExtensionType)
 log = logging.getLogger(__name__)
 
 CLIENTS: Final = "clients.pem"
-"""In the folder of the hub's authority: that, and those of the other. Listeners let in whom one of them certifies."""
+"""File in the folder of the hub's authority, with the certificates of both authorities: the trusted ones of the
+listeners."""
 
 
 class Registration:
-    """With one server. `fetch` or `recall` first, then `start`, later `stop`."""
+    """Connection to another authority. `fetch` or `recall` first, then `start`, later `stop`."""
 
     def __init__(
         self, client: EstClient, folder: Path, own: x509.Certificate, now: Callable[[], float] = time.time
     ) -> None:
-        """`folder`: of the hub's authority, whose certificate `own` is. `now`: UTC seconds since 1970."""
+        """`folder`: folder of the hub's authority; `own`: its certificate. `now`: UTC seconds since 1970."""
         self.file = folder / CLIENTS
         self.trouble: str | None = None
-        """Why the other authority makes no certificates, as far as is known; None: it does."""
+        """Reason why the other authority issues no certificates; None without a known fault."""
         self._client = client
         self._own = own
         self._now = now
@@ -59,7 +60,7 @@ class Registration:
     # --- the authorities --------------------------------------------------------------------------------------------
 
     def fetch(self) -> None:
-        """Ask which certificates the authority has, and keep them. Blocks. Raises `EstError`, OSError."""
+        """Fetch and store the certificates of the authority. Blocks. Raises `EstError`, OSError."""
         found = self._client.authorities()
         if found == self._authorities:
             return
@@ -67,7 +68,7 @@ class Registration:
         self._authorities = found
 
     def recall(self) -> bool:
-        """Go by what was kept the last time; False where nothing was. Raises OSError."""
+        """Load the certificates stored last time; return False without any. Raises OSError."""
         try:
             _, *kept = x509.load_pem_x509_certificates(self.file.read_bytes())
         except (FileNotFoundError, ValueError, x509.InvalidVersion):
@@ -76,17 +77,17 @@ class Registration:
         return bool(kept)
 
     def issuer_of(self, pem: str) -> str:
-        """Who has made this certificate, PEM; empty: nobody but the hub."""
+        """Return the issuer of a certificate as PEM; empty for the hub's own authority."""
         made = x509.load_pem_x509_certificate(pem.encode("ascii"))
         found = next((each for each in self._authorities if _made_by(made, each)), None)
         return "" if found is None else _pem(found)
 
     def start(self) -> None:
-        """Look for new certificates of the authority now and then, inside a running loop."""
+        """Fetch new certificates of the authority at intervals, inside a running loop."""
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name="authorities")
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop fetching. Idempotent."""
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()
@@ -97,17 +98,17 @@ class Registration:
     # --- the gateways -----------------------------------------------------------------------------------------------
 
     async def certificate(self, request: str, tenant: str, gateway: str) -> CertificateRecord:
-        """A certificate for a gateway that holds the key of this request, PEM, which was read before. Raises
+        """Get a certificate for a gateway with the key of a request (PEM, checked before). Raises
         `EnrolmentRefused`."""
         asked = x509.load_pem_x509_csr(request.encode("ascii", "replace"))
         uri = gateway_uri(tenant, gateway)
         if not _names(asked, uri, gateway):
-            raise Nameless(uri)
+            raise NamelessRequest(uri)
         try:
-            made = await self._in_thread(partial(self._made, asked, uri))
+            made = await self._in_thread(partial(self._request, asked, uri))
         except (EstError, OSError) as error:
             self._failed(str(error))
-            words = f"the authority behind this hub cannot make a certificate now: {error}"
+            words = f"the authority behind this hub cannot issue a certificate now: {error}"
             raise EnrolmentRefused(RefusalReason.UNAVAILABLE, words) from error
         self.trouble = None
         begins_at, ends_at = (
@@ -115,36 +116,36 @@ class Registration:
         )
         key = made.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
-            raise TypeError(type(key))  # it is that of the request, which is one of these
+            raise TypeError(type(key))  # it is the key of the request, which is one of these
         serial = f"{made.serial_number:x}"
         return CertificateRecord(serial, tenant, gateway, key_id(key), begins_at, ends_at, None, _pem(made))
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _made(self, asked: x509.CertificateSigningRequest, uri: str) -> x509.Certificate:
-        """In a thread."""
+    def _request(self, asked: x509.CertificateSigningRequest, uri: str) -> x509.Certificate:
+        """Request and check a certificate, in a thread."""
         made = self._client.enrol(asked)
         if not any(_made_by(made, each) for each in self._authorities):
-            self.fetch()  # it has changed its key meanwhile
+            self.fetch()  # it may have changed its key
         if fault := self._fault(made, uri):
             raise EstError(f"its certificate for {line(uri)} cannot be used: {fault}")
         return made
 
     def _fault(self, made: x509.Certificate, uri: str) -> str | None:
-        """Why the hub would not let a gateway in by this certificate; None: it would."""
+        """Return why the hub would not admit a gateway with this certificate; None if it would."""
         if not any(_made_by(made, each) for each in self._authorities):
             return "it is from an authority that its server does not name (/cacerts)"
         names, usage = _extension(made, x509.SubjectAlternativeName), _extension(made, x509.ExtendedKeyUsage)
         uris = names.get_values_for_type(x509.UniformResourceIdentifier) if names is not None else []
         if [each for each in uris if each.startswith(SCHEME)] != [uri]:
-            return "it does not have the URI of the request; let its profile take subjectAltName from requests"
+            return "it lacks the URI of the request; configure its profile to copy subjectAltName from requests"
         if usage is not None and ExtendedKeyUsageOID.CLIENT_AUTH not in usage:
-            return "it is not for TLS clients; add clientAuth to its profile"
+            return "it is not valid for TLS clients; add clientAuth to its profile"
         constraints = _extension(made, x509.BasicConstraints)
         if constraints is not None and constraints.ca:
-            return "it is an authority's"
+            return "it is a certificate of an authority"
         if not made.not_valid_before_utc.timestamp() <= self._now() < made.not_valid_after_utc.timestamp():
-            return "it is not good now; compare the clocks"
+            return "it is not valid now; compare the clocks"
         return None
 
     async def _in_thread(self, work: Callable[[], x509.Certificate]) -> x509.Certificate:
@@ -162,12 +163,12 @@ class Registration:
 
     def _failed(self, words: str) -> None:
         if self.trouble != words:
-            log.warning("the authority behind the hub makes no certificates: %s", words)
+            log.warning("the authority behind the hub issues no certificates: %s", words)
         self.trouble = words
 
 
 def _names(asked: x509.CertificateSigningRequest, uri: str, gateway: str) -> bool:
-    """A request says who its gateway is, and nothing beyond that."""
+    """Return whether a request names its gateway, and nothing else."""
     common_names = [each.value for each in asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     try:
         extensions = list(asked.extensions)

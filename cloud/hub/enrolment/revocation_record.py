@@ -1,4 +1,4 @@
-"""Revocations of one hub, in a file next to its authority: a registry from a backup lacks the latest ones."""
+"""Record of revocations in a file next to the authority: a registry restored from a backup lacks the latest ones."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class RevokedEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RevocationRecord:
-    """The file of one hub. Every method blocks and raises OSError."""
+    """File with the revocations of one hub. Every method blocks and raises OSError."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: the authority's, created if missing."""
+        """`folder`: folder of the authority, created if missing."""
         self._folder = folder
         self._file = folder / REVOKED
 
     def read(self, now_us: int) -> list[CertificateRecord]:
-        """Return the certificates that were revoked and have not ended. Raises ValueError for another file."""
+        """Return the revoked certificates that have not expired. Raises ValueError for an invalid file."""
         try:
             entries = msgspec.json.decode(self._file.read_bytes(), type=list[RevokedEntry])
         except FileNotFoundError:
@@ -49,7 +49,7 @@ class RevocationRecord:
         ]
 
     def write(self, revoked: Iterable[CertificateRecord], now_us: int) -> None:
-        """Replace the file by these, without those that have ended."""
+        """Replace the file with these certificates, without expired ones."""
         entries = [
             RevokedEntry(*each[:3], each.begins_at, each.ends_at, each.revoked_at or now_us)
             for each in sorted(revoked, key=lambda each: each.serial)

@@ -1,1 +1,1 @@
-"""The registry: commits (what is landing and what has landed) and directory (who there is), in one database."""
+"""Registry of the hub in one database: commits, marks, gateways, certificates, commands, configurations."""

@@ -1,7 +1,7 @@
-"""Idempotency keys of commands: who sends a command again under its key has the one that is there.
+"""Idempotency keys of commands: a command sent again under its key is the existing one.
 
-A key is its sender's: of one user of one tenant. It is kept as long as the command may still arrive, a day at least;
-so what a sender tries again, not knowing whether it was taken, is one command. Part of `commands`' transactions.
+A key belongs to its sender: one user of one tenant. It is kept while the command may still arrive, and for a day at
+least, so that a retry after a lost response is not a second command. Part of the transactions of `commands`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from cloud.hub.registry.schema import command_keys
 
 
 class OtherContent(Exception):
-    """The key is that of another command."""
+    """The key was used for another command."""
 
 
 def content_digest(*content: object) -> str:
-    """SHA-256 of what a command says, hexadecimal."""
+    """Return the SHA-256 of a command's content, hexadecimal."""
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
 
 def known(tx: sa.Connection, owner: tuple[str, str], key: str, digest: str, now_us: int) -> str | None:
-    """The identifier of the command that was sent under this key by (tenant, user); None: none was, or that is long
-    ago. Raises `OtherContent`."""
-    here = (command_keys.c.tenant == owner[0], command_keys.c.sent_by == owner[1], command_keys.c.key == key)
-    query = sa.select(command_keys.c.command, command_keys.c.digest, command_keys.c.kept_until).where(*here)
+    """Return the identifier of the command sent under this key by (tenant, user); None without a valid one. Raises
+    `OtherContent`."""
+    mine = (command_keys.c.tenant == owner[0], command_keys.c.sent_by == owner[1], command_keys.c.key == key)
+    query = sa.select(command_keys.c.command, command_keys.c.digest, command_keys.c.kept_until).where(*mine)
     row = tx.execute(query).first()
     if row is None:
         return None
     if row.kept_until <= now_us:
-        tx.execute(command_keys.delete().where(*here))
+        tx.execute(command_keys.delete().where(*mine))
         return None
     if row.digest != digest:
         raise OtherContent
@@ -43,7 +43,7 @@ def known(tx: sa.Connection, owner: tuple[str, str], key: str, digest: str, now_
 def keep(
     tx: sa.Connection, owner: tuple[str, str], key: str, digest: str, command: str, times: tuple[int, int]
 ) -> None:
-    """Keep the key of a command; `times`: when it was sent and when its time to live is over, UTC microseconds."""
+    """Store the key of a command. `times`: when it was sent and when it expires, UTC microseconds."""
     sent_at, expires_at = times
     kept_until = max(expires_at, sent_at + int(COMMAND_KEYS_KEPT_S * 1_000_000))
     values = {"tenant": owner[0], "sent_by": owner[1], "key": key, "digest": digest, "command": command}
@@ -51,12 +51,12 @@ def keep(
 
 
 def forget(tx: sa.Connection, now_us: int) -> None:
-    """Forget some of those that are kept no longer."""
+    """Delete some expired keys."""
     old = sa.select(command_keys.c.tenant, command_keys.c.sent_by, command_keys.c.key)
     rows = tx.execute(old.where(command_keys.c.kept_until <= now_us).limit(COMMAND_KEYS_FORGOTTEN_MAX)).all()
-    here = [command_keys.c[name] == sa.bindparam(f"at_{name}") for name in ("tenant", "sent_by", "key")]
+    mine = [command_keys.c[name] == sa.bindparam(f"at_{name}") for name in ("tenant", "sent_by", "key")]
     if rows:
-        tx.execute(command_keys.delete().where(*here), [dict(zip(_AT, row, strict=True)) for row in rows])
+        tx.execute(command_keys.delete().where(*mine), [dict(zip(_AT, row, strict=True)) for row in rows])
 
 
 _AT = ("at_tenant", "at_sent_by", "at_key")

@@ -1,4 +1,4 @@
-"""Commits: what is about to land in the lake, what has landed, and what became of each."""
+"""Commits of the lake: prepared, confirmed or forgotten."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from cloud.hub.registry.lineages import Lineages, Reached
 from cloud.hub.registry.marks import GatewayMarks, Marks
 from cloud.hub.registry.packing import pack_checked, unpack_ranges
 from cloud.hub.registry.schema import OLDER_WRITER, PARAMETERS_MAX, commits, gateways, ledgered
-from cloud.hub.registry.writer import Writer
+from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError, StreamDamaged, StreamElsewhere
-from cloud.lake.lake import Lake
+from cloud.lake.lake import LandingLake
 from cloud.lake.limits import COMMITS_KEPT
-from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
+from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
 
 log = logging.getLogger(__name__)
 
 PREPARED, CONFIRMED, FORGOTTEN = "prepared", "confirmed", "forgotten"
-"""What was forgotten stays for a while: its number is never given again, as the lake takes it no more."""
+"""States. A forgotten commit keeps its row for a while: its number is fenced in the lake and must not be used again."""
 TELEMETRY, LEDGER = "telemetry", "ledger"
 NUMBERED = (TELEMETRY, LEDGER)
-"""The tables of the lake that have numbered commits."""
+"""Tables of the lake with numbered commits."""
 
 
 _COUNT: Final = (
@@ -40,11 +40,12 @@ _COUNT: Final = (
 )
 
 
-class Commits:
-    """Implements `cloud.lake.commits.CommitLog`, for the registry's thread. Ids are per writer and table."""
+class RegistryCommits:
+    """Commit log in the registry, implements `cloud.lake.commits.CommitLog`. For the registry's thread. Ids are per
+    writer and table."""
 
     def __init__(
-        self, database: Database, registry_id: str, writer: Writer, generations: Generations, lineages: Lineages
+        self, database: Database, registry_id: str, writer: RegistryWriter, generations: Generations, lineages: Lineages
     ) -> None:
         self._database = database
         self._registry_id = registry_id
@@ -53,18 +54,17 @@ class Commits:
         self._lineages = lineages
         self._marks = Marks(database, generations)
         self.is_older_copy = False
-        """The lake has later commits of this writer than the registry."""
+        """True if the lake has later commits of this writer than the registry."""
         mine = sa.select(commits.c.table_name, sa.func.max(commits.c.id)).where(commits.c.writer == writer.id)
         rows = database.transaction(lambda tx: tx.execute(mine.group_by(commits.c.table_name)).all())
         self._last: dict[str, int] = {row[0]: row[1] for row in rows}
 
-    def write_to(self, lake: Lake) -> None:
-        """This hub writes to that lake, and settles what those that did before left open there.
+    def write_to(self, lake: LandingLake) -> None:
+        """Record the lake of this hub; it then settles the open commits of earlier hubs there.
 
-        A lake that knows later commits of this writer than the registry does shows that the registry is an older copy
-        (restored, or of a standby that took over). Then numbers go on behind the lake's, or a commit that never came
-        there would be taken for one that did; and what has landed of each gateway is read back from the lake.
-        Raises `RegistryError`, `LakeError`.
+        Later commits of this writer in the lake show that the registry is an older copy (restored, or a standby that
+        took over). Then numbers continue after the lake's, because a new commit must not be mistaken for an old one,
+        and the marks of each gateway are read back from the lake. Raises `RegistryError`, `LakeError`.
         """
         identity = lake.identity
         later = {table: self._later(lake, table) for table in NUMBERED}
@@ -81,12 +81,15 @@ class Commits:
                 self.is_older_copy = True
                 known = self._last.get(table, 0)
                 log.error(
-                    "the registry is an older copy: of table %s the lake has commit %d, it %d", table, last, known
+                    "the registry is an older copy: table %s of the lake has commit %d, the registry %d",
+                    table,
+                    last,
+                    known,
                 )
                 self._last[table] = last
 
-    def _later(self, lake: Lake, table: str) -> int | None:
-        """The last commit of this writer that the lake knows, when the registry does not know it."""
+    def _later(self, lake: LandingLake, table: str) -> int | None:
+        """Return the last commit of this writer in the lake if the registry does not know it."""
         found = lake.committed(table, self._application(self._writer.id, table))
         return found if found is not None and found > self._last.get(table, 0) else None
 
@@ -94,11 +97,12 @@ class Commits:
         return self._application(prepared.writer, prepared.table)
 
     def _application(self, writer: str, table: str) -> str:
-        """Names registry and writer: a lake that outlives its registry must not mistake new commit ids for old."""
+        """Return the application id. It names registry and writer, so that a lake that outlives its registry does not
+        mistake new commit ids for old ones."""
         return "/".join(part for part in ("waypost", self._registry_id, writer, table) if part != OLDER_WRITER)
 
     def confirmed_version(self, table: str) -> int:
-        """The highest version of this hub's table known to be on disk; -1 when there is none."""
+        """Return the highest version of this hub's table known to be on disk; -1 without one."""
         mine = commits.c.writer.in_(sorted(self._writer.settles)) & (commits.c.table_name == table)
         query = sa.select(sa.func.max(commits.c.version)).where(mine)
         found = self._database.transaction(lambda tx: tx.execute(query).scalar_one_or_none())
@@ -111,9 +115,9 @@ class Commits:
         self._writer.require(tx)
         return _prepared(tx, commits.c.writer.in_(sorted(self._writer.settles)))
 
-    # --- what has landed --------------------------------------------------------------------------------------------
+    # --- marks ------------------------------------------------------------------------------------------------------
 
-    def landed(self, stream: Stream) -> SequenceSet:
+    def landed(self, stream: SequenceStream) -> SequenceSet:
         known = self._marks.known((stream.tenant, stream.gateway))
         if known is None:
             try:
@@ -126,13 +130,12 @@ class Commits:
         return known.landed.get(stream) or SequenceSet()
 
     def marks(self, tenant: str, gateway: str) -> GatewayMarks:
-        """What has landed of a gateway; not for the caller to change. Raises `RegistryError`, also while another hub
-        is landing something of it."""
+        """Return the marks of a gateway, read-only. Raises `RegistryError`, also while another hub lands data of it."""
         return self._database.transaction(lambda tx: self._load(tx, (tenant, gateway)))
 
     def _load(self, tx: sa.Connection, key: Key) -> GatewayMarks:
-        """A gateway that has come from another hub: its marks stand still once nothing of it is landing there, as
-        nothing more can be prepared there."""
+        """Load the marks of a gateway. If it came from another hub, they are stable once nothing of it is landing
+        there: nothing more can be prepared there."""
         known = self._marks.known(key)
         if known is not None:
             return known
@@ -140,17 +143,17 @@ class Commits:
         return self._marks.load(tx, key)
 
     def _require_none_elsewhere(self, tx: sa.Connection, who: set[Key]) -> None:
-        """Raises `LandingElsewhere`."""
+        """Check that no other hub has prepared commits of these gateways. Raises `LandingElsewhere`."""
         for prepared in _prepared(tx, commits.c.writer.not_in(sorted(self._writer.settles))):
             moved = {(moved.tenant, moved.gateway) for moved in prepared.ranges} & who
             if moved:
                 raise LandingElsewhere(
-                    f"the hub with writer id {prepared.writer} has begun to land something of gateway {min(moved)[1]}; "
-                    "start that hub, which finishes it"
+                    f"the hub with writer id {prepared.writer} has an unfinished landing of gateway {min(moved)[1]}; "
+                    "start that hub to finish it"
                 )
 
-    def restore(self, tenant: str, gateway: str, landed: Mapping[Stream, SequenceSet]) -> None:
-        def work(tx: sa.Connection) -> dict[Stream, SequenceSet]:
+    def restore(self, tenant: str, gateway: str, landed: Mapping[SequenceStream, SequenceSet]) -> None:
+        def work(tx: sa.Connection) -> dict[SequenceStream, SequenceSet]:
             self._writer.require(tx)
             whole = {**landed, **self._load(tx, (tenant, gateway)).landed}
             self._marks.rewrite(tx, (tenant, gateway), whole)
@@ -167,7 +170,7 @@ class Commits:
 
         return self._database.transaction(work)
 
-    # --- the three verbs --------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------------------------
 
     def prepare(
         self, table: str, ranges: Sequence[SequenceRange], rows: int, reached: Reached | None = None
@@ -185,7 +188,7 @@ class Commits:
         moved = self._generations.moved(tx, {(moved.tenant, moved.gateway) for moved in prepared.ranges})
         if moved:
             names = ", ".join(sorted(name for _, name in moved)[:3])
-            raise GatewaysMoved(f"gateways have connected to another hub meanwhile: {names}")
+            raise GatewaysMoved(f"gateways have connected to another hub: {names}")
         whole = self._lineages.reach(tx, reached)
         tx.execute(
             commits.insert().values(
@@ -202,9 +205,9 @@ class Commits:
     def confirm(self, prepared: Prepared, version: int) -> None:
         self._marks.remember(self._database.transaction(lambda tx: self._confirm(tx, prepared, version)))
 
-    def _confirm(self, tx: sa.Connection, prepared: Prepared, version: int) -> dict[Stream, SequenceSet]:
+    def _confirm(self, tx: sa.Connection, prepared: Prepared, version: int) -> dict[SequenceStream, SequenceSet]:
         self._writer.require(tx)
-        changed: dict[Stream, SequenceSet] = {}
+        changed: dict[SequenceStream, SequenceSet] = {}
         if prepared.table != LEDGER:
             changed = self._marks.add(tx, prepared.ranges)
             _count(tx, prepared.ranges)
@@ -212,7 +215,7 @@ class Commits:
             tx.execute(ledgered.insert(), [moved._asdict() for moved in prepared.ranges])
         done = commits.update().where(_row_of(prepared), commits.c.state == PREPARED)
         if tx.execute(done.values(state=CONFIRMED, version=version, ranges=b"")).rowcount != 1:
-            raise RegistryError(f"commit {prepared.commit} of table {prepared.table} is not open any more")
+            raise RegistryError(f"commit {prepared.commit} of table {prepared.table} is not prepared any more")
         older = (commits.c.state != PREPARED) & (commits.c.id <= prepared.commit - COMMITS_KEPT)
         tx.execute(commits.delete().where(*_of_table(prepared), older))
         return changed
@@ -226,7 +229,7 @@ class Commits:
 
 
 def _prepared(tx: sa.Connection, of: sa.ColumnElement[bool]) -> list[Prepared]:
-    """Oldest first."""
+    """Return the prepared commits, the oldest first."""
     columns = (commits.c.writer, commits.c.table_name, commits.c.id, commits.c.ranges)
     query = sa.select(*columns).where(of, commits.c.state == PREPARED)
     rows = tx.execute(query.order_by(commits.c.writer, commits.c.table_name, commits.c.id)).all()
@@ -242,7 +245,7 @@ def _row_of(prepared: Prepared) -> sa.ColumnElement[bool]:
 
 
 def _count(tx: sa.Connection, ranges: Sequence[SequenceRange]) -> None:
-    """Add to the messages that have landed of each gateway."""
+    """Add landed messages to the totals of their gateways."""
     rows: Counter[Key] = Counter()
     for moved in ranges:
         rows[moved.tenant, moved.gateway] += moved.last - moved.first + 1

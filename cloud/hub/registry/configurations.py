@@ -1,7 +1,7 @@
-"""What gateways are to be configured with: the versions somebody has made, and what the gateways say of them.
+"""Configuration versions of gateways in the registry, and the gateways' reports.
 
-For the hub, in a thread of its own, and for commands beside it, as `enrolments` is. Times are UTC microseconds since
-1970. A version is never changed; it is signed in the transaction that gives it its number.
+For the hub, in a thread of its own, and for commands of the CLI, like `enrolments`. Times are UTC microseconds since
+1970. A version never changes; it is signed in the transaction that assigns its number.
 """
 
 from __future__ import annotations
@@ -40,23 +40,22 @@ from cloud.hub.rollout import RolloutState
 from edge.output.text import line
 
 TIES_US = 10_000_000
-"""How much further back than the last change seen the next ones are looked for: a transaction may end later than one
-that began after it."""
+"""Margin of the query for changes after the last one seen: a transaction may end after one that began later."""
 
 Sign = Callable[[str], str]
-"""The authority's signature over the text of a document, as `SignedDesired` has it."""
+"""Signs the text of a document with the authority's key, as in `SignedDesired`."""
 
 _SENT = (RolloutState.RUNNING.value, RolloutState.DONE.value)
-"""Roll-outs in these states withhold nothing."""
+"""States of roll-outs that do not withhold versions."""
 
 
 class UnknownGateway(Exception):
-    """There is no gateway of that name; the message says so."""
+    """The gateway is unknown; the message says so."""
 
 
 @hides("resources")
-class Wanted(NamedTuple):
-    """What somebody wants a gateway to be configured with."""
+class WantedConfiguration(NamedTuple):
+    """Wanted configuration of a gateway."""
 
     tenant: str
     gateway: str
@@ -67,14 +66,14 @@ class Wanted(NamedTuple):
     note: str
     rollout: str | None = None
     selector: str | None = None
-    """The gateway has it as one of those this chooses; None: it was said for the gateway by name."""
+    """Selector that chose the gateway; None if it was set for the gateway by name."""
     decided_at: int | None = None
-    """When somebody said so, in the order of `in_order`; None: now."""
+    """Time of the decision, in the order of `in_order`; None for now."""
 
 
 @hides("content")
 class VersionRecord(NamedTuple):
-    """A version as the registry has it."""
+    """Version of a configuration in the registry."""
 
     tenant: str
     gateway: str
@@ -86,34 +85,36 @@ class VersionRecord(NamedTuple):
     signature: str
     rollout: str | None = None
     confirmed_at: int | None = None
-    """When the gateway first said that it is confirmed there."""
+    """Time when the gateway first reported it as confirmed."""
     failure: str | None = None
-    """What the gateway said, when it has not taken it."""
+    """Reason that the gateway reported for a failure."""
     selector: str | None = None
-    """As in `Wanted`."""
+    """As in `WantedConfiguration`."""
     decided_at: int | None = None
-    """As in `Wanted`; None: an older program made it, before everything else."""
+    """As in `WantedConfiguration`; None for versions of older programs, before all others."""
 
     @property
     def desired(self) -> Desired:
         return read(self.content)
 
 
-class GatewayRecord(NamedTuple):
-    """A gateway, what is wanted of it, and what it says."""
+class ConfigurationRecord(NamedTuple):
+    """Gateway with its wanted version and its last report."""
 
     tenant: str
     gateway: str
     wanted: int
     changed_at: int
-    """When somebody changed what is wanted; later than every change before it, whatever clocks say."""
+    """Time of the last change of the wanted version; later than every earlier change, whatever the clocks say."""
     report: DesiredReport | None
     reported_at: int | None
 
     @property
     def state(self) -> str:
-        """``confirmed``, ``trying``, ``updating`` (the gateway has taken it, and changes its system for it),
-        ``refused``, ``rolled-back``, ``waiting`` (for the gateway to take it) or ``none`` (the hub wants nothing)."""
+        """State of the wanted version.
+
+        ``confirmed``, ``trying``, ``updating`` (accepted, the gateway is changing its system for it), ``refused``,
+        ``rolled-back``, ``waiting`` (for the gateway to fetch it) or ``none`` (no version is wanted)."""
         report = self.report
         if not self.wanted:
             return "none"
@@ -129,7 +130,7 @@ class GatewayRecord(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """The gateway has not taken what is wanted of it, and takes it no more; or could read nothing that was sent."""
+        """True if the gateway failed or refused the wanted version for good, or could read no version at all."""
         report = self.report
         if report is None or not self.wanted or self.wanted == report.trying:
             return False
@@ -139,7 +140,7 @@ class GatewayRecord(NamedTuple):
 
     @property
     def why(self) -> str:
-        """What the gateway says about its failure; while it changes its system, what that waits for."""
+        """Failure that the gateway reported; during a change of its system, the reason of the wait."""
         report = self.report
         if report is None:
             return ""
@@ -149,7 +150,7 @@ class GatewayRecord(NamedTuple):
 
     @property
     def updating(self) -> bool:
-        """The gateway has taken what is wanted of it, and changes its system for it."""
+        """True while the gateway changes its system for the wanted version."""
         return self.state == "updating"
 
 
@@ -172,26 +173,27 @@ class _Content(msgspec.Struct):
 
 
 @hides("signed")
-class Offer(NamedTuple):
-    """A version a gateway is to take next."""
+class ConfigurationOffer(NamedTuple):
+    """Version that a gateway should get next."""
 
     version: int
     signed: SignedDesired
 
 
 class Configurations:
-    """For the thread that makes it. Every method is one transaction, durable on return; raises `RegistryError`."""
+    """Versions and reports in the registry, for the thread that creates it. Every method is one transaction, durable on
+    return; raises `RegistryError`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def want(self, wanted: Sequence[Wanted], now_us: int, sign: Sign) -> list[VersionRecord]:
-        """Make the next version of each of these gateways' configurations. Raises `UnknownGateway`, `DesiredError`;
-        then none is made."""
+    def want(self, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign) -> list[VersionRecord]:
+        """Make the next version for each of these gateways. Raises `UnknownGateway`, `DesiredError`; then none is
+        made."""
         return self._database.transaction(lambda tx: make_versions(tx, wanted, now_us, sign))
 
     def versions(self, tenant: str, gateway: str) -> list[VersionRecord]:
-        """Those kept, the newest first."""
+        """Return the versions kept of a gateway, the newest first."""
         query = (
             sa.select(*_VERSION)
             .where(configurations.c.tenant == tenant, configurations.c.gateway == gateway)
@@ -199,9 +201,9 @@ class Configurations:
         )
         return [VersionRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
-    def gateways(self, tenant: str | None = None, since_us: int | None = None) -> list[GatewayRecord]:
-        """Gateways somebody wants something of, or that have reported; by name. `since_us`: changed since, with those
-        that were forgotten."""
+    def gateways(self, tenant: str | None = None, since_us: int | None = None) -> list[ConfigurationRecord]:
+        """Return gateways with a wanted version or a report, by name. `since_us`: those changed since, including
+        forgotten ones."""
         query = sa.select(*_GATEWAY).order_by(configured.c.tenant, configured.c.gateway)
         if tenant is not None:
             query = query.where(configured.c.tenant == tenant)
@@ -212,24 +214,24 @@ class Configurations:
         return [_gateway(row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
     def contents(self, tenant: str, but: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
-        """What is wanted of a tenant's gateways but of these: of those with the same resources, of the first by
-        name."""
+        """Return the wanted resources of a tenant's gateways, without `but`. Of gateways with equal resources only the
+        first by name is returned."""
         return self._database.transaction(lambda tx: contents_in(tx, tenant, but))
 
     def changed_last(self) -> int:
-        """The newest `GatewayRecord.changed_at`; 0: nobody has wanted anything."""
+        """Return the newest `ConfigurationRecord.changed_at`; 0 without any."""
         return self._database.transaction(_changed_last)
 
     def known(self, tenant: str) -> list[tuple[str, bool]]:
-        """(name, connected) of every gateway of a tenant, by name."""
+        """Return (name, connected) of every known gateway of a tenant, by name."""
         return self._database.transaction(lambda tx: list(known(tx, tenant).items()))
 
-    def reported(self, reports: Sequence[tuple[Key, DesiredReport]], now_us: int) -> list[Offer | None]:
-        """Keep what gateways say; returns the version each is to take next, if any."""
+    def reported(self, reports: Sequence[tuple[Key, DesiredReport]], now_us: int) -> list[ConfigurationOffer | None]:
+        """Store reports; return the version that each gateway should get next, if any."""
         return self._database.transaction(lambda tx: [_reported(tx, *each, now_us) for each in reports])
 
-    def due(self, key: Key, report: DesiredReport) -> Offer | None:
-        """The version a gateway that says this is to take next, if any."""
+    def due(self, key: Key, report: DesiredReport) -> ConfigurationOffer | None:
+        """Return the version that a gateway with this report should get next, if any."""
         return self._database.transaction(lambda tx: _due(tx, key, report))
 
 
@@ -238,20 +240,22 @@ NEWEST = sa.and_(
     configurations.c.gateway == configured.c.gateway,
     configurations.c.version == configured.c.wanted,
 )
-"""The version that is wanted of a gateway."""
+"""Join condition: the wanted version of a gateway."""
 
 _VERSION = [configurations.c[name] for name in VersionRecord._fields]
-_GATEWAY = [configured.c[name] for name in GatewayRecord._fields]
+_GATEWAY = [configured.c[name] for name in ConfigurationRecord._fields]
 
 
-def make_versions(tx: sa.Connection, wanted: Sequence[Wanted], now_us: int, sign: Sign) -> list[VersionRecord]:
-    """As `Configurations.want`, within a transaction."""
+def make_versions(
+    tx: sa.Connection, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign
+) -> list[VersionRecord]:
+    """Make versions within a transaction, see `Configurations.want`."""
     made = []
     at = in_order(tx, now_us)
     for each in wanted:
         before = gateway_in(tx, each.tenant, each.gateway)
         if not is_known(tx, each.tenant, each.gateway):
-            raise UnknownGateway(f"there is no gateway {each.gateway} of tenant {each.tenant}")
+            raise UnknownGateway(f"tenant {each.tenant} has no gateway {each.gateway}")
         seen = before.report.newest if before is not None and before.report is not None else 0
         number = max(before.wanted if before is not None else 0, seen) + 1
         content = written(
@@ -267,8 +271,8 @@ def make_versions(tx: sa.Connection, wanted: Sequence[Wanted], now_us: int, sign
         )
         head = (each.tenant, each.gateway, number, now_us, each.made_by, each.note)
         decided_at = at if each.decided_at is None else each.decided_at
-        whence = {"rollout": each.rollout, "selector": each.selector, "decided_at": decided_at}
-        record = VersionRecord(*head, content, sign(content), **whence)  # type: ignore[arg-type]
+        source = {"rollout": each.rollout, "selector": each.selector, "decided_at": decided_at}
+        record = VersionRecord(*head, content, sign(content), **source)  # type: ignore[arg-type]
         tx.execute(configurations.insert().values(**record._asdict()))
         _set(tx, (each.tenant, each.gateway), before, wanted=number, changed_at=at)
         _forget_old(tx, each.tenant, each.gateway, number)
@@ -276,29 +280,29 @@ def make_versions(tx: sa.Connection, wanted: Sequence[Wanted], now_us: int, sign
     return made
 
 
-def gateway_in(tx: sa.Connection, tenant: str, gateway: str) -> GatewayRecord | None:
-    """What is known of a gateway's configuration."""
+def gateway_in(tx: sa.Connection, tenant: str, gateway: str) -> ConfigurationRecord | None:
+    """Return the configuration record of a gateway; None without one."""
     query = sa.select(*_GATEWAY).where(configured.c.tenant == tenant, configured.c.gateway == gateway)
     row = tx.execute(query).first()
     return None if row is None else _gateway(row)
 
 
-def gateways_in(tx: sa.Connection, tenant: str) -> dict[str, GatewayRecord]:
-    """The same of all of a tenant."""
+def gateways_in(tx: sa.Connection, tenant: str) -> dict[str, ConfigurationRecord]:
+    """Return the configuration records of a tenant's gateways by name."""
     rows = tx.execute(sa.select(*_GATEWAY).where(configured.c.tenant == tenant))
     return {row.gateway: _gateway(row) for row in rows}
 
 
 def touch(tx: sa.Connection, tenant: str, names: Iterable[str], now_us: int) -> None:
-    """Have it looked again what these gateways are to take."""
-    here = (configured.c.tenant == tenant, configured.c.gateway == sa.bindparam("at"))
+    """Mark gateways as changed, so that the hub sends them their due version again."""
+    mine = (configured.c.tenant == tenant, configured.c.gateway == sa.bindparam("at"))
     rows = [{"at": name} for name in names]
     if rows:
-        tx.execute(configured.update().where(*here).values(changed_at=in_order(tx, now_us)), rows)
+        tx.execute(configured.update().where(*mine).values(changed_at=in_order(tx, now_us)), rows)
 
 
 def contents_in(tx: sa.Connection, tenant: str, but: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """As `Configurations.contents`, within a transaction."""
+    """Return wanted resources within a transaction, see `Configurations.contents`."""
     query = (
         sa.select(configurations.c.gateway, configurations.c.content)
         .join(configured, NEWEST)
@@ -313,10 +317,9 @@ def contents_in(tx: sa.Connection, tenant: str, but: Collection[str]) -> dict[st
 
 
 def in_order(tx: sa.Connection, now_us: int) -> int:
-    """When something is said of what gateways are to have: behind everything said before it, whatever the clock of
-    who says it shows."""
-    said = (sa.func.max(selectors.c.decided_at), sa.func.max(rollouts.c.made_at))
-    last = [_changed_last(tx), *(tx.execute(sa.select(each)).scalar() or 0 for each in said)]
+    """Return a time for a decision about configurations, later than all earlier ones whatever the clocks say."""
+    decisions = (sa.func.max(selectors.c.decided_at), sa.func.max(rollouts.c.made_at))
+    last = [_changed_last(tx), *(tx.execute(sa.select(each)).scalar() or 0 for each in decisions)]
     return max(now_us, max(last) + 1)
 
 
@@ -325,28 +328,28 @@ def _changed_last(tx: sa.Connection) -> int:
     return last or 0
 
 
-def _gateway(row: Any) -> GatewayRecord:
-    return GatewayRecord(*row)._replace(report=_report_of(row.report) if row.report is not None else None)
+def _gateway(row: Any) -> ConfigurationRecord:
+    return ConfigurationRecord(*row)._replace(report=_report_of(row.report) if row.report is not None else None)
 
 
 def _report_of(text: str) -> DesiredReport | None:
-    """None: an older program has kept what no gateway can mean."""
+    """Decode a report; None if an older version stored an invalid one."""
     with contextlib.suppress(msgspec.ValidationError):
         return msgspec.json.decode(text, type=DesiredReport)
     return None
 
 
-def _set(tx: sa.Connection, key: Key, before: GatewayRecord | None, **values: Any) -> None:
+def _set(tx: sa.Connection, key: Key, before: ConfigurationRecord | None, **values: Any) -> None:
     if before is None:
         whole = {"tenant": key[0], "gateway": key[1], "wanted": 0, "changed_at": 0, **values}
         tx.execute(configured.insert().values(**whole))
     else:
-        here = (configured.c.tenant == key[0], configured.c.gateway == key[1])
-        tx.execute(configured.update().where(*here).values(**values))
+        mine = (configured.c.tenant == key[0], configured.c.gateway == key[1])
+        tx.execute(configured.update().where(*mine).values(**values))
 
 
 def _forget_old(tx: sa.Connection, tenant: str, gateway: str, newest: int) -> None:
-    """Keep the last versions, and the last that was confirmed: it is what a rollback goes to."""
+    """Delete old versions except the last confirmed one, the target of a rollback."""
     mine = (configurations.c.tenant == tenant, configurations.c.gateway == gateway)
     confirmed = sa.select(sa.func.max(configurations.c.version)).where(
         *mine, configurations.c.confirmed_at.is_not(None)
@@ -356,42 +359,44 @@ def _forget_old(tx: sa.Connection, tenant: str, gateway: str, newest: int) -> No
     tx.execute(configurations.delete().where(*mine, *old))
 
 
-def _reported(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> Offer | None:
+def _reported(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> ConfigurationOffer | None:
     before = gateway_in(tx, *key)
-    known = _of_our_versions(tx, key, _with_words_kept(report))
+    known = _of_our_versions(tx, key, _with_short_texts(report))
     if before is None or before.reported_at is None or before.report != known:
         _set(tx, key, before, report=msgspec.json.encode(known).decode(), reported_at=now_us)
         _note_outcomes(tx, key, known, now_us)
     return _due(tx, key, report)
 
 
-def _with_words_kept(report: DesiredReport) -> DesiredReport:
-    """A gateway's words as they are kept: not too many, and of none a character that a database does not take."""
+def _with_short_texts(report: DesiredReport) -> DesiredReport:
+    """Return the report with its texts shortened, and without characters that a database refuses."""
     failure, system = report.failure, report.system
     if failure is not None:
-        failure = msgspec.structs.replace(failure, why=_kept(failure.why))
+        failure = msgspec.structs.replace(failure, why=_shorten(failure.why))
     if system is not None:
-        system = msgspec.structs.replace(system, version=_kept(system.version), why=_kept(system.why))
+        system = msgspec.structs.replace(system, version=_shorten(system.version), why=_shorten(system.why))
     return msgspec.structs.replace(report, failure=failure, system=system)
 
 
-def _kept(words: str) -> str:
+def _shorten(words: str) -> str:
     shown = line(words)
     return shown if len(shown) <= WHY_CHARACTERS_MAX else f"{shown[:WHY_CHARACTERS_MAX]} …"
 
 
 def _of_our_versions(tx: sa.Connection, key: Key, report: DesiredReport) -> DesiredReport:
-    """What a report says of versions this registry has: where it is an older copy, the gateway's may be another one
-    that had the same number, and what is wanted under it is not in force."""
+    """Adjust a report to the versions of this registry. In an older copy of the registry, a version of the gateway may
+    be another one with the same number; then the wanted one is not in force."""
     number = report.trying or report.version
-    here = (configurations.c.tenant == key[0], configurations.c.gateway == key[1], configurations.c.version == number)
-    content = tx.execute(sa.select(configurations.c.content).where(*here)).scalar()
-    # Of those in force old ones are forgotten; what is tried was sent just now.
+    mine = (configurations.c.tenant == key[0], configurations.c.gateway == key[1], configurations.c.version == number)
+    content = tx.execute(sa.select(configurations.c.content).where(*mine)).scalar()
+    # Old versions in force may be deleted here; a version on trial was sent just now.
     is_ours = report.trying is None if content is None else digest_of(content) == report.digest
     if is_ours or not report.digest:
         return report
-    why = "the gateway has another version of this number: this registry is an older copy; send what is wanted anew"
-    # The digest is of what is tried: where that is unknown here, what is in force may be another one as well.
+    why = (
+        "the gateway has another version with this number: this registry is an older copy; send the configuration again"
+    )
+    # The digest is that of the version on trial: if that is unknown here, the one in force may be foreign too.
     in_force = 0 if report.trying is None or content is None else report.version
     return msgspec.structs.replace(
         report, trying=None, version=in_force, failure=ApplyFailure(number, ApplyOutcome.REFUSED, why)
@@ -412,8 +417,9 @@ def _note_outcomes(tx: sa.Connection, key: Key, report: DesiredReport, now_us: i
         tx.execute(ours.values(failure=_words_of(report.system)))
 
 
-def _due(tx: sa.Connection, key: Key, report: DesiredReport) -> Offer | None:
-    """The newest version that is not withheld, where the gateway has decided about none as new, and tries none."""
+def _due(tx: sa.Connection, key: Key, report: DesiredReport) -> ConfigurationOffer | None:
+    """Return the newest version that is not withheld, if it is newer than all the gateway has decided about and it
+    tries none."""
     if report.trying is not None:
         return None
     withheld = configurations.c.rollout.is_not(None) & rollouts.c.state.not_in(_SENT)
@@ -427,4 +433,4 @@ def _due(tx: sa.Connection, key: Key, report: DesiredReport) -> Offer | None:
     row = tx.execute(query).first()
     if row is None or row.version <= report.newest:
         return None
-    return Offer(row.version, SignedDesired(row.content, row.signature))
+    return ConfigurationOffer(row.version, SignedDesired(row.content, row.signature))

@@ -1,4 +1,4 @@
-"""The registry's database: one connection, for one thread, one transaction at a time."""
+"""Database of the registry: one connection, for one thread, one transaction at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from cloud.hub.limits import REGISTRY_ATTEMPTS_MAX, REGISTRY_RETRY_S_MAX
-from cloud.hub.registry.dialects import Dialect, dialect_of
+from cloud.hub.registry.dialects import SqlDialect, dialect_of
 from cloud.hub.registry.location import shown
 from cloud.lake.faults import RegistryError
 
@@ -20,26 +20,27 @@ T = TypeVar("T")
 
 
 class WrongThread(RuntimeError):
-    """The registry is used by a thread that did not open it, or within a transaction of its own: a mistake of ours."""
+    """The registry was used by another thread, or within its own transaction: an internal error."""
 
 
 class Database:
-    """An open database, for the thread that opened it: every method raises `WrongThread` in another one."""
+    """Open database for the thread that opened it: every method raises `WrongThread` in another one."""
 
     def __init__(self, url: sa.URL) -> None:
-        """Connects with the first transaction."""
+        """The connection is made with the first transaction."""
         self.where = shown(url)
         self.rolled_back: list[Callable[[], None]] = []
-        """Called after a transaction that failed: what was read or expected in it may not be so."""
-        self.dialect: Dialect = dialect_of(url)
+        """Called after a failed transaction: cached rows may be wrong."""
+        self.dialect: SqlDialect = dialect_of(url)
         self._password = str(url.password or "")
         self._engine = self.dialect.engine(url)
         self._thread = threading.get_ident()
         self._busy = False
 
     def open(self, work: Callable[[sa.Connection], T]) -> T:
-        """The first transaction; other hubs do not open the registry meanwhile. Raises `RegistryError` that tells the
-        one who starts the hub what to do; then the database is to be closed."""
+        """Run the first transaction, while other hubs cannot open the registry.
+
+        Raises `RegistryError` with advice for the operator; then close the database."""
 
         def fault(words: str) -> RegistryError:
             return self.dialect.why_not_opened(words, self.where)
@@ -50,18 +51,18 @@ class Database:
         return done
 
     def transaction(self, work: Callable[[sa.Connection], T]) -> T:
-        """Do `work` in one transaction, durable on return.
+        """Run `work` in one transaction, durable on return.
 
-        It may be done several times, as PostgreSQL asks for that when transactions of two hubs exclude each other: so
-        all it changes is the database. Raises `RegistryError`, and what `work` raises; then it has not happened, or
-        the connection broke while it ended and nobody knows.
+        It may run several times, because PostgreSQL aborts one of two conflicting transactions; so it must change
+        nothing but the database. Raises `RegistryError`, and what `work` raises. Then the transaction did not happen,
+        or the connection broke at its end and the result is unknown.
         """
         return self._once(work, _cannot_be_used)
 
     def _once(self, work: Callable[[sa.Connection], T], fault: Callable[[str], RegistryError]) -> T:
         self.require_thread()
         if self._busy:
-            raise WrongThread("a transaction within a transaction would wait for itself")
+            raise WrongThread("nested transaction: it would wait for itself")
         self._busy = True
         try:
             return self._attempt(work, fault)
@@ -85,7 +86,7 @@ class Database:
         return self._attempt(work, fault, attempt + 1)
 
     def words(self, error: SQLAlchemyError) -> str:
-        """What the database said, on one line and without the password."""
+        """Return the database's error text on one line, without the password."""
         text = " ".join(self.dialect.said(error).split())
         return text.replace(self._password, "***") if self._password else text
 
@@ -95,7 +96,7 @@ class Database:
         self._engine.dispose()
 
     def require_thread(self) -> None:
-        """Raises `WrongThread`."""
+        """Check the calling thread. Raises `WrongThread`."""
         if threading.get_ident() != self._thread:
             raise WrongThread("the registry belongs to the thread that opened it")
 
@@ -105,8 +106,8 @@ class Database:
 
 
 def execute_many(tx: sa.Connection, statement: sa.Update, rows: Sequence[Mapping[str, Any]]) -> None:
-    """As ``tx.execute(statement, rows)`` with values that the driver takes as they are: to look at each of them would
-    take longer than the database does."""
+    """Run ``tx.execute(statement, rows)`` without SQLAlchemy's processing of values, which takes longer than the
+    database."""
     compiled = statement.compile(dialect=tx.dialect)
     places: Sequence[str] | None = compiled.positiontup
     values = [tuple(map(row.__getitem__, places)) for row in rows] if places is not None else rows

@@ -1,4 +1,4 @@
-"""SQLite and PostgreSQL: how each is opened so that a commit is on disk, and what its errors mean."""
+"""SQL dialects of SQLite and PostgreSQL: durable connections, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -19,48 +19,49 @@ from cloud.lake.faults import RegistryError
 
 ONE_CONNECTION: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0}
 OPENING_LOCK = 0x57505247
-"""Of PostgreSQL's advisory locks: hubs that open a registry at once make its tables one after the other."""
+"""Number of the advisory lock of PostgreSQL that serializes the opening of a registry."""
 
 EXCLUDED = ("40001", "40P01")
-"""SQLSTATE: serialization_failure, deadlock_detected. The transaction is rolled back and may be done again."""
+"""SQLSTATE serialization_failure and deadlock_detected: the transaction was rolled back and may be retried."""
 
 
-class Dialect(Protocol):
-    """What differs between the databases."""
+class SqlDialect(Protocol):
+    """Differences between the databases."""
 
     def engine(self, url: sa.URL) -> sa.Engine:
-        """An engine with one connection, whose commits are on disk and whose transactions are serializable."""
+        """Return an engine with one connection, durable commits and serializable transactions."""
         ...
 
     def lock_opening(self, tx: sa.Connection) -> None:
-        """Keep others from opening the registry, until `unlock_opening` or the end of the connection. In a transaction
-        of its own: one sees what was there when it began, so the next is to begin when the others are done."""
+        """Lock the opening of the registry until `unlock_opening` or the end of the connection.
+
+        Runs in a transaction of its own: the next one must begin after other hubs are done, to see their tables."""
         ...
 
     def unlock_opening(self, tx: sa.Connection) -> None:
-        """The registry is open."""
+        """Release the lock after the registry was opened."""
         ...
 
     def excluded(self, error: SQLAlchemyError) -> bool:
-        """True when a transaction has not happened because of another one."""
+        """Return whether a transaction was aborted because of another one."""
         ...
 
     def said(self, error: SQLAlchemyError) -> str:
-        """What the database said, without what it quotes of rows."""
+        """Return the database's error text, without quoted row values."""
         ...
 
     def why_not_opened(self, words: str, where: str) -> RegistryError:
-        """What to tell the one who starts a hub; `words`: what the database said."""
+        """Return the error for the operator; `words`: error text of the database."""
         ...
 
 
-def dialect_of(url: sa.URL) -> Dialect:
-    """Of a URL `cloud.hub.registry.location.parse` has let through."""
+def dialect_of(url: sa.URL) -> SqlDialect:
+    """Return the dialect of a URL from `cloud.hub.registry.location.parse`."""
     return Sqlite() if url.drivername == SQLITE else Postgresql()
 
 
 class Sqlite:
-    """One file: WAL, ``synchronous=FULL``."""
+    """SQLite file: WAL, ``synchronous=FULL``."""
 
     def engine(self, url: sa.URL) -> sa.Engine:
         engine = sa.create_engine(url, **ONE_CONNECTION)
@@ -70,16 +71,18 @@ class Sqlite:
 
     @staticmethod
     def _connected(connection: sqlite3.Connection, _record: Any) -> None:
-        connection.isolation_level = None  # transactions begin where the engine's do, not with the first change
-        connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")  # damage is for us to notice
+        connection.isolation_level = None  # the engine begins transactions, not the first change
+        connection.text_factory = lambda text: text.decode(
+            "utf-8", "surrogateescape"
+        )  # damaged text must not raise here
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
             connection.execute(f"PRAGMA {pragma}").close()
 
     def lock_opening(self, tx: sa.Connection) -> None:
-        """`BEGIN IMMEDIATE` does it."""
+        """Do nothing: `BEGIN IMMEDIATE` locks the file."""
 
     def unlock_opening(self, tx: sa.Connection) -> None:
-        """The end of the transaction does it."""
+        """Do nothing: the end of the transaction unlocks the file."""
 
     def excluded(self, error: SQLAlchemyError) -> bool:
         return False
@@ -89,16 +92,19 @@ class Sqlite:
 
     def why_not_opened(self, words: str, where: str) -> RegistryError:
         steps = {
-            "readonly": "let this user write the file and its folder",
-            "unable to open": "its folder must be there, and this user must be able to write there",
-            "locked": "another program has it; stop that one",
+            "readonly": "give this user write access to the file and its folder",
+            "unable to open": "create its folder, and give this user write access",
+            "locked": "another program uses it; stop that program",
         }
-        step = next((step for sign, step in steps.items() if sign in words), "name a registry's file, or restore it")
+        step = next(
+            (step for sign, step in steps.items() if sign in words),
+            "check that the file is a registry, or restore it from a backup",
+        )
         return RegistryRefused(f"the registry {where} cannot be opened: {words}; {step}")
 
 
 class Postgresql:
-    """A server, through psycopg 3: serializable transactions."""
+    """PostgreSQL server, through psycopg 3: serializable transactions."""
 
     def engine(self, url: sa.URL) -> sa.Engine:
         silence = {"keepalives_idle": REGISTRY_SILENCE_S_MAX // 2, "keepalives_interval": REGISTRY_SILENCE_S_MAX // 6}
@@ -115,10 +121,10 @@ class Postgresql:
 
     @staticmethod
     def _connected(connection: Any, _record: Any) -> None:
-        """Of a server that says "committed" before it is on disk nothing may be acknowledged."""
+        """Refuse a server that confirms commits before they are on disk."""
         cursor = connection.cursor()
         if cursor.execute("SHOW fsync").fetchone()[0] == "off":
-            raise RegistryRefused("PostgreSQL runs with fsync = off and loses what it has stored; set it on")
+            raise RegistryRefused("PostgreSQL runs with fsync = off and may lose committed data; set it to on")
         if cursor.execute("SHOW synchronous_commit").fetchone()[0] == "off":
             cursor.execute("SET synchronous_commit TO on")
         cursor.execute(f"SET statement_timeout TO '{REGISTRY_STATEMENT_S_MAX}s'")
@@ -143,18 +149,18 @@ class Postgresql:
 
     @staticmethod
     def _sqlstate(error: Any) -> str | None:
-        """Of an error of psycopg; None when it is about the connection."""
+        """Return the SQLSTATE of an error of psycopg; None for an error of the connection."""
         return error.sqlstate  # type: ignore[no-any-return]
 
     def why_not_opened(self, words: str, where: str) -> RegistryError:
         what = f"the registry {where} cannot be opened: {words}"
         refused = {
             "password": "correct the user or the password (of the URL, PGPASSWORD or a passfile)",
-            "pg_hba.conf": "let this user in from this machine in the server's pg_hba.conf",
-            "role": "make the user, or correct its name: createuser USER",
-            "does not exist": "make the database: createdb -O USER DATABASE",
-            "permission denied": "let the user make tables there: GRANT CREATE, USAGE ON SCHEMA public TO USER",
-            "read-only": "name the primary server: a standby, or a user who may only read, cannot keep a registry",
+            "pg_hba.conf": "allow this user from this machine in the server's pg_hba.conf",
+            "role": "create the user, or correct its name: createuser USER",
+            "does not exist": "create the database: createdb -O USER DATABASE",
+            "permission denied": "allow the user to create tables: GRANT CREATE, USAGE ON SCHEMA public TO USER",
+            "read-only": "use the primary server and a user with write access",
         }
         for sign, step in refused.items():
             if sign in words:

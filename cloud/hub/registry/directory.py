@@ -1,4 +1,4 @@
-"""The directory: who there is. Tenants, gateways, and where and how often these connect."""
+"""Directory of tenants and gateways, with the connections of the gateways."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cloud.hub.groups import Key, Presence
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.generations import Generations, current_generations
 from cloud.hub.registry.schema import gateways, tenants
-from cloud.hub.registry.writer import Writer
+from cloud.hub.registry.writer import RegistryWriter
 
 
 class GatewayRecord(NamedTuple):
-    """A gateway as the directory knows it. Times are UTC microseconds since 1970."""
+    """Gateway in the directory. Times are UTC microseconds since 1970."""
 
     tenant: str
     name: str
@@ -25,25 +25,26 @@ class GatewayRecord(NamedTuple):
     remote: str
     generation: int
     landed: int
-    """Messages of it that are in the lake."""
+    """Its messages in the lake."""
 
 
 RECORD = [gateways.c[name] for name in GatewayRecord._fields]
 _ONLY_LEFT = sa.bindparam("at_connects", type_=sa.BigInteger) == 0
-"""No connection came: what is written is the end of one."""
+"""True if the change has no connect, only a disconnect."""
 
 
 class Directory:
-    """For the registry's thread. Every method is one transaction, durable on return; raises `RegistryError`."""
+    """Directory for the registry's thread. Every method is one transaction, durable on return; raises
+    `RegistryError`."""
 
-    def __init__(self, database: Database, writer: Writer, generations: Generations) -> None:
+    def __init__(self, database: Database, writer: RegistryWriter, generations: Generations) -> None:
         self._database = database
         self._writer = writer
         self._generations = generations
 
     def presence(self, changes: Mapping[Key, Presence]) -> None:
-        """Connections of gateways that came and went; each one that came is a generation, and fences those before. A
-        gateway that was forgotten is known again once it has connected."""
+        """Store connects and disconnects. Each connect is a generation, and fences earlier ones. A forgotten gateway
+        that connects is known again."""
         if not changes:
             return
         known = self._database.transaction(lambda tx: self._write_presence(tx, changes))
@@ -52,17 +53,17 @@ class Directory:
         )
 
     def _write_presence(self, tx: sa.Connection, changes: Mapping[Key, Presence]) -> dict[Key, int]:
-        """Returns the generations before."""
+        """Return the generations before the change."""
         known = current_generations(tx, changes)
         new = {key: presence for key, presence in changes.items() if key not in known}
         if new:
             _add_gateways(tx, new)
             known.update(dict.fromkeys(new, 0))
-        here = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
+        mine = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
         columns = ("last_seen", "connected", "remote", "generation", "writer")
         tx.execute(
             gateways.update()
-            .where(*here)
+            .where(*mine)
             .values({name: sa.bindparam(f"at_{name}") for name in columns})
             .values(forgotten_at=sa.case((_ONLY_LEFT, gateways.c.forgotten_at), else_=sa.null())),
             [self._presence_row(key, presence, known[key]) for key, presence in changes.items()],
@@ -82,34 +83,34 @@ class Directory:
         }
 
     def seen(self, when: Mapping[Key, int]) -> None:
-        """Set when each (tenant, gateway) was last heard of; UTC microseconds."""
+        """Store last-seen times by (tenant, gateway); UTC microseconds."""
         if not when:
             return
-        here = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
-        statement = gateways.update().where(*here).values(last_seen=sa.bindparam("at_last_seen"))
+        mine = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
+        statement = gateways.update().where(*mine).values(last_seen=sa.bindparam("at_last_seen"))
         rows = [{"at_tenant": key[0], "at_name": key[1], "at_last_seen": last} for key, last in when.items()]
         self._database.transaction(lambda tx: tx.execute(statement, rows))
 
-    def nobody_connected(self) -> None:
-        """At start: whoever was connected to this hub when it died is not any more."""
-        here = gateways.c.writer.is_(None) | gateways.c.writer.in_(sorted(self._writer.settles))
-        statement = gateways.update().where(gateways.c.connected.is_(True), here).values(connected=False)
+    def mark_all_disconnected(self) -> None:
+        """Mark all gateways of this hub as disconnected, at its start."""
+        mine = gateways.c.writer.is_(None) | gateways.c.writer.in_(sorted(self._writer.settles))
+        statement = gateways.update().where(gateways.c.connected.is_(True), mine).values(connected=False)
         self._database.transaction(lambda tx: tx.execute(statement))
 
     def gateways(self) -> list[GatewayRecord]:
-        """Every gateway that has connected and was not forgotten since, by name."""
+        """Return every known gateway that has connected, by name."""
         query = sa.select(*RECORD).where(gateways.c.forgotten_at.is_(None)).order_by(gateways.c.tenant, gateways.c.name)
         return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
     def landed_of_forgotten(self) -> dict[Key, int]:
-        """Return how many messages are in the lake of each gateway that was forgotten and has not come back."""
+        """Return the messages in the lake of each forgotten gateway."""
         query = sa.select(gateways.c.tenant, gateways.c.name, gateways.c.landed)
-        here = gateways.c.forgotten_at.is_not(None) & (gateways.c.landed > 0)
-        rows = self._database.transaction(lambda tx: tx.execute(query.where(here)).all())
+        mine = gateways.c.forgotten_at.is_not(None) & (gateways.c.landed > 0)
+        rows = self._database.transaction(lambda tx: tx.execute(query.where(mine)).all())
         return {(row.tenant, row.name): row.landed for row in rows}
 
     def fenced(self, who: Iterable[Key]) -> set[Key]:
-        """Those of these gateways that have connected to another hub of this registry since they last did here."""
+        """Return the gateways that have connected to another hub of this registry since they last connected here."""
         return self._database.transaction(lambda tx: self._generations.moved(tx, who))
 
 

@@ -1,16 +1,16 @@
-"""Why the registry cannot be used.
+"""Errors of the registry.
 
     cloud.lake.faults.RegistryError
-    ├── RegistryUrlError      the URL names no registry this program can open
+    ├── RegistryUrlError      the URL is not one of a registry
     ├── RegistryUnreachable   the server does not answer
-    ├── RegistryRefused       the server or the file does not let this hub in, or loses what it says it has stored
-    ├── RegistryForeign       the database holds something else
-    ├── RegistryTooNew        a newer program made it
-    ├── WriterReplaced        another hub writes under this hub's id
-    ├── GatewaysMoved         gateways of a landing have connected to another hub meanwhile
-    └── LandingElsewhere      another hub has not finished what it lands of a gateway
+    ├── RegistryRefused       server or file deny access, or do not keep what they confirm
+    ├── RegistryForeign       the database belongs to something else
+    ├── RegistryTooNew        a newer version of the program made it
+    ├── WriterReplaced        another hub uses this hub's writer id
+    ├── GatewaysMoved         gateways of a landing have connected to another hub
+    └── LandingElsewhere      another hub has an unfinished landing of a gateway
 
-Each message is one line that says what to do next, and holds no password.
+Each message is one line with the next step, and holds no password.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cloud.lake.faults import RegistryError
 
 
 class RegistryUrlError(RegistryError, ValueError):
-    """The URL names no registry this program can open."""
+    """The URL is not one of a registry that this program can open."""
 
 
 class RegistryUnreachable(RegistryError):
@@ -27,11 +27,11 @@ class RegistryUnreachable(RegistryError):
 
 
 class RegistryRefused(RegistryError):
-    """The server or the file does not let this hub in, or loses what it says it has stored."""
+    """The server or the file denies access, or does not keep what it confirms."""
 
 
 class RegistryForeign(RegistryError):
-    """The database holds something else."""
+    """The database belongs to something else."""
 
 
 class RegistryTooNew(RegistryError):
@@ -43,8 +43,8 @@ class WriterReplaced(RegistryError):
 
 
 class GatewaysMoved(RegistryError):
-    """Gateways of a landing have connected to another hub meanwhile."""
+    """Gateways of a landing have connected to another hub since."""
 
 
 class LandingElsewhere(RegistryError):
-    """Another hub has not finished what it lands of a gateway."""
+    """Another hub has an unfinished landing of a gateway."""

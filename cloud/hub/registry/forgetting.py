@@ -1,7 +1,9 @@
-"""What ends when a gateway is forgotten: all that was said for it by name. Who has its name next is another one.
+"""Cleanup when a gateway is forgotten: everything set for it by name ends. The next gateway of that name is another
+one.
 
-What is said for selectors stays, as do roll-outs with their other gateways. In the transaction that forgets it, and in
-the one that lets somebody enrol under a name that was forgotten: an older program may have left something there.
+Configurations of selectors stay, as do roll-outs with their other gateways. It runs in the transaction that forgets a
+gateway, and in the enrolment under a forgotten name, because an older version of the program may have left
+something.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from cloud.hub.registry.schema import (
     rollout_members,
     rollouts,
 )
-from cloud.hub.rollout import GOING, Phase
+from cloud.hub.rollout import GOING, MemberPhase
 
 
 def withdraw(tx: sa.Connection, key: Key, now_us: int) -> None:
-    """Nothing is said for this gateway any more. Idempotent."""
+    """Remove everything set for this gateway by name. Idempotent."""
     tenant, gateway = key
     labels.drop(tx, tenant, gateway)
     tx.execute(attestations.delete().where(attestations.c.tenant == tenant, attestations.c.gateway == gateway))
@@ -36,7 +38,7 @@ def withdraw(tx: sa.Connection, key: Key, now_us: int) -> None:
 
 
 def _withdraw_versions(tx: sa.Connection, key: Key, now_us: int) -> None:
-    """Their numbers are not given again: should the gateway come back, it takes none it has decided about."""
+    """Delete its versions. Their numbers are not used again: a gateway ignores numbers it has decided about."""
     tenant, gateway = key
     tx.execute(configurations.delete().where(configurations.c.tenant == tenant, configurations.c.gateway == gateway))
     before = gateway_in(tx, tenant, gateway)
@@ -45,23 +47,23 @@ def _withdraw_versions(tx: sa.Connection, key: Key, now_us: int) -> None:
     decided = before.report.newest if before.report is not None else 0
     report = msgspec.json.encode(DesiredReport(newest=max(before.wanted, decided))).decode()
     values = {"wanted": 0, "changed_at": in_order(tx, now_us), "report": report, "reported_at": None}
-    here = (configured.c.tenant == tenant, configured.c.gateway == gateway)
-    tx.execute(configured.update().where(*here).values(**values))
+    mine = (configured.c.tenant == tenant, configured.c.gateway == gateway)
+    tx.execute(configured.update().where(*mine).values(**values))
 
 
 def _leave_rollouts(tx: sa.Connection, key: Key, now_us: int) -> None:
-    """Of those that are over it is on record what became of it."""
+    """Mark it as forgotten in open roll-outs; completed ones keep their record."""
     tenant, gateway = key
     going = sa.select(rollouts.c.id).where(
         rollouts.c.tenant == tenant, rollouts.c.state.in_([each.value for each in GOING])
     )
-    here = (rollout_members.c.gateway == gateway, rollout_members.c.rollout.in_(going))
-    values = {"phase": Phase.FORGOTTEN.value, "since": now_us, "why": "it was forgotten"}
-    tx.execute(rollout_members.update().where(*here).values(**values))
+    mine = (rollout_members.c.gateway == gateway, rollout_members.c.rollout.in_(going))
+    values = {"phase": MemberPhase.FORGOTTEN.value, "since": now_us, "why": "it was forgotten"}
+    tx.execute(rollout_members.update().where(*mine).values(**values))
 
 
 def _reject_commands(tx: sa.Connection, key: Key, now_us: int) -> None:
-    """A running hub tells who waits for them, and ends them."""
+    """Reject its open commands; a running hub reports that to the applications."""
     tenant, gateway = key
     mine = commands.update().where(commands.c.tenant == tenant, commands.c.gateway == gateway)
     rejecting = {"state": CommandState.REJECTING.value, "changed_at": now_us}

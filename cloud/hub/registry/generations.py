@@ -1,4 +1,5 @@
-"""Generations: each connection of a gateway is one, and a hub that does not have the newest must not land for it."""
+"""Generations of gateways: each connection gets the next number. A hub without the newest one must not land for the
+gateway."""
 
 from __future__ import annotations
 
@@ -11,27 +12,27 @@ from cloud.hub.registry.schema import PARAMETERS_MAX, gateways
 
 
 class Generations:
-    """Those of the newest connections to this hub."""
+    """Generations of the newest connections to this hub."""
 
     def __init__(self) -> None:
         self._given: dict[Key, int] = {}
 
     def give(self, given: Mapping[Key, int]) -> None:
-        """Gateways have connected."""
+        """Record the generations of new connections."""
         self._given.update(given)
 
     def of(self, key: Key) -> int | None:
-        """Of the gateway's newest connection to this hub; None when it had none."""
+        """Return the generation of the gateway's newest connection to this hub; None without one."""
         return self._given.get(key)
 
     def moved(self, tx: sa.Connection, who: Iterable[Key]) -> set[Key]:
-        """Those of these gateways that have connected to another hub since they last did here."""
+        """Return the gateways that have connected to another hub since they last connected here."""
         current = current_generations(tx, who)
         return {key for key, generation in current.items() if self._given.get(key, generation) != generation}
 
 
 def current_generations(tx: sa.Connection, who: Iterable[Key]) -> dict[Key, int]:
-    """The newest generation of each of these gateways that is known."""
+    """Return the newest generation of each known gateway."""
     names = sorted(set(who))
     found: dict[Key, int] = {}
     for start in range(0, len(names), PARAMETERS_MAX // 2):

@@ -1,5 +1,6 @@
-"""Labels of gateways: given by who runs the fleet, or with the token a gateway enrols with. They end when the gateway
-is forgotten: who has its name next is another one."""
+"""Labels of gateways in the registry: set by the operator, or by the token of an enrolment.
+
+They end when the gateway is forgotten, because the next gateway of that name is another one."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from cloud.hub.registry.schema import PARAMETERS_MAX, labels
 
 
 def labels_of(tx: sa.Connection, tenant: str, gateways: Collection[str] | None = None) -> dict[str, dict[str, str]]:
-    """Of these gateways of a tenant, of all where None is given; who has none is not there."""
+    """Return the labels of these gateways of a tenant, or of all. Gateways without labels are left out."""
     query = sa.select(labels.c.gateway, labels.c.key, labels.c.value).where(labels.c.tenant == tenant)
     if gateways is not None and len(gateways) < PARAMETERS_MAX:
         query = query.where(labels.c.gateway.in_(gateways))
@@ -25,14 +26,14 @@ def labels_of(tx: sa.Connection, tenant: str, gateways: Collection[str] | None =
     return dict(found)
 
 
-def everybody(tx: sa.Connection) -> dict[Key, dict[str, str]]:
-    """Of the gateways of every tenant."""
+def all_labels(tx: sa.Connection) -> dict[Key, dict[str, str]]:
+    """Return the labels of all gateways of all tenants."""
     tenants = tx.execute(sa.select(labels.c.tenant).distinct()).scalars().all()
     return {(tenant, name): mine for tenant in tenants for name, mine in labels_of(tx, tenant).items()}
 
 
 def put(tx: sa.Connection, tenant: str, gateway: str, changes: Changes) -> None:
-    """Change those of a gateway. Raises `LabelError` where they would be too many."""
+    """Change the labels of a gateway. Raises `LabelError` for too many."""
     before = labels_of(tx, tenant, (gateway,)).get(gateway, {})
     after = changed(before, changes)
     if after != before:
@@ -43,15 +44,15 @@ def put(tx: sa.Connection, tenant: str, gateway: str, changes: Changes) -> None:
 
 
 def drop(tx: sa.Connection, tenant: str, gateway: str) -> None:
-    """A gateway has none any more."""
+    """Remove all labels of a gateway."""
     tx.execute(labels.delete().where(labels.c.tenant == tenant, labels.c.gateway == gateway))
 
 
-def written(found: Changes) -> str | None:
-    """As a token carries them; None: it carries none."""
+def encode(found: Changes) -> str | None:
+    """Encode labels for a token; None without labels."""
     return msgspec.json.encode(found).decode() if found else None
 
 
-def read(text: str | None) -> dict[str, str]:
-    """What `written` made."""
+def decode(text: str | None) -> dict[str, str]:
+    """Decode the labels of a token."""
     return msgspec.json.decode(text, type=dict[str, str]) if text is not None else {}

@@ -1,4 +1,4 @@
-"""Where a registry is: its URL, checked before anything connects, and what of it may be shown."""
+"""Location of a registry: its URL, checked before any connection, and its form without secrets."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cloud.hub.registry.faults import RegistryUrlError
 SQLITE, POSTGRESQL = "sqlite", "postgresql+psycopg"
 FORMS = "postgresql+psycopg://USER@HOST/DATABASE, or sqlite:////ABSOLUTE/PATH"
 EXTRA = "postgresql"
-"""The extra that brings the driver."""
+"""Extra of the package that installs the driver."""
 
 
 def parse(text: str) -> sa.URL:
-    """Read a registry's URL. Raises `RegistryUrlError`, whose message quotes nothing that may be a password."""
+    """Parse a registry's URL. Raises `RegistryUrlError`; its message quotes nothing that may be a password."""
     try:
         url = sa.make_url(text)
     except (sa.exc.ArgumentError, ValueError):
-        raise RegistryUrlError(f"the registry's URL cannot be read; write it as {FORMS}") from None
+        raise RegistryUrlError(f"the registry's URL is invalid; expected {FORMS}") from None
     if url.drivername in ("postgres", "postgresql"):
         url = url.set(drivername=POSTGRESQL)
     if url.drivername == SQLITE:
@@ -27,17 +27,17 @@ def parse(text: str) -> sa.URL:
     elif url.drivername == POSTGRESQL:
         _check_postgresql(url)
     else:
-        raise RegistryUrlError(f"a registry cannot be at {url.drivername!r}; write its URL as {FORMS}")
+        raise RegistryUrlError(f"unknown kind of registry {url.drivername!r}; expected {FORMS}")
     return url
 
 
 def sqlite_file(path: Path) -> sa.URL:
-    """The URL of a registry in a file."""
+    """Return the URL of a registry in a SQLite file."""
     return sa.URL.create(SQLITE, database=str(path))
 
 
 def shown(url: sa.URL) -> str:
-    """The URL without password and options."""
+    """Return the URL without password and options."""
     if url.drivername == SQLITE:
         return url.database or ""
     user = f"{url.username}@" if url.username else ""
@@ -48,16 +48,16 @@ def shown(url: sa.URL) -> str:
 def _check_sqlite(url: sa.URL) -> None:
     path = (url.database or "").removeprefix("file:")
     if not path.startswith("/"):
-        raise RegistryUrlError("a registry in SQLite is a file with an absolute path; write sqlite:////ABSOLUTE/PATH")
+        raise RegistryUrlError("a registry in SQLite needs an absolute path: sqlite:////ABSOLUTE/PATH")
 
 
 def _check_postgresql(url: sa.URL) -> None:
     if "@" in (url.host or ""):
-        raise RegistryUrlError("the registry's URL has an @ too many; in a user's name or password write it as %40")
+        raise RegistryUrlError("the registry's URL has an extra @; write it as %40 in a user name or password")
     if "password" in url.query:
-        raise RegistryUrlError("a password among the options of the registry's URL would be shown; name a passfile")
+        raise RegistryUrlError("a password in the options of the registry's URL would be visible; use a passfile")
     if not url.database:
-        raise RegistryUrlError(f"the registry's URL names no database; write it as {FORMS}")
+        raise RegistryUrlError(f"the registry's URL names no database; expected {FORMS}")
     try:
         url.get_dialect().import_dbapi()
     except ImportError:

@@ -1,7 +1,7 @@
-"""Marks: what has landed of each stream, a row each with a checksum over all of it.
+"""Marks: the landed sequences of each stream, one row each, with a checksum over the row.
 
-A row is what decides whether a message is a duplicate, so one flipped bit in it would lose messages, or keep a gateway
-from sending. A row that is not what was written is found here, and nothing of it is believed.
+A row decides whether a message is a duplicate. One flipped bit would lose messages, or keep a gateway from sending.
+Damaged rows are detected here and not used.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from cloud.hub.registry.database import Database, execute_many
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.schema import marks
 from cloud.lake.limits import HOLES_MAX
-from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
+from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream
 
 log = logging.getLogger(__name__)
 
 SEQUENCE_MAX = (1 << 63) - 1
 NO_CHECKSUM = -1
-"""No row has this one of itself: it is not to be believed, as the registry was an older copy."""
+"""Checksum of rows that must not be used, because the registry was an older copy. No valid row has it."""
 
 
 class MarkDamaged(Exception):
-    """The row is not what was written; the message says how that shows."""
+    """The row is damaged; the message says how that was detected."""
 
 
 @dataclass(slots=True)
 class GatewayMarks:
-    """The rows of one gateway."""
+    """Marks of one gateway."""
 
-    landed: dict[Stream, SequenceSet] = field(default_factory=dict)
-    damage: dict[Stream, str] = field(default_factory=dict)
-    """Rows that are not to be believed, by what they say they are about, which may be damaged as well: so while there
-    are any, a stream without a row may be the one."""
+    landed: dict[SequenceStream, SequenceSet] = field(default_factory=dict)
+    damage: dict[SequenceStream, str] = field(default_factory=dict)
+    """Damaged rows by the stream that they name. The name may be damaged too, so while there are any, a stream without
+    a row may be the damaged one."""
 
-    def why_unknown(self, stream: Stream) -> str | None:
-        """Why nobody can say what has landed of a stream; None when it can be said."""
+    def why_unknown(self, stream: SequenceStream) -> str | None:
+        """Return why the marks of a stream are unknown; None if they are known."""
         if stream in self.landed or not self.damage:
             return None
         return self.damage.get(stream) or next(iter(self.damage.values()))
@@ -56,8 +56,9 @@ class _Loaded(NamedTuple):
 
 
 class Marks:
-    """For the registry's thread. The rows of each gateway are kept from its connection on: while it is connected here,
-    no other hub changes them."""
+    """Marks in the registry. For the registry's thread.
+
+    The rows of a gateway are cached from its connection on: while it is connected here, no other hub changes them."""
 
     def __init__(self, database: Database, generations: Generations) -> None:
         self._generations = generations
@@ -65,26 +66,26 @@ class Marks:
         database.rolled_back.append(self._loaded.clear)
 
     def known(self, key: Key) -> GatewayMarks | None:
-        """The rows of a gateway, as they are kept; None: they have to be loaded."""
+        """Return the cached marks of a gateway; None if they have to be loaded."""
         loaded = self._loaded.get(key)
         if loaded is None or loaded.generation != self._generations.of(key):
             return None
         return loaded.marks
 
     def keep(self, key: Key, found: GatewayMarks) -> GatewayMarks:
-        """These are the rows of a gateway."""
+        """Cache the marks of a gateway."""
         self._loaded[key] = _Loaded(self._generations.of(key), found)
         return found
 
     def load(self, tx: sa.Connection, key: Key) -> GatewayMarks:
-        """The rows of a gateway, as they are kept or from the database."""
+        """Return the marks of a gateway, from the cache or the database."""
         found = self.known(key)
         return found if found is not None else self.keep(key, _read(tx, key))
 
-    def add(self, tx: sa.Connection, ranges: Sequence[SequenceRange]) -> dict[Stream, SequenceSet]:
-        """Write that these have landed; returns what is to be remembered after the commit."""
-        changed: dict[Stream, SequenceSet] = {}
-        new: set[Stream] = set()
+    def add(self, tx: sa.Connection, ranges: Sequence[SequenceRange]) -> dict[SequenceStream, SequenceSet]:
+        """Store that these ranges have landed; return what `remember` gets after the commit."""
+        changed: dict[SequenceStream, SequenceSet] = {}
+        new: set[SequenceStream] = set()
         for key, of_gateway in groupby(ranges, key=_gateway_of):
             known = self.load(tx, key)
             for moved in of_gateway:
@@ -92,7 +93,7 @@ class Marks:
                 landed = changed.get(stream)
                 if landed is None:
                     if known.why_unknown(stream) is not None:
-                        continue  # it is in the lake, from which the row is made again
+                        continue  # its row will be rebuilt from the lake
                     before = known.landed.get(stream)
                     if before is None:
                         new.add(stream)
@@ -106,8 +107,8 @@ class Marks:
             execute_many(tx, _UPDATE, updates)
         return changed
 
-    def remember(self, changed: Mapping[Stream, SequenceSet]) -> None:
-        """The transaction has ended well."""
+    def remember(self, changed: Mapping[SequenceStream, SequenceSet]) -> None:
+        """Update the cache after a successful transaction."""
         for key, of_gateway in groupby(changed, key=_gateway_of):
             known = self.known(key)
             if known is not None:
@@ -115,38 +116,40 @@ class Marks:
 
     @staticmethod
     def doubt(tx: sa.Connection, there: Collection[Key]) -> None:
-        """No row is to be believed, nor that there is none of one of the gateways `there`."""
+        """Mark all rows as unusable, also the missing rows of the gateways `there`."""
         tx.execute(marks.update().values(checksum=NO_CHECKSUM))
         known = {(row.tenant, row.gateway) for row in tx.execute(sa.select(marks.c.tenant, marks.c.gateway).distinct())}
-        unknown = [_row(Stream(*key, "", ""), SequenceSet()) | {"checksum": NO_CHECKSUM} for key in set(there) - known]
+        unknown = [
+            _row(SequenceStream(*key, "", ""), SequenceSet()) | {"checksum": NO_CHECKSUM} for key in set(there) - known
+        ]
         if unknown:
             tx.execute(marks.insert(), unknown)
 
     @staticmethod
-    def rewrite(tx: sa.Connection, key: Key, whole: Mapping[Stream, SequenceSet]) -> None:
-        """These are the rows of a gateway, in place of those there are."""
+    def rewrite(tx: sa.Connection, key: Key, whole: Mapping[SequenceStream, SequenceSet]) -> None:
+        """Replace the rows of a gateway."""
         tx.execute(marks.delete().where(marks.c.tenant == key[0], marks.c.gateway == key[1]))
         if whole:
             tx.execute(marks.insert(), [_row(stream, found) for stream, found in whole.items()])
 
 
-_ROW: Final = (*Stream._fields, "mark", "spans", "checksum")
+_ROW: Final = (*SequenceStream._fields, "mark", "spans", "checksum")
 _AT: Final = tuple(f"at_{name}" for name in _ROW)
 _UPDATE: Final = (
     marks.update()
-    .where(*(marks.c[name] == sa.bindparam(f"at_{name}") for name in Stream._fields))
+    .where(*(marks.c[name] == sa.bindparam(f"at_{name}") for name in SequenceStream._fields))
     .values({name: sa.bindparam(f"at_{name}") for name in ("mark", "spans", "checksum")})
 )
 
 
-def _gateway_of(entry: Stream | SequenceRange) -> Key:
+def _gateway_of(entry: SequenceStream | SequenceRange) -> Key:
     return entry[:2]
 
 
 def _read(tx: sa.Connection, key: Key) -> GatewayMarks:
     known = GatewayMarks()
     for row in tx.execute(sa.select(marks).where(marks.c.tenant == key[0], marks.c.gateway == key[1])).all():
-        stream = Stream(row.tenant, row.gateway, row.epoch, row.address)
+        stream = SequenceStream(row.tenant, row.gateway, row.epoch, row.address)
         if row.checksum == NO_CHECKSUM:
             known.damage[stream] = "the registry was an older copy"
             continue
@@ -158,15 +161,16 @@ def _read(tx: sa.Connection, key: Key) -> GatewayMarks:
     return known
 
 
-def _row(stream: Stream, landed: SequenceSet, names: Sequence[str] = _ROW) -> dict[str, Any]:
-    """The row of a stream, its values under these names in place of `_ROW`."""
+def _row(stream: SequenceStream, landed: SequenceSet, names: Sequence[str] = _ROW) -> dict[str, Any]:
+    """Return the row of a stream, with `names` instead of the names in `_ROW`."""
     spans = msgspec.msgpack.encode(landed.spans)
     values = (*stream, landed.mark, spans, _checksum(stream, landed.mark, spans))
     return dict(zip(names, values, strict=True))
 
 
-def unpack(stream: Stream, mark: Any, spans: Any, checksum: Any) -> SequenceSet:
-    """The set of a row. Raises `MarkDamaged`. A row of before there were checksums is looked at as far as can be."""
+def unpack(stream: SequenceStream, mark: Any, spans: Any, checksum: Any) -> SequenceSet:
+    """Unpack a row. Raises `MarkDamaged`. A row without checksum, from an older version, is checked as far as
+    possible."""
     try:
         found = msgspec.msgpack.decode(spans, type=list[tuple[int, int]])
     except (msgspec.DecodeError, TypeError) as error:
@@ -177,13 +181,13 @@ def unpack(stream: Stream, mark: Any, spans: Any, checksum: Any) -> SequenceSet:
     for first, last in found:
         if not following <= first <= last <= SEQUENCE_MAX:
             raise MarkDamaged("its ranges are out of order")
-        following = last + 2  # ranges that touch are one range
+        following = last + 2  # adjacent ranges are one range
     landed = SequenceSet(found)
     if landed.mark != mark:
         raise MarkDamaged(f"its mark is {mark!r} and its ranges end at {landed.mark}")
     return landed
 
 
-def _checksum(stream: Stream, mark: Any, spans: bytes) -> int:
+def _checksum(stream: SequenceStream, mark: Any, spans: bytes) -> int:
     names = "\0".join(map(str, (*stream, mark))).encode("utf-8", "surrogateescape")
     return zlib.crc32(spans, zlib.crc32(names))

@@ -1,7 +1,7 @@
-"""The names of gateways that are known: each has enrolled or connected, and was not forgotten since.
+"""Known gateways: those that have enrolled or connected, and were not forgotten since.
 
-A forgotten gateway keeps its row, with the generation in it: that of its next connection is higher than any a hub may
-still hold. Its marks, lineages and ledger stay too, so what it sends again lands once whenever it comes back.
+A forgotten gateway keeps its row with the generation, so that its next connection gets a higher one than any hub may
+hold. Its marks, lineages and ledger stay too: what it sends again lands once.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from cloud.hub.registry.schema import certificates, gateways, tenants
 
 
 def known(tx: sa.Connection, tenant: str) -> dict[str, bool]:
-    """Those of a tenant by name, each with whether it is connected."""
+    """Return the known gateways of a tenant by name, with whether each is connected."""
     connected = sa.select(gateways.c.name).where(gateways.c.tenant == tenant, gateways.c.connected.is_(True))
     there = set(tx.execute(connected).scalars())
     return {name: name in there for name in sorted(str(row.name) for row in tx.execute(_known(tenant)))}
 
 
 def is_known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
-    """It has enrolled or connected, and was not forgotten since."""
+    """Return whether a gateway is known."""
     row = tx.execute(sa.select(gateways.c.forgotten_at).where(*_row_of(tenant, gateway))).first()
     if row is not None:
         return row.forgotten_at is None
@@ -29,35 +29,35 @@ def is_known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
 
 
 def count(tx: sa.Connection, tenant: str) -> int:
-    """How many of a tenant are known."""
+    """Return the number of known gateways of a tenant."""
     return tx.execute(sa.select(sa.func.count()).select_from(_known(tenant).subquery())).scalar() or 0
 
 
 def is_connected(tx: sa.Connection, tenant: str, gateway: str) -> bool:
-    """To any hub, as far as the registry has been told."""
+    """Return whether a gateway is connected to any hub, as far as the registry knows."""
     return bool(tx.execute(sa.select(gateways.c.connected).where(*_row_of(tenant, gateway))).scalar())
 
 
 def forgotten(tx: sa.Connection, since_us: int) -> dict[Key, int]:
-    """When each was forgotten, of those forgotten since then."""
+    """Return the gateways forgotten since then, with the time."""
     query = sa.select(gateways.c.tenant, gateways.c.name, gateways.c.forgotten_at)
     rows = tx.execute(query.where(gateways.c.forgotten_at >= since_us))
     return {(row.tenant, row.name): row.forgotten_at for row in rows}
 
 
 def forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
-    """It is not known any more; returns when that was: later than it was last seen, whatever the clock says."""
+    """Forget a gateway; return the time, which is later than its last connection whatever the clock says."""
     mine = _row_of(tenant, gateway)
     seen = tx.execute(sa.select(gateways.c.last_seen).where(*mine)).scalar_one_or_none()
     at_us = now_us if seen is None else max(now_us, seen + 1)
-    if seen is None:  # it has enrolled and never connected
+    if seen is None:  # enrolled, never connected
         _add(tx, tenant, gateway, now_us)
     tx.execute(gateways.update().where(*mine).values(forgotten_at=at_us))
     return at_us
 
 
 def remember(tx: sa.Connection, tenant: str, gateway: str) -> None:
-    """It is known again, where it was forgotten."""
+    """Undo the forgetting of a gateway."""
     tx.execute(gateways.update().where(*_row_of(tenant, gateway)).values(forgotten_at=None))
 
 
@@ -75,7 +75,7 @@ def _known(tenant: str) -> sa.CompoundSelect[tuple[str]]:
 
 
 def _add(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> None:
-    """The row of one that has never connected."""
+    """Add the row of a gateway that has never connected."""
     if tx.execute(sa.select(tenants.c.name).where(tenants.c.name == tenant)).first() is None:
         tx.execute(tenants.insert().values(name=tenant, created_at=now_us))
     times = {"first_seen": now_us, "last_seen": now_us}

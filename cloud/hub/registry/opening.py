@@ -1,4 +1,4 @@
-"""Opens a registry's database, with the tables of this program in it."""
+"""Opening of a registry's database, with its tables."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import open_schema
 
 
-class Opened(NamedTuple):
-    """An open registry."""
+class OpenRegistry(NamedTuple):
+    """Open registry."""
 
     database: Database
     registry_id: str
 
 
-def opened(url: sa.URL, begin: Callable[[sa.Connection], None] = lambda _tx: None) -> Opened:
-    """Open it for the thread that calls, and make it where there is none. `begin` is called in the transaction that
-    does so. Raises `RegistryError`; then nothing stays open."""
+def opened(url: sa.URL, begin: Callable[[sa.Connection], None] = lambda _tx: None) -> OpenRegistry:
+    """Open a registry for the calling thread; create missing tables. `begin` is called in the same transaction.
+
+    Raises `RegistryError`; then nothing stays open."""
     database = Database(url)
 
     def work(tx: sa.Connection) -> str:
@@ -29,7 +30,7 @@ def opened(url: sa.URL, begin: Callable[[sa.Connection], None] = lambda _tx: Non
         return registry_id
 
     try:
-        return Opened(database, database.open(work))
+        return OpenRegistry(database, database.open(work))
     except BaseException:
         database.close()
         raise

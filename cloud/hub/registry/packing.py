@@ -1,4 +1,4 @@
-"""What the registry packs into one column, most of it under a checksum."""
+"""Packed columns of the registry, most of them with a checksum."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ log = logging.getLogger(__name__)
 
 
 def pack_checked(value: Any) -> bytes:
-    """With a checksum."""
+    """Pack a value with a checksum."""
     content = msgspec.msgpack.encode(value)
     return msgspec.msgpack.encode((zlib.crc32(content), content))
 
 
 def unpack_ends(packed: bytes | None, gateway: str) -> dict[int, int]:
-    """How far the logs of a store reach; nothing when that is damaged: nobody is taken for a copy by mistake."""
+    """Unpack the ends of a store's logs. Damaged ends are dropped, so that no store is taken for an older copy by
+    mistake."""
     with contextlib.suppress(msgspec.DecodeError):
         if packed is None:
             return {}
         checksum, content = msgspec.msgpack.decode(packed, type=tuple[int, bytes])
         if zlib.crc32(content) == checksum:
             return dict(msgspec.msgpack.decode(content, type=list[tuple[int, int]]))
-    log.error("registry: how far the store of gateway %s went is damaged, and counted anew", gateway)
+    log.error("registry: the log ends of gateway %s are damaged; starting again without them", gateway)
     return {}
 
 
 def unpack_ranges(packed: bytes, table: str, commit: int) -> list[SequenceRange]:
-    """The ranges of a prepared commit. Raises `RegistryError` when they are damaged."""
+    """Unpack the ranges of a prepared commit. Raises `RegistryError` when they are damaged."""
     try:
         checksum, content = msgspec.msgpack.decode(packed, type=tuple[int, bytes])
         if zlib.crc32(content) == checksum:
             return msgspec.msgpack.decode(content, type=list[SequenceRange])
     except msgspec.DecodeError:
-        with contextlib.suppress(msgspec.DecodeError):  # of before there was a checksum
+        with contextlib.suppress(msgspec.DecodeError):  # written before there were checksums
             return msgspec.msgpack.decode(packed, type=list[SequenceRange])
     raise RegistryError(f"commit {commit} of table {table} is damaged: restore the registry and the lake from a copy")
 
 
 def unpack_openings(packed: bytes, gateway: str) -> list[str]:
-    """The openings of a row; none when it is damaged, which is as if this hub had not heard of the store before."""
+    """Unpack the openings of a row. Damaged ones are dropped, as for a store that is new to this hub."""
     try:
         return msgspec.msgpack.decode(packed, type=list[str])
     except msgspec.DecodeError as error:
-        log.error("registry: what is known of the store of gateway %s is damaged: %s", gateway, error)  # noqa: TRY400
+        log.error("registry: the openings of gateway %s are damaged: %s", gateway, error)  # noqa: TRY400
         return []

@@ -1,4 +1,4 @@
-"""The registry's tables, and how those of an older program become these."""
+"""Tables of the registry, and their migration from older versions."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sqlalchemy.schema import CreateColumn
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
 SCHEMA_VERSION = 10
-"""Raised with every change of the tables below."""
+"""Version of the tables below; incremented with every change."""
 
 PARAMETERS_MAX = 900
 """Bound parameters in one statement: SQLite before 3.32 takes 999."""
 
 OLDER_WRITER = ""
-"""Of commits that a program of schema 3 or before prepared: it had no writers."""
+"""Writer of commits prepared by schema 3 or older, which had no writers."""
 
 
-class Name(sa.types.TypeDecorator[str]):
-    """A name that gateways choose. PostgreSQL takes no NUL in a text, so there it is written ``\\0``, and a backslash
-    twice."""
+class NameType(sa.types.TypeDecorator[str]):
+    """Column of names that gateways choose. PostgreSQL takes no NUL in a text, so a NUL is stored as ``\\0``, and a
+    backslash twice."""
 
     impl = sa.Text
     cache_ok = True
@@ -78,8 +78,8 @@ marks = sa.Table(
     metadata,
     sa.Column("tenant", sa.String(255), primary_key=True),
     sa.Column("gateway", sa.String(255), primary_key=True),
-    sa.Column("epoch", Name, primary_key=True),
-    sa.Column("address", Name, primary_key=True),
+    sa.Column("epoch", NameType, primary_key=True),
+    sa.Column("address", NameType, primary_key=True),
     sa.Column("mark", sa.BigInteger, nullable=False),
     sa.Column("spans", sa.LargeBinary, nullable=False),
     sa.Column("checksum", sa.BigInteger, nullable=True),
@@ -89,8 +89,8 @@ ledgered = sa.Table(
     metadata,
     sa.Column("tenant", sa.String(255), primary_key=True),
     sa.Column("gateway", sa.String(255), primary_key=True),
-    sa.Column("epoch", Name, primary_key=True),
-    sa.Column("address", Name, primary_key=True),
+    sa.Column("epoch", NameType, primary_key=True),
+    sa.Column("address", NameType, primary_key=True),
     sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
 )
@@ -99,7 +99,7 @@ lineages = sa.Table(
     metadata,
     sa.Column("tenant", sa.String(255), primary_key=True),
     sa.Column("gateway", sa.String(255), primary_key=True),
-    sa.Column("epoch", Name, primary_key=True),
+    sa.Column("epoch", NameType, primary_key=True),
     sa.Column("openings", sa.LargeBinary, nullable=False),
     sa.Column("ends", sa.LargeBinary, nullable=True),
 )
@@ -239,14 +239,14 @@ commands = sa.Table(
     sa.Column("name", sa.String(255), nullable=False),
     sa.Column("content_type", sa.String(255), nullable=True),
     sa.Column("payload", sa.LargeBinary, nullable=False),
-    sa.Column("correlation_id", Name, nullable=True),
-    sa.Column("reply_to", Name, nullable=True),
+    sa.Column("correlation_id", NameType, nullable=True),
+    sa.Column("reply_to", NameType, nullable=True),
     sa.Column("wants_response", sa.Boolean, nullable=False),
     sa.Column("sent_by", sa.String(255), nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.BigInteger, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("reason", Name, nullable=False),
+    sa.Column("reason", NameType, nullable=False),
     sa.Column("changed_at", sa.BigInteger, nullable=False),
     sa.Column("response_status", sa.Integer, nullable=True),
     sa.Column("response_type", sa.String(255), nullable=True),
@@ -260,7 +260,7 @@ command_keys = sa.Table(
     metadata,
     sa.Column("tenant", sa.String(255), primary_key=True),
     sa.Column("sent_by", sa.String(255), primary_key=True),
-    sa.Column("key", Name, primary_key=True),
+    sa.Column("key", NameType, primary_key=True),
     sa.Column("digest", sa.String(64), nullable=False),
     sa.Column("command", sa.String(32), nullable=False),
     sa.Column("kept_until", sa.BigInteger, nullable=False, index=True),
@@ -268,7 +268,7 @@ command_keys = sa.Table(
 
 
 def open_schema(tx: sa.Connection) -> str:
-    """Make the tables, or those of an older program into these; returns the registry's id.
+    """Create or migrate the tables; return the registry's id.
 
     Raises `RegistryForeign`, `RegistryTooNew`.
     """
@@ -287,7 +287,7 @@ def open_schema(tx: sa.Connection) -> str:
 
 
 def version_of(tx: sa.Connection) -> int | None:
-    """Schema version of the registry, which stays as it is; None in an empty database.
+    """Return the schema version of a registry without changing it; None for an empty database.
 
     Raises `RegistryForeign`, `RegistryTooNew`.
     """
@@ -296,23 +296,23 @@ def version_of(tx: sa.Connection) -> int | None:
 
 
 def _known(tx: sa.Connection, there: set[str]) -> tuple[int, str] | None:
-    """As `_version`, of a registry this program knows. Raises `RegistryForeign`, `RegistryTooNew`."""
+    """Return `_version` of a registry that this program knows. Raises `RegistryForeign`, `RegistryTooNew`."""
     found = _version(tx, there)
     if found is not None and found[0] > SCHEMA_VERSION:
         raise RegistryTooNew(
             f"the registry has schema version {found[0]}, this program knows {SCHEMA_VERSION}: "
-            "it was made by a newer program; use that one"
+            "a newer version made it; use that version"
         )
     return found
 
 
 def _version(tx: sa.Connection, there: set[str]) -> tuple[int, str] | None:
-    """Schema version and id of the registry; None in an empty database. Raises `RegistryForeign`."""
+    """Return schema version and id of the registry; None for an empty database. Raises `RegistryForeign`."""
     foreign = sorted(there - set(metadata.tables))
     if schema_version.name not in there:
         if there and (foreign or _has_rows(tx, there)):
             raise _foreign(foreign or sorted(there))
-        return None  # tables without a version: an older program was ended while it made them
+        return None  # tables without a version: an older program was stopped while it created them
     if {column["name"] for column in sa.inspect(tx).get_columns(schema_version.name)} != set(schema_version.c.keys()):
         raise _foreign([schema_version.name])
     row = tx.execute(sa.select(schema_version.c.version, schema_version.c.registry_id)).one_or_none()
@@ -326,13 +326,12 @@ def _has_rows(tx: sa.Connection, tables: set[str]) -> bool:
 def _foreign(tables: list[str]) -> RegistryForeign:
     named = ", ".join(tables[:3]) + (", …" if len(tables) > 3 else "")
     return RegistryForeign(
-        f"the database holds tables that are no registry's ({named}); give the registry a database of its own"
+        f"the database has tables of another program ({named}); give the registry a database of its own"
     )
 
 
 def _migrate(tx: sa.Connection, version: int) -> None:
-    """Add the tables, columns and indexes an older version did not have; version 4 has put a writer into the key of
-    commits."""
+    """Add missing tables, columns and indexes. Version 4 added the writer to the key of commits."""
     before = [table for table in metadata.sorted_tables if sa.inspect(tx).has_table(table.name)]
     if version < 4:
         tx.execute(sa.text("ALTER TABLE commits RENAME TO commits_before"))

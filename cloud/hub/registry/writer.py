@@ -1,8 +1,8 @@
-"""This hub as one of those that write into a registry.
+"""Writer: identity of a hub that writes into a registry.
 
-A writer has an id, kept in the hub's data directory, under which it numbers its commits; Delta tables know them by it.
-Two hubs under one id (a copied data directory) would take each other's commits for their own, so each start is counted,
-and a hub that is not the latest to have started under its id changes nothing any more.
+A writer numbers its commits under an id that is stored in the hub's data directory; Delta tables record it. Two hubs
+with one id (a copied data directory) would take each other's commits for their own. So each start is counted, and only
+the latest one may write.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from cloud.hub.registry.faults import WriterReplaced
 from cloud.hub.registry.schema import OLDER_WRITER, writers
 
 
-class Writer:
-    """One start of one writer."""
+class RegistryWriter:
+    """One start of a writer."""
 
     def __init__(self, writer_id: str) -> None:
         self.id = writer_id
         self.settles = frozenset({writer_id, OLDER_WRITER})
-        """The writers whose commits this one confirms or forgets: itself, and those it has taken over from."""
+        """Writers with commits that this one confirms or forgets: itself, and those it has replaced."""
         self._starts = 0
 
     def start(self, tx: sa.Connection) -> None:
-        """From now on whoever started under this id before is replaced."""
+        """Count the start; earlier starts under this id are replaced."""
         found = tx.execute(sa.select(writers.c.starts).where(writers.c.id == self.id)).scalar_one_or_none()
         self._starts = (found or 0) + 1
         if found is None:
@@ -32,13 +32,15 @@ class Writer:
             tx.execute(writers.update().where(writers.c.id == self.id).values(starts=self._starts))
 
     def write_to(self, tx: sa.Connection, lake: str) -> frozenset[str]:
-        """This writer writes to that lake. Returns those who did before: one hub at a time holds a data directory, so
-        they have ended, and what they left open is for this one to settle."""
+        """Record the lake of this writer; return all writers of that lake.
+
+        A data directory is locked by one hub at a time, so the others have ended, and this one settles their open
+        commits."""
         tx.execute(writers.update().where(writers.c.id == self.id).values(lake=lake))
         return frozenset(tx.execute(sa.select(writers.c.id).where(writers.c.lake == lake)).scalars())
 
     def require(self, tx: sa.Connection) -> None:
-        """In each transaction about commits. Raises `WriterReplaced`."""
+        """Check that this start is the latest one, in each transaction about commits. Raises `WriterReplaced`."""
         found = tx.execute(sa.select(writers.c.starts).where(writers.c.id == self.id)).scalar_one_or_none()
         if found != self._starts:
             raise WriterReplaced(

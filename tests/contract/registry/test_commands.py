@@ -11,14 +11,14 @@ from cloud.hub.commands.service import Draft
 from cloud.hub.groups import Presence
 from cloud.hub.limits import COMMAND_KEYS_KEPT_S
 from cloud.hub.registry.commands import (
+    CancelTooLate,
+    CommandFilter,
+    CommandNews,
     CommandRecord,
+    CommandRefusal,
     CommandRefused,
     Commands,
     CommandState,
-    News,
-    Refused,
-    TooLate,
-    Wanted,
 )
 from cloud.hub.registry.enrolments import Enrolments
 from tests.contract.registry.conftest import Place
@@ -45,7 +45,7 @@ class TestKeys:
         known.take(first.key, (), 9, 2)
         again = send(known, DRAFT, "k", 3, tenant_max=1)
         assert (again.id, again.number, again.state) == (first.id, first.number, "sent"), "as it is by then"
-        assert len(known.page(Wanted(), 10)) == 1
+        assert len(known.page(CommandFilter(), 10)) == 1
         assert send(known, DRAFT, None, 3).id != first.id
 
     def test_who_listens_elsewhere_by_now_hears_of_it_there(self, known: Commands) -> None:
@@ -70,7 +70,7 @@ class TestKeys:
         send(known, DRAFT, "k", 1)
         with pytest.raises(CommandRefused, match="a key of its own") as refused:
             send(known, other, "k", 2)
-        assert refused.value.why is Refused.OTHER_CONTENT
+        assert refused.value.why is CommandRefusal.OTHER_CONTENT
 
     def test_a_key_is_its_senders(self, known: Commands) -> None:
         found = {send(known, DRAFT._replace(sent_by=by), "k", 1).id for by in ("ann@acme", "bob@acme", "")}
@@ -103,14 +103,14 @@ class TestForgotten:
         }
         known.take(("acme", "hall"), [ids[state] for state in ("waiting", "cancelling")], 9, 2)
         for state in ("queued", "delivered"):
-            known.keep([News(ids[state], "acme", "hall", DRAFT.device, 3, CommandState(state))])
+            known.keep([CommandNews(ids[state], "acme", "hall", DRAFT.device, 3, CommandState(state))])
         known.cancel(ids["cancelling"], "ann", 3)
         other = send(known, DRAFT._replace(gateway="yard"), None, 3)
         there = Presence("-", False, 4, connects=1)
         place.open().directory.presence({("acme", "hall"): there, ("acme", "yard"): there})
         with contextlib.closing(Enrolments(place.url)) as enrolments:
             enrolments.forget("acme", "hall", 5)
-        states = {each.id: each.state for each in known.page(Wanted(), 9)}
+        states = {each.id: each.state for each in known.page(CommandFilter(), 9)}
         assert [states[each] for each in ids.values()] == [
             "rejecting",
             "rejecting",
@@ -120,12 +120,12 @@ class TestForgotten:
         ]
         assert states[other.id] == "waiting"
         assert known.take(("acme", "hall"), (), 9, 6) == []
-        late = News(ids["sent"], "acme", "hall", DRAFT.device, 6, CommandState.QUEUED)
+        late = CommandNews(ids["sent"], "acme", "hall", DRAFT.device, 6, CommandState.QUEUED)
         assert known.keep([late]) == []
         reasons = {each.id: each.reason for each in known.over(7, 9)}
         assert reasons[ids["waiting"]] == "gateway hall was forgotten"
         assert reasons[ids["queued"]] == "gateway hall was forgotten; it may have the command"
-        with pytest.raises(TooLate):
+        with pytest.raises(CancelTooLate):
             known.cancel(ids["sent"], "ann", 8)
         [over] = known.keep([late._replace(state=CommandState.REJECTED, reason="gone")])
         assert (over.state, known.keep([late._replace(state=CommandState.DELIVERED)])) == ("rejected", [])
@@ -141,7 +141,7 @@ class TestCancelling:
         assert known.take(sent.key, (), 9, 3) == []
         [over] = known.over(3, 9)
         assert over.id == sent.id
-        [final] = known.keep([News(sent.id, *sent.key, sent.device, 4, CommandState.CANCELLED, over.reason)])
+        [final] = known.keep([CommandNews(sent.id, *sent.key, sent.device, 4, CommandState.CANCELLED, over.reason)])
         assert (final.state, final.reason) == ("cancelled", "cancelled by ann")
         assert known.over(5, 9) == []
         assert known.cancel(sent.id, "bob", 6) == final
@@ -150,10 +150,10 @@ class TestCancelling:
     def test_too_late(self, known: Commands, state: CommandState) -> None:
         sent = send(known, DRAFT, None, 1)
         known.take(sent.key, (), 9, 2)
-        with pytest.raises(TooLate, match=r"is sent: it may be at its gateway"):
+        with pytest.raises(CancelTooLate, match=r"is sent: it may be at its gateway"):
             known.cancel(sent.id, "ann", 3)
-        known.keep([News(sent.id, *sent.key, sent.device, 4, state)])
-        with pytest.raises(TooLate, match=f"is {state.value}") as late:
+        known.keep([CommandNews(sent.id, *sent.key, sent.device, 4, state)])
+        with pytest.raises(CancelTooLate, match=f"is {state.value}") as late:
             known.cancel(sent.id, "ann", 5)
         assert late.value.command.state == state.value
 
@@ -165,5 +165,5 @@ class TestCancelling:
         known.cancel(sent.id, "", 2)
         with pytest.raises(CommandRefused):
             send(known, DRAFT, None, 3, tenant_max=1)
-        known.keep([News(sent.id, *sent.key, sent.device, 4, CommandState.CANCELLED)])
+        known.keep([CommandNews(sent.id, *sent.key, sent.device, 4, CommandState.CANCELLED)])
         assert send(known, DRAFT, None, 5, tenant_max=1).state == "waiting"

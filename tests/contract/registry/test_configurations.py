@@ -19,11 +19,11 @@ from bridge.desired import (
 )
 from cloud.hub.groups import Presence
 from cloud.hub.limits import ROLLOUTS_KEPT, VERSIONS_KEPT, WHY_CHARACTERS_MAX
-from cloud.hub.registry.configurations import Configurations, Offer, UnknownGateway, Wanted
+from cloud.hub.registry.configurations import ConfigurationOffer, Configurations, UnknownGateway, WantedConfiguration
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import opened as open_registry
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts
-from cloud.hub.rollout import Phase, RolloutState, Wave, members
+from cloud.hub.rollout import MemberPhase, RolloutState, Wave, members
 from tests.contract.registry.conftest import Place
 
 SECOND = 1_000_000
@@ -39,8 +39,8 @@ def document(name: str) -> dict[str, Any]:
     return {"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": name}, "spec": spec}
 
 
-def wanted(gateway: str, *names: str, tenant: str = "acme") -> Wanted:
-    return Wanted(tenant, gateway, [document(name) for name in names], 60.0, False, "ann", "why not")
+def wanted(gateway: str, *names: str, tenant: str = "acme") -> WantedConfiguration:
+    return WantedConfiguration(tenant, gateway, [document(name) for name in names], 60.0, False, "ann", "why not")
 
 
 @pytest.fixture
@@ -63,16 +63,16 @@ def rollouts(database: Database) -> Rollouts:
     return Rollouts(database)
 
 
-def say(known: Configurations, key: tuple[str, str], report: DesiredReport, now_us: int) -> Offer | None:
+def say(known: Configurations, key: tuple[str, str], report: DesiredReport, now_us: int) -> ConfigurationOffer | None:
     [offer] = known.reported([(key, report)], now_us)
     return offer
 
 
-def numbers(offer: Offer | None) -> int | None:
+def numbers(offer: ConfigurationOffer | None) -> int | None:
     return None if offer is None else offer.version
 
 
-def resources(offer: Offer | None) -> list[dict[str, Any]]:
+def resources(offer: ConfigurationOffer | None) -> list[dict[str, Any]]:
     assert offer is not None
     assert read(offer.signed.content).version == offer.version
     return read(offer.signed.content).resources
@@ -261,7 +261,7 @@ class TestRollouts:
         [ended] = look(Rollouts(another), 26 * SECOND)
         another.close()
         assert ended.state is RolloutState.DONE
-        assert {each.phase for each in rollouts.members("r1")} == {Phase.DONE}
+        assert {each.phase for each in rollouts.members("r1")} == {MemberPhase.DONE}
 
     def test_a_version_that_is_too_large_fails(self, rollouts: Rollouts) -> None:
         begin(rollouts, [1, 2], resources=[document("a" * DESIRED_BYTES_MAX)])
@@ -285,7 +285,11 @@ class TestRollouts:
         look(rollouts, 503 * SECOND)
         [moved] = look(rollouts, 514 * SECOND)
         assert moved.wave == 1
-        assert [each.phase for each in rollouts.members("r1")] == [Phase.LEFT_OUT, Phase.DONE, Phase.SENT]
+        assert [each.phase for each in rollouts.members("r1")] == [
+            MemberPhase.LEFT_OUT,
+            MemberPhase.DONE,
+            MemberPhase.SENT,
+        ]
 
     def test_who_was_told_something_else_since_keeps_it(self, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [3])

@@ -16,12 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from bridge.enrolment import RefusalReason
 from cloud.hub.groups import Presence
 from cloud.hub.registry.enrolments import (
-    Asked,
     CertificateRecord,
     EnrolmentRefused,
     Enrolments,
-    Shown,
+    ShownCertificate,
     TenantFull,
+    TokenClaim,
     TokenRecord,
 )
 from cloud.hub.registry.location import sqlite_file
@@ -41,8 +41,8 @@ def token(name: str = "t", *, gateway: str | None = None, ends: int = DAY) -> To
     return TokenRecord(name, b"digest of " + name.encode(), "acme", gateway, 0, ends)
 
 
-def asked(key: bytes, *, name: str = "t", gateway: str = "hall", secret: bytes | None = None) -> Asked:
-    return Asked(name, b"digest of " + name.encode() if secret is None else secret, gateway, key)
+def asked(key: bytes, *, name: str = "t", gateway: str = "hall", secret: bytes | None = None) -> TokenClaim:
+    return TokenClaim(name, b"digest of " + name.encode() if secret is None else secret, gateway, key)
 
 
 def signing(key: bytes, now: int) -> object:
@@ -53,15 +53,15 @@ def signing(key: bytes, now: int) -> object:
     return sign
 
 
-def enrol(to: Enrolments, who: Asked, now: int = 1) -> CertificateRecord:
+def enrol(to: Enrolments, who: TokenClaim, now: int = 1) -> CertificateRecord:
     return to.enrol(who, now, signing(who.key_id, now))  # type: ignore[arg-type]
 
 
 def renew(to: Enrolments, shown: CertificateRecord, key: bytes, now: int, at_most: int = 4) -> CertificateRecord:
-    return to.renew(Shown(shown.serial, shown.tenant, shown.gateway), key, now, at_most, signing(key, now))  # type: ignore[arg-type]
+    return to.renew(ShownCertificate(shown.serial, shown.tenant, shown.gateway), key, now, at_most, signing(key, now))  # type: ignore[arg-type]
 
 
-def refused(to: Enrolments, who: Asked, now: int = 1) -> RefusalReason:
+def refused(to: Enrolments, who: TokenClaim, now: int = 1) -> RefusalReason:
     with pytest.raises(EnrolmentRefused) as caught:
         enrol(to, who, now)
     return caught.value.reason
@@ -272,15 +272,15 @@ class TestAttestations:
         enrolments.add([token()])
         made = enrol(enrolments, asked(b"k"))
         assert enrolments.attestation("acme", "hall") is None
-        enrolments.attest(Shown(made.serial, "acme", "hall"), '{"a":"1"}', 5)
-        enrolments.attest(Shown(made.serial, "acme", "hall"), '{"a":"2"}', 7)
+        enrolments.attest(ShownCertificate(made.serial, "acme", "hall"), '{"a":"1"}', 5)
+        enrolments.attest(ShownCertificate(made.serial, "acme", "hall"), '{"a":"2"}', 7)
         assert enrolments.attestation("acme", "hall") == (7, '{"a":"2"}')
         assert enrolments.attestation("other", "hall") is None
 
     def test_not_of_who_has_no_good_certificate(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
         made = enrol(enrolments, asked(b"k"))
-        good = Shown(made.serial, "acme", "hall")
+        good = ShownCertificate(made.serial, "acme", "hall")
         others = (good._replace(serial="beef"), good._replace(tenant="other"), good._replace(gateway="other"))
         for shown, now in ((good, LIFE + 2), *((each, 1) for each in others)):
             with pytest.raises(EnrolmentRefused) as caught:

@@ -16,8 +16,8 @@ from cloud.hub.registry.enrolments import (
     CertificateRecord,
     EnrolmentRefused,
     Enrolments,
+    ForgetRefusal,
     NotForgotten,
-    StillThere,
     TenantFull,
 )
 from cloud.hub.registry.opening import opened
@@ -52,7 +52,7 @@ def enrol_one(to: Enrolments, gateway: str, now: int, most: int, only_for: str |
     return to.enrol(who, now, signing(who.key_id, now), lambda _tenant: most)  # type: ignore[arg-type]
 
 
-def why_not(to: Enrolments, now: int, gateway: str = "hall") -> StillThere:
+def why_not(to: Enrolments, now: int, gateway: str = "hall") -> ForgetRefusal:
     with pytest.raises(NotForgotten) as caught:
         to.forget("acme", gateway, now)
     return caught.value.why
@@ -65,21 +65,21 @@ def known(place: Place) -> dict[str, bool]:
 
 def test_it_is_refused_while_the_gateway_may_come_or_is_there(enrolments: Enrolments, place: Place) -> None:
     directory = place.open().directory
-    assert why_not(enrolments, 1) is StillThere.UNKNOWN
+    assert why_not(enrolments, 1) is ForgetRefusal.UNKNOWN
     enrol_one(enrolments, "hall", 1, 5)
     directory.presence(came(2))
-    assert why_not(enrolments, 3) is StillThere.GOOD_CERTIFICATE
+    assert why_not(enrolments, 3) is ForgetRefusal.GOOD_CERTIFICATE
     enrolments.revoke("acme", "hall", 4)
-    assert why_not(enrolments, 5) is StillThere.CONNECTED
+    assert why_not(enrolments, 5) is ForgetRefusal.CONNECTED
     directory.presence(went(6))
     assert enrolments.forget("acme", "hall", 7) == 7
-    assert why_not(enrolments, 8) is StillThere.UNKNOWN, "it is forgotten already"
+    assert why_not(enrolments, 8) is ForgetRefusal.UNKNOWN, "it is forgotten already"
     assert enrolments.forgotten() == {HALL: 7}
 
 
 def test_a_certificate_that_has_ended_is_none(enrolments: Enrolments) -> None:
     enrol_one(enrolments, "hall", 1, 5)
-    assert why_not(enrolments, LIFE) is StillThere.GOOD_CERTIFICATE
+    assert why_not(enrolments, LIFE) is ForgetRefusal.GOOD_CERTIFICATE
     assert enrolments.forget("acme", "hall", 1 + LIFE) == 1 + LIFE
 
 

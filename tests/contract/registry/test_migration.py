@@ -18,22 +18,22 @@ import sqlalchemy as sa
 
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
-from cloud.hub.groups import Lineage
+from cloud.hub.groups import GatewayLineage
 from cloud.hub.registry.enrolments import Enrolments, TokenRecord
 from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.lake.commits import GatewayStore
-from cloud.lake.lake import Transaction
+from cloud.lake.lake import TransactionId
 from cloud.lake.landing import Landing
 from cloud.lake.rows import ReceivedBatch
-from cloud.lake.sequences import SequenceRange, Stream
+from cloud.lake.sequences import SequenceRange, SequenceStream
 from tests.contract.registry.conftest import Place
 from tests.support.memory_lake import MemoryLake
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "registry"
 REGISTRY_ID = "1c51b981073ce323ee215f98cf049851"
-TEMPERATURE = Stream("default", "gw1", "e" * 32, "plant/1/temp")
-PUMP = Stream("default", "gw2", "f" * 32, "pump")
+TEMPERATURE = SequenceStream("default", "gw1", "e" * 32, "plant/1/temp")
+PUMP = SequenceStream("default", "gw2", "f" * 32, "pump")
 
 
 def statements(dialect: str, version: int) -> Iterator[str]:
@@ -67,14 +67,14 @@ def open_lake(place: Place, lake: MemoryLake) -> tuple[Registry, Landing]:
     return registry, Landing(lake, registry.commits)
 
 
-def batch(stream: Stream, first: int, last: int) -> ReceivedBatch:
+def batch(stream: SequenceStream, first: int, last: int) -> ReceivedBatch:
     run = Run(stream.address, "d", 0, b"", [b"x"] * (last - first + 1), 1_000)
     return ReceivedBatch(
         stream.tenant, stream.gateway, decode(encode([Stored(-1, first, run)], space="s", epoch=stream.epoch))
     )
 
 
-def sequences(lake: MemoryLake, stream: Stream) -> list[int]:
+def sequences(lake: MemoryLake, stream: SequenceStream) -> list[int]:
     rows: list[dict[str, Any]] = [row for part in lake.appended["telemetry"] for row in part.to_pylist()]
     return sorted(
         row["sequence"] for row in rows if (row["gateway"], row["address"]) == (stream.gateway, stream.address)
@@ -90,7 +90,7 @@ def test_what_was_known_is_known(golden: Place) -> None:
     assert registry.commits.ledgered([given_up]) == {given_up}
     assert [(g.name, g.generation, g.landed) for g in registry.directory.gateways()] == [("gw1", 2, 20), ("gw2", 1, 0)]
     store = GatewayStore("default", "gw1", "e" * 32)
-    copy = Lineage("e" * 32, ["one", "two", "three"], [{7: 38}, {7: 38}, {7: 38}])
+    copy = GatewayLineage("e" * 32, ["one", "two", "three"], [{7: 38}, {7: 38}, {7: 38}])
     assert registry.lineages.compare(store, copy) == "two"
     assert golden.execute("SELECT version FROM schema_version") == [(SCHEMA_VERSION,)]
 
@@ -98,7 +98,7 @@ def test_what_was_known_is_known(golden: Place) -> None:
 def test_what_the_older_program_had_committed_is_confirmed(golden: Place) -> None:
     """Killed between lake and registry: the lake knows the commit under the older program's name."""
     lake = MemoryLake()
-    lake.append("telemetry", pa.table({}), Transaction(f"waypost/{REGISTRY_ID}/telemetry", 3))
+    lake.append("telemetry", pa.table({}), TransactionId(f"waypost/{REGISTRY_ID}/telemetry", 3))
     lake.appended["telemetry"].clear()
     registry, landing = open_lake(golden, lake)
     assert registry.commits.unresolved() == []
@@ -134,7 +134,8 @@ def test_older_ones_still(golden: Place, version: int) -> None:
     registry, landing = open_lake(golden, MemoryLake())
     assert landing.land([batch(TEMPERATURE, 0, 39)], 1_000).rows == 20
     assert (
-        registry.lineages.compare(GatewayStore("default", "gw1", "e" * 32), Lineage("e" * 32, ["one", "two"])) is None
+        registry.lineages.compare(GatewayStore("default", "gw1", "e" * 32), GatewayLineage("e" * 32, ["one", "two"]))
+        is None
     )
     checked = golden.execute("SELECT count(*) FROM marks WHERE checksum IS NOT NULL")
     assert checked == [(1,)], "what is written anew has a checksum"

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql
 
-from cloud.hub.groups import Lineage, Presence
+from cloud.hub.groups import GatewayLineage, Presence
 from cloud.hub.registry.database import Database, WrongThread
 from cloud.hub.registry.faults import GatewaysMoved, RegistryForeign, RegistryTooNew, WriterReplaced
 from cloud.hub.registry.registry import Registry
-from cloud.hub.registry.schema import SCHEMA_VERSION, Name
+from cloud.hub.registry.schema import SCHEMA_VERSION, NameType
 from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import RegistryError, StreamElsewhere
-from cloud.lake.sequences import SequenceRange, Stream
+from cloud.lake.sequences import SequenceRange, SequenceStream
 from tests.contract.registry.conftest import HERE, THERE, Place
 from tests.support.memory_lake import MemoryLake
 
-STREAM = Stream("default", "gw", "e", "a")
+STREAM = SequenceStream("default", "gw", "e", "a")
 KEY = ("default", "gw")
 
 
@@ -31,7 +31,7 @@ def connected(times: int = 1) -> Presence:
     return Presence("-", connected=True, at_us=1, connects=times)
 
 
-def moved(first: int, last: int, stream: Stream = STREAM) -> SequenceRange:
+def moved(first: int, last: int, stream: SequenceStream = STREAM) -> SequenceRange:
     return SequenceRange(*stream, first, last)
 
 
@@ -54,7 +54,7 @@ class TestDirectory:
         assert [(g.connected, g.generation) for g in directory.gateways()] == [(False, 3), (True, 1)]
         registry.close()
         again = place.open().directory
-        again.nobody_connected()
+        again.mark_all_disconnected()
         assert not any(g.connected for g in again.gateways())
         again.presence({first: Presence("10.0.0.1:3", True, 500, connects=1)})
         assert again.gateways()[0].generation == 4
@@ -67,7 +67,7 @@ class TestDirectory:
         there.directory.presence({("default", "gw2"): connected()})
         here.close()
         again = place.open(HERE).directory
-        again.nobody_connected()
+        again.mark_all_disconnected()
         assert {g.name: g.connected for g in again.gateways()} == {"gw1": False, "gw2": True}
 
     def test_a_gateway_that_went_to_another_hub_is_fenced_until_it_comes_back(self, place: Place) -> None:
@@ -258,11 +258,11 @@ class TestThreads:
         prepared = registry.commits.prepare("telemetry", [moved(0, 9)], 10)
         actions: list[Callable[[], object]] = [
             registry.directory.gateways,
-            registry.directory.nobody_connected,
+            registry.directory.mark_all_disconnected,
             lambda: registry.directory.presence({KEY: connected()}),
             lambda: registry.directory.seen({KEY: 1}),
             lambda: registry.directory.fenced([KEY]),
-            lambda: registry.lineages.compare(GatewayStore("t", "gw", "e"), Lineage("e", ["1"])),
+            lambda: registry.lineages.compare(GatewayStore("t", "gw", "e"), GatewayLineage("e", ["1"])),
             registry.commits.unresolved,
             lambda: registry.commits.landed(STREAM),
             lambda: registry.commits.marks("default", "gw"),
@@ -343,18 +343,18 @@ class TestLineages:
 
     def test_openings_that_go_on(self, place: Place) -> None:
         compare = place.open().lineages.compare
-        assert compare(self.STORE, Lineage("e", ["1"])) is None
-        assert compare(self.STORE, Lineage("e", ["1"])) is None
-        assert compare(self.STORE, Lineage("e", ["1", "2", "3"])) is None
-        assert compare(self.STORE._replace(epoch="other"), Lineage("other", ["9"])) is None
-        assert compare(self.STORE._replace(gateway="gw2"), Lineage("e", ["8"])) is None
+        assert compare(self.STORE, GatewayLineage("e", ["1"])) is None
+        assert compare(self.STORE, GatewayLineage("e", ["1"])) is None
+        assert compare(self.STORE, GatewayLineage("e", ["1", "2", "3"])) is None
+        assert compare(self.STORE._replace(epoch="other"), GatewayLineage("other", ["9"])) is None
+        assert compare(self.STORE._replace(gateway="gw2"), GatewayLineage("e", ["8"])) is None
 
     def test_an_older_copy_is_told_the_last_opening_both_know(self, place: Place) -> None:
         compare = place.open().lineages.compare
-        compare(self.STORE, Lineage("e", ["1", "2", "3"]))
-        assert compare(self.STORE, Lineage("e", ["1", "2", "2b"])) == "2"
-        assert compare(self.STORE, Lineage("e", ["x", "y"])) == ""
-        assert compare(self.STORE, Lineage("e", ["2", "3", "4"])) is None, "what was rejected is not remembered"
+        compare(self.STORE, GatewayLineage("e", ["1", "2", "3"]))
+        assert compare(self.STORE, GatewayLineage("e", ["1", "2", "2b"])) == "2"
+        assert compare(self.STORE, GatewayLineage("e", ["x", "y"])) == ""
+        assert compare(self.STORE, GatewayLineage("e", ["2", "3", "4"])) is None, "what was rejected is not remembered"
 
     @pytest.mark.parametrize(
         ("ends", "copy"),
@@ -373,52 +373,52 @@ class TestLineages:
         self, place: Place, ends: list[dict[int, int] | None], copy: bool
     ) -> None:
         registry = place.open()
-        registry.lineages.compare(self.STORE, Lineage("e", ["1", "2"], [{7: 0}, {7: 50}]))
+        registry.lineages.compare(self.STORE, GatewayLineage("e", ["1", "2"], [{7: 0}, {7: 50}]))
         registry.commits.prepare("telemetry", [], 0, {self.STORE: {7: 100, 8: 3}})
         registry.commits.prepare("telemetry", [], 0, {self.STORE: {7: 90}})
         for _ in range(2):  # and it stays one
-            found = registry.lineages.compare(self.STORE, Lineage("e", ["1", "2", "3"], ends))
+            found = registry.lineages.compare(self.STORE, GatewayLineage("e", ["1", "2", "3"], ends))
             assert found == ("2" if copy else None)
             if not copy:
                 break
 
     def test_a_copy_that_went_far_before_the_hub_heard_of_it(self, place: Place) -> None:
         registry = place.open()
-        registry.lineages.compare(self.STORE, Lineage("e", ["1"], [{7: 0}]))
+        registry.lineages.compare(self.STORE, GatewayLineage("e", ["1"], [{7: 0}]))
         registry.commits.prepare("telemetry", [], 0, {self.STORE: {7: 100}})
-        told = Lineage("e", ["1", "2", "3"], [{7: 0}, {7: 60}, {7: 500}])
+        told = GatewayLineage("e", ["1", "2", "3"], [{7: 0}, {7: 60}, {7: 500}])
         assert registry.lineages.compare(self.STORE, told) == "1", "its first opening after the one both know tells"
 
     def test_how_far_a_store_went_outlives_the_hub(self, place: Place) -> None:
         registry = place.open()
-        registry.lineages.compare(self.STORE, Lineage("e", ["1"]))
+        registry.lineages.compare(self.STORE, GatewayLineage("e", ["1"]))
         registry.commits.prepare("telemetry", [], 0, {self.STORE: {7: 100}})
         registry.close()
         again = place.open()
         again.commits.prepare("telemetry", [], 0, {self.STORE: {8: 1}})
-        assert again.lineages.compare(self.STORE, Lineage("e", ["1", "2"], [{7: 99, 8: 1}])) == "1"
+        assert again.lineages.compare(self.STORE, GatewayLineage("e", ["1", "2"], [{7: 99, 8: 1}])) == "1"
 
     def test_how_far_a_store_went_at_another_hub(self, place: Place) -> None:
         """It was here, went there, came back: nothing of before is taken for what is known now."""
         here, there = place.open(HERE), place.open(THERE)
         for registry, end in ((here, 10), (there, 100), (here, 20)):
-            assert registry.lineages.compare(self.STORE, Lineage("e", ["1"])) is None
+            assert registry.lineages.compare(self.STORE, GatewayLineage("e", ["1"])) is None
             registry.commits.prepare("telemetry", [], 0, {self.STORE: {7: end}})
-        assert here.lineages.compare(self.STORE, Lineage("e", ["1", "2"], [{7: 99}, {7: 99}])) == "1"
+        assert here.lineages.compare(self.STORE, GatewayLineage("e", ["1", "2"], [{7: 99}, {7: 99}])) == "1"
 
     def test_the_logs_kept_are_bounded(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloud.hub.registry.lineages.LOGS_KEPT", 3)
         registry = place.open()
-        registry.lineages.compare(self.STORE, Lineage("e", ["1"]))
+        registry.lineages.compare(self.STORE, GatewayLineage("e", ["1"]))
         for log in range(5):
             registry.commits.prepare("telemetry", [], 0, {self.STORE: {log: 10}})
-        told = Lineage("e", ["1", "2"], [{2: 10, 3: 10, 4: 10}])
+        told = GatewayLineage("e", ["1", "2"], [{2: 10, 3: 10, 4: 10}])
         assert registry.lineages.compare(self.STORE, told) is None
 
 
 @given(st.text())
 def test_a_name_is_written_so_that_it_can_be_read(text: str) -> None:
-    name, dialect = Name(), postgresql.dialect()  # type: ignore[no-untyped-call]
+    name, dialect = NameType(), postgresql.dialect()  # type: ignore[no-untyped-call]
     written = name.process_bind_param(text, dialect)
     assert written is not None
     assert "\0" not in written

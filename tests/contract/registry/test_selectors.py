@@ -10,18 +10,18 @@ import pytest
 
 from bridge.desired import ApplyFailure, ApplyOutcome, DesiredError, DesiredReport
 from bridge.enrolment import RefusalReason
-from cloud.hub.desired.making import Tables, Whom, rollout, want_of
+from cloud.hub.desired.making import ConfigurationTables, RolloutTarget, rollout, want_of
 from cloud.hub.groups import Presence
 from cloud.hub.labels import LabelError, selector
 from cloud.hub.limits import LABELS_MAX, SELECTORS_MAX
 from cloud.hub.registry import labels
-from cloud.hub.registry.configurations import UnknownGateway, Wanted
+from cloud.hub.registry.configurations import UnknownGateway, WantedConfiguration
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, TokenRecord
+from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Enrolments, TokenClaim, TokenRecord
 from cloud.hub.registry.opening import opened
 from cloud.hub.registry.schema import SCHEMA_VERSION
-from cloud.hub.registry.selectors import Making
-from cloud.hub.rollout import Pace, Phase, RolloutState
+from cloud.hub.registry.selectors import VersionContext
+from cloud.hub.rollout import MemberPhase, RolloutPace, RolloutState
 from tests.contract.registry.conftest import Place
 
 SECOND = 1_000_000
@@ -48,13 +48,13 @@ class Person:
     """Somebody who runs the fleet of tenant acme, with a clock of its own."""
 
     def __init__(self, database: Database) -> None:
-        self.tables = Tables.of(database)
+        self.tables = ConfigurationTables.of(database)
         self.now_us = SECOND
 
     @property
-    def how(self) -> Making:
+    def how(self) -> VersionContext:
         self.now_us += SECOND
-        return Making(self.now_us, sign, judge)
+        return VersionContext(self.now_us, sign, judge)
 
     def label(self, gateway: str, **changes: str | None) -> dict[str, int]:
         made = self.tables.selectors.label("acme", (gateway,), changes, self.how)
@@ -62,22 +62,24 @@ class Person:
 
     def say_for(self, text: str, *names: str, tenant: str = "acme") -> list[str]:
         """For a selector; returns whom it was made for."""
-        wanted = Wanted(tenant, "", [document(name) for name in names], 60.0, False, "ann", "", selector=text)
+        wanted = WantedConfiguration(
+            tenant, "", [document(name) for name in names], 60.0, False, "ann", "", selector=text
+        )
         return [each.gateway for each in want_of(self.tables.selectors, wanted, self.how.now_us, sign)]
 
     def say_by_name(self, gateway: str, *names: str) -> None:
-        wanted = Wanted("acme", gateway, [document(name) for name in names], 60.0, False, "ann", "")
+        wanted = WantedConfiguration("acme", gateway, [document(name) for name in names], 60.0, False, "ann", "")
         self.tables.configurations.want([wanted], self.how.now_us, sign)
 
     def begin(self, text: str, name: str, waves: str = "1,100%") -> str:
-        wanted = Wanted("acme", "", [document(name)], 5.0, False, "ann", "")
-        whom = Whom((), selector(text))
-        return rollout(self.tables, wanted, whom, waves, Pace(10.0, 100.0, 0), self.how.now_us).id
+        wanted = WantedConfiguration("acme", "", [document(name)], 5.0, False, "ann", "")
+        whom = RolloutTarget((), selector(text))
+        return rollout(self.tables, wanted, whom, waves, RolloutPace(10.0, 100.0, 0), self.how.now_us).id
 
     def falls(self) -> list[str]:
         """As a hub that runs does for everybody."""
-        names = self.tables.selectors.falling("acme")
-        return [each.gateway for each in self.tables.selectors.fall("acme", names, self.how)]
+        names = self.tables.selectors.find_outdated("acme")
+        return [each.gateway for each in self.tables.selectors.apply_to("acme", names, self.how)]
 
     def has(self, gateway: str) -> list[str] | None:
         """The names of what is wanted of a gateway; None: nothing was ever."""
@@ -182,7 +184,7 @@ class TestWhatIsSaidForSelectors:
 
     def test_what_must_not_be_changes_nothing(self, person: Person) -> None:
         person.label("g1", site="berlin")
-        wanted = Wanted("acme", "g3", [document("half")], 60.0, False, "ann", "")
+        wanted = WantedConfiguration("acme", "g3", [document("half")], 60.0, False, "ann", "")
         person.tables.configurations.want([wanted], 1, sign)
         person.say_for("site=paris", "half")
         with pytest.raises(DesiredError, match="would circle"):
@@ -229,7 +231,7 @@ class TestRolloutsToSelectors:
         person.everybody_takes_it()
         person.look(1)
         assert person.look(11) == [RolloutState.DONE]
-        assert {each.phase for each in person.tables.rollouts.members(identifier)} == {Phase.DONE}
+        assert {each.phase for each in person.tables.rollouts.members(identifier)} == {MemberPhase.DONE}
         assert person.falls() == ["g3"]
         assert person.has("g3") == ["new"]
         [standing] = person.tables.selectors.all("acme")
@@ -278,7 +280,7 @@ class TestRolloutsToSelectors:
         person.look(1)
         assert [each.state for each in person.tables.rollouts.all("acme")] == [RolloutState.DONE]
         phases = {each.gateway: each.phase for each in person.tables.rollouts.members(identifier)}
-        assert phases == {"g1": Phase.DONE, "g2": Phase.SUPERSEDED}
+        assert phases == {"g1": MemberPhase.DONE, "g2": MemberPhase.SUPERSEDED}
         assert person.falls() == []
         assert (person.has("g1"), person.has("g2")) == (["new"], ["mine"])
 
@@ -299,13 +301,13 @@ class TestRolloutsToSelectors:
 
 
 class TestEnrolment:
-    TOKEN = TokenRecord("t1", b"digest", "acme", None, 0, 10_000 * SECOND, labels=labels.written({"site": "berlin"}))
+    TOKEN = TokenRecord("t1", b"digest", "acme", None, 0, 10_000 * SECOND, labels=labels.encode({"site": "berlin"}))
 
     def enrol(self, place: Place, token: TokenRecord, gateway: str) -> None:
         certificate = CertificateRecord(token.id, "acme", gateway, b"key", 0, 10_000 * SECOND, None, "pem")
         with contextlib.closing(Enrolments(place.url)) as enrolments:
             enrolments.add([token])
-            enrolments.enrol(Asked(token.id, token.secret, gateway, b"key"), SECOND, lambda *_: certificate)
+            enrolments.enrol(TokenClaim(token.id, token.secret, gateway, b"key"), SECOND, lambda *_: certificate)
 
     def test_labels_of_a_token(self, place: Place, person: Person) -> None:
         person.say_for("site=berlin", "one")
@@ -367,7 +369,7 @@ class TestEnrolment:
             person.look(11)
             person.everybody_takes_it()
         members = {each.gateway: each.phase for each in person.tables.rollouts.members(identifier)}
-        assert members == {"g1": Phase.DONE, "g2": Phase.DONE, "new": Phase.FORGOTTEN}
+        assert members == {"g1": MemberPhase.DONE, "g2": MemberPhase.DONE, "new": MemberPhase.FORGOTTEN}
         assert person.has("new") is None
 
     def test_a_wave_of_who_was_forgotten_halts(self, place: Place, person: Person) -> None:
@@ -407,7 +409,7 @@ class TestEnrolment:
         person.label("new", k0=None)
         certificate = CertificateRecord("t2", "acme", "new", b"key", 0, 10_000 * SECOND, None, "pem")
         with contextlib.closing(Enrolments(place.url)) as enrolments:
-            enrolments.enrol(Asked("t2", again.secret, "new", b"key"), SECOND, lambda *_: certificate)
+            enrolments.enrol(TokenClaim("t2", again.secret, "new", b"key"), SECOND, lambda *_: certificate)
         assert person.tables.selectors.labels("acme")["new"]["site"] == "berlin"
 
 

@@ -24,16 +24,16 @@ from bridge.enrolment import (
 from bridge.manifest import GENESIS, ManifestStatement
 from cloud.hub.documents import DocumentError, clock_offset_rows, manifest_rows
 from cloud.hub.enrolment.authority import OwnAuthority, RequestError, new_key, read_request
-from cloud.hub.groups import Session
-from cloud.hub.peers import NotAPeer, certified
+from cloud.hub.groups import GatewaySession
+from cloud.hub.peers import InvalidPeer, certified
 from cloud.lake.rows import records
-from cloud.proof.statements import Keys, chain_faults, closing_faults, doubt
+from cloud.proof.statements import StatementKeys, chain_faults, closing_faults, doubt
 from cloud.proof.statements import read as read_statement
 from edge.appliance.identity.request import signing_request
 from edge.health.certificates import CertificateError, certificates_in
 from tests.property.fuzz.parser import Parser
 
-SESSION: Final = Session("default", "gw", "-")
+SESSION: Final = GatewaySession("default", "gw", "-")
 AT_US: Final = 1_763_845_200_000_000
 
 
@@ -66,7 +66,7 @@ def take_certificate(data: bytes) -> None:
         "serialNumber": serial.decode("latin-1"),
         "subjectAltName": (("URI", der[:200].decode("utf-8", "replace")),),
     }
-    with contextlib.suppress(NotAPeer):
+    with contextlib.suppress(InvalidPeer):
         certified(shown)
     with warnings.catch_warnings(action="ignore"):  # of certificates that the library will refuse one day
         certificates_in(ssl.DER_cert_to_PEM_cert(der).encode())
@@ -76,7 +76,7 @@ def take_manifest(data: bytes) -> None:
     """A manifest as the hub takes it; what is taken can be landed, and read again by who proves."""
     document = msgspec.json.decode(data, type=dict[str, object])
     rows = records("manifests", manifest_rows(SESSION, document), AT_US)
-    keys, believed = Keys(), list[ManifestStatement]()
+    keys, believed = StatementKeys(), list[ManifestStatement]()
     for row in rows.to_pylist():
         signed = read_statement(row)
         if isinstance(signed, str):

@@ -23,9 +23,9 @@ from bridge.sasl.bearer import read as read_bearer
 from bridge.sasl.scram import ScramClient, ScramError, ScramKeys, ScramServer, ScramVerifier, derive
 from cloud.hub.configuration import parse as parse_hub
 from cloud.hub.documents import DocumentError, ledger_ranges, lineage, status_row
-from cloud.hub.groups import Session
+from cloud.hub.groups import GatewaySession
 from cloud.lake.faults import ContentError
-from cloud.lake.landing import Known, plan
+from cloud.lake.landing import LandedSets, plan
 from cloud.lake.parts import parts_of
 from cloud.lake.properties import describe_mqtt
 from cloud.lake.rows import ReceivedBatch, telemetry
@@ -56,7 +56,7 @@ from tests.unit.mqtt.cases import CASES
 
 GOLDEN: Final = Path(__file__).parents[2] / "contract" / "golden"
 FROM_SERVERS: Final = (packets.ConnAck, packets.SubAck, packets.UnsubAck, packets.PingResp)
-SESSION: Final = Session("default", "gw", "-")
+SESSION: Final = GatewaySession("default", "gw", "-")
 ISSUER: Final = TokenIssuer(issuer="https://issuer", audience="waypost")
 SECRET_KEYS: Final[ScramKeys] = derive("s3cret", bytes(16), 1)
 
@@ -206,8 +206,8 @@ def take_landing(data: bytes) -> None:
     sealed = data[:4] + zlib.crc32(data[8:]).to_bytes(4, "little") + data[8:]
     found = batch.decode(sealed)
     received = ReceivedBatch("default", "gw", found)
-    whole = plan([received], Known(lambda _stream: SequenceSet()))
-    new = plan(parts_of(received), Known(lambda _stream: SequenceSet()))
+    whole = plan([received], LandedSets(lambda _stream: SequenceSet()))
+    new = plan(parts_of(received), LandedSets(lambda _stream: SequenceSet()))
     assert new.landed.rows == whole.landed.rows
     assert telemetry(new.slices, 1_000_000).num_rows == new.landed.rows
 

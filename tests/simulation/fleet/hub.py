@@ -24,12 +24,12 @@ from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.groups import Key, Presence
-from cloud.hub.peers import DEFAULT_TENANT, Peer
-from cloud.hub.registry.commands import CommandRecord, News
+from cloud.hub.peers import DEFAULT_TENANT, HubPeer
+from cloud.hub.registry.commands import CommandNews, CommandRecord
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.directory import Directory
 from cloud.hub.registry.generations import Generations
-from cloud.hub.registry.writer import Writer
+from cloud.hub.registry.writer import RegistryWriter
 from cloud.lake.faults import RegistryError
 from tests.simulation.desired import AUTHORITY, mark_in
 from tests.simulation.environment import wall_ns
@@ -91,7 +91,7 @@ class FleetHub:
 
     async def _serve(self, loop: SimulatedLoop) -> None:
         kept = cast(Database, self._database)
-        directory = Directory(kept, Writer(NAME), Generations())
+        directory = Directory(kept, RegistryWriter(NAME), Generations())
 
         def now_s() -> float:
             return wall_ns(self._scheduler) / 1e9
@@ -100,7 +100,7 @@ class FleetHub:
         self._enrolment = Enrolment(cast(Authority, None), URL, life_s=0.0, revoked=self._review, now=now_s)
         self._commands = HubCommands(URL, self._tell, lambda _key: False, now=now_s)
         try:
-            await loop.run_in_executor(None, directory.nobody_connected)
+            await loop.run_in_executor(None, directory.mark_all_disconnected)
             await self._enrolment.open()
             await self._desired.open()
             await self._commands.open()
@@ -111,7 +111,7 @@ class FleetHub:
         self._serving = True
         self._look(loop, directory)
 
-    async def _tell(self, news: News, command: CommandRecord) -> None:
+    async def _tell(self, news: CommandNews, command: CommandRecord) -> None:
         if news.state is not None:
             self._history.record("told", command.id, news.state.value)
 
@@ -156,7 +156,7 @@ class FleetHub:
         wire.to_machine(machine.connected, wire, lines)
 
     def _refused(self, machine: Machine) -> bool:
-        peer = cast(Peer, SimpleNamespace(name=machine.name))
+        peer = cast(HubPeer, SimpleNamespace(name=machine.name))
         return self._enrolment.refusal(peer, int(machine.serial or "0", 16)) is not None
 
     def _review(self) -> None:
@@ -195,7 +195,7 @@ class FleetHub:
     def reported(self, wire: Wire, machine: Machine, number: int, report: DesiredReport) -> None:
         self._desired.reported((DEFAULT_TENANT, machine.name), report, lambda: wire.to_machine(machine.told, number))
 
-    def hear(self, wire: Wire, news: Sequence[News], kept: Callable[[bool], None]) -> None:
+    def hear(self, wire: Wire, news: Sequence[CommandNews], kept: Callable[[bool], None]) -> None:
         self._commands.hear(news, lambda done: wire.to_machine(kept, done))
 
     def _flowed(self, line: SimulatedLine, limit: int) -> None:

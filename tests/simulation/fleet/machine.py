@@ -22,7 +22,7 @@ from bridge.hub_addresses import COMMANDS, DESIRED
 from bridge.message import Run
 from bridge.resources.resource import Resource
 from cloud.hub.peers import DEFAULT_TENANT
-from cloud.hub.registry.commands import CommandState, News
+from cloud.hub.registry.commands import CommandNews, CommandState
 from edge.appliance.identity.location import identity_file
 from edge.appliance.update.following import SystemFollower
 from edge.broker.router.connector_uplink import ConnectorUplink
@@ -201,7 +201,10 @@ class Machine:
         elif self._wire is not None and self.disk.receipts:
             told = list(self.disk.receipts)
             now_us = wall_ns(self._scheduler) // 1_000
-            news = [News(each, DEFAULT_TENANT, self.name, "valve", now_us, CommandState.DELIVERED, "") for each in told]
+            news = [
+                CommandNews(each, DEFAULT_TENANT, self.name, "valve", now_us, CommandState.DELIVERED, "")
+                for each in told
+            ]
             self._wire.to_hub(self._hub.hear, self._wire, news, partial(self._kept, told))
 
     def _kept(self, told: Sequence[str], kept: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cloud.hub.registry import configurations, forgetting, rollouts, selectors
 from cloud.hub.registry.selectors import SelectorRecord
-from cloud.hub.rollout import RolloutState, Step
+from cloud.hub.rollout import RolloutState, RolloutStep
 from tests.simulation.checker import Violation
 from tests.simulation.fleet.run import run
 from tests.simulation.fleet.world import Options
@@ -37,13 +37,13 @@ def _held_by_nobody(_tx: Any, _tenant: str) -> dict[str, tuple[str | None, int]]
 _look = rollouts.look
 
 
-def _never_halts(wave: int, pace: Any, known: Any, seen: Any, confirm_s: float, now_us: int) -> Step:
+def _never_halts(wave: int, pace: Any, known: Any, seen: Any, confirm_s: float, now_us: int) -> RolloutStep:
     step = _look(wave, pace._replace(failures_max=1_000), known, seen, confirm_s, now_us)
     if step.state is not RolloutState.HALTED:
         return step
     following = [each for each in known if each.wave == wave + 1]
     state = RolloutState.RUNNING if following else RolloutState.DONE
-    return Step(wave + 1 if following else wave, state, "", step.members, following)
+    return RolloutStep(wave + 1 if following else wave, state, "", step.members, following)
 
 
 def _numbers_from_one(tx: Any, key: Any, now_us: int) -> None:

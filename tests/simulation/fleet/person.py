@@ -12,24 +12,24 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from bridge.desired import DesiredError
-from cloud.hub.desired.making import Tables, Whom, making_of, rollout, want_of
+from cloud.hub.desired.making import ConfigurationTables, RolloutTarget, making_of, rollout, want_of
 from cloud.hub.desired.service import signing
 from cloud.hub.labels import LabelError, selector
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.commands import CommandRecord, CommandRefused, Commands, CommandState
-from cloud.hub.registry.configurations import UnknownGateway, Wanted
+from cloud.hub.registry.configurations import UnknownGateway, WantedConfiguration
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.enrolments import (
-    Asked,
     CertificateRecord,
     EnrolmentRefused,
     Enrolments,
     NotForgotten,
+    TokenClaim,
     TokenRecord,
 )
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord
-from cloud.hub.registry.selectors import Making
-from cloud.hub.rollout import Pace, RolloutState, WavesError
+from cloud.hub.registry.selectors import VersionContext
+from cloud.hub.rollout import RolloutPace, RolloutState, WavesError
 from cloud.lake.faults import RegistryError
 from tests.simulation.desired import AUTHORITY, CLOCK_NS, CONFIRM_S, resources_of
 from tests.simulation.environment import wall_ns
@@ -53,7 +53,7 @@ LABELS: Final[tuple[dict[str, str | None], ...]] = (
     {"site": None},
 )
 WAVES: Final = ("1,100%", "50%,100%", "ring=a,100%", "1,2,100%")
-PACE: Final = Pace(soak_s=0.3, away_s=1.0, failures_max=0)
+PACE: Final = RolloutPace(soak_s=0.3, away_s=1.0, failures_max=0)
 LIFE_US: Final = 10**15
 TTL_US: Final = 10**12
 WHAT: Final = (
@@ -78,7 +78,7 @@ class Person:
         self.kinds: dict[int, str] = {}
         """By mark."""
         kept = cast(Database, database)
-        self._tables = Tables.of(kept)
+        self._tables = ConfigurationTables.of(kept)
         self._enrolments = Enrolments(URL)
         self._commands = Commands(URL)
         self._scheduler = scheduler
@@ -134,7 +134,11 @@ class Person:
         )
 
     def begin_rollout(self) -> None:
-        whom = Whom((), selector(self._random.choice(SELECTORS))) if self._random.random() < 0.5 else Whom(("*",), None)
+        whom = (
+            RolloutTarget((), selector(self._random.choice(SELECTORS)))
+            if self._random.random() < 0.5
+            else RolloutTarget(("*",), None)
+        )
         wanted = self._wanted("rollout", str(whom.selector) if whom.selector is not None else "*")
         waves = self._random.choice(WAVES)
         self.do(
@@ -202,7 +206,7 @@ class Person:
         made = CertificateRecord(serial, DEFAULT_TENANT, name, key_id, now, now + LIFE_US, None, "")
         machine.serial = serial
         try:
-            self._enrolments.enrol(Asked(number, b"secret", name, key_id), now, lambda *_: made)
+            self._enrolments.enrol(TokenClaim(number, b"secret", name, key_id), now, lambda *_: made)
         except EnrolmentRefused as error:
             raise RegistryError(str(error)) from None
 
@@ -241,14 +245,14 @@ class Person:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     @property
-    def _making(self) -> Making:
+    def _making(self) -> VersionContext:
         return making_of(self.now_us, signing(AUTHORITY))
 
-    def _wanted(self, how: str, target: str) -> Wanted:
+    def _wanted(self, how: str, target: str) -> WantedConfiguration:
         mark = len(self.kinds) + 1
         kind = self.kinds[mark] = self._random.choice(KINDS)
         self._history.record("said", mark, kind, how, target)
-        return Wanted(DEFAULT_TENANT, "", _resources(kind, mark), CONFIRM_S, True, "anna", "")
+        return WantedConfiguration(DEFAULT_TENANT, "", _resources(kind, mark), CONFIRM_S, True, "anna", "")
 
 
 def _resources(kind: str, mark: int) -> list[dict[str, Any]]:

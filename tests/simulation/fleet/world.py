@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from cloud.hub.commands import service as commands_service
 from cloud.hub.desired import service as desired_service
-from cloud.hub.desired.making import Tables
+from cloud.hub.desired.making import ConfigurationTables
 from cloud.hub.enrolment import service as enrolment_service
 from cloud.hub.registry import commands as command_table
 from cloud.hub.registry import enrolments
@@ -296,7 +296,7 @@ class FleetWorld:
     def _stand(self, name: str) -> tuple[int, str]:
         """(wanted version, how the registry thinks it is)"""
         kept: Any = _Looking(self.database)
-        found = {each.gateway: each for each in Tables.of(kept).configurations.gateways()}
+        found = {each.gateway: each for each in ConfigurationTables.of(kept).configurations.gateways()}
         return (found[name].wanted, found[name].state) if name in found else (0, "none")
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ def simulated_fleet(world: FleetWorld) -> Iterator[None]:
     def opened_tables(_url: object) -> Any:
         database: Any = world.database
         database.transaction(lambda _tx: None)
-        return desired_service._Registry(database, Tables.of(database))
+        return desired_service._Registry(database, ConfigurationTables.of(database))
 
     def file(path: Path, content: type[Any], layout: int, *, damaged: str) -> CardFile:
         card: Any = world.machines[path.parts[0]].disk

@@ -11,8 +11,8 @@ import pytest
 from bridge.engine import Attached, Closed, Engine, PeerOpened
 from bridge.sasl import SaslClient
 from bridge.transport.driver import ConnectionDriver, ConnectionOwner
-from cloud.hub.acceptor import Acceptor, Authority, Visitor
-from cloud.hub.peers import Certified, Kind, Peer, gateway_uri
+from cloud.hub.acceptor import Acceptor, CertificatePolicy, PeerConnection
+from cloud.hub.peers import CertifiedGateway, HubPeer, PeerKind, gateway_uri
 from cloud.hub.tenants import Quota, Tenants
 from edge.broker.configuration import AuthenticationMode
 from edge.broker.security.authenticator import Authenticator, Done, Work
@@ -47,17 +47,17 @@ class Served:
 
 class Hub:
     def __init__(
-        self, *, dev: bool = False, authority: Authority | None = None, tenants: Tenants | None = None
+        self, *, dev: bool = False, authority: CertificatePolicy | None = None, tenants: Tenants | None = None
     ) -> None:
         mode = AuthenticationMode.NONE if dev else AuthenticationMode.STANDARD
         self.gate = Authenticator(mode, USERS, worker=at_once, clock=lambda: 0.0)
-        self.served: dict[Peer, Served] = {}
-        serve = dict.fromkeys((Kind.GATEWAY, Kind.APPLICATION), self._serve)
+        self.served: dict[HubPeer, Served] = {}
+        serve = dict.fromkeys((PeerKind.GATEWAY, PeerKind.APPLICATION), self._serve)
         self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority, tenants=tenants)
         self.has_place = True
 
     def _serve(
-        self, peer: Peer, engine: Engine, _driver: ConnectionDriver, _credentials: SaslCredentials | None
+        self, peer: HubPeer, engine: Engine, _driver: ConnectionDriver, _credentials: SaslCredentials | None
     ) -> ConnectionOwner:
         self.served[peer] = Served(engine)
         return self.served[peer]
@@ -74,7 +74,7 @@ class Connection:
     ) -> None:
         self.hub = hub
         self.transport = SimpleNamespace(get_extra_info=lambda name: certificate if name == "peercert" else None)
-        self.visitor: Visitor = hub.acceptor.visitor()
+        self.visitor: PeerConnection = hub.acceptor.new_connection()
         self.client = Engine(container_id=container_id, server=False, sasl=sasl)
         self.server = Engine(container_id="hub", server=True, sasl=self.visitor.sasl)
         self.owner: ConnectionOwner = self.visitor.arrive(self.server, cast(ConnectionDriver, self))
@@ -135,7 +135,7 @@ class TestDevelopment:
             connection.send_to("telemetry")
             assert connection.refusal is None
             peer, served = hub.served.popitem()
-            assert peer == Peer("default", "gw1", Kind.GATEWAY)
+            assert peer == HubPeer("default", "gw1", PeerKind.GATEWAY)
             assert [type(event) for event in served.events] == [PeerOpened, Attached]
 
     def test_whose_first_link_is_for_something_else_is_an_application(self) -> None:
@@ -144,13 +144,13 @@ class TestDevelopment:
         receiver = Connection(hub, "other")
         receiver.client.attach_receiver("in", "telemetry")
         receiver.settle()
-        assert list(hub.served) == [Peer("default", each, Kind.APPLICATION) for each in ("reader", "other")]
+        assert list(hub.served) == [HubPeer("default", each, PeerKind.APPLICATION) for each in ("reader", "other")]
 
     def test_a_certificate_of_any_name_will_do(self) -> None:
         hub = Hub(dev=True)
         shown = {"subject": ((("commonName", "gw-tls"),),), "serialNumber": "1"}
         Connection(hub, "gw1", external(), shown).send_to("status")
-        assert list(hub.served) == [Peer("default", "gw-tls", Kind.GATEWAY)]
+        assert list(hub.served) == [HubPeer("default", "gw-tls", PeerKind.GATEWAY)]
 
     @pytest.mark.parametrize("name", ["", "g" * 256, "gw\n1"])
     def test_what_cannot_be_a_name(self, name: str) -> None:
@@ -164,7 +164,7 @@ class TestGateways:
         hub = Hub()
         connection = Connection(hub, "gw1", external(), certificate())
         assert connection.refusal is None
-        assert list(hub.served) == [Peer("acme", "gw1", Kind.GATEWAY)]
+        assert list(hub.served) == [HubPeer("acme", "gw1", PeerKind.GATEWAY)]
         assert [visitor.peer for visitor in hub.acceptor.admitted.values()] == list(hub.served)
         hub.acceptor.gone(cast(ConnectionDriver, connection))
         assert not hub.acceptor.admitted
@@ -204,14 +204,14 @@ class Revoked:
 
     def __init__(self, *serials: int) -> None:
         self.serials = set(serials)
-        self.asked: list[tuple[Peer, int]] = []
+        self.asked: list[tuple[HubPeer, int]] = []
         self.let_in: list[int] = []
 
-    def refusal(self, peer: Peer, serial: int) -> str | None:
+    def refusal(self, peer: HubPeer, serial: int) -> str | None:
         self.asked.append((peer, serial))
         return f"the certificate {serial} was revoked" if serial in self.serials else None
 
-    def admitted(self, shown: Certified) -> None:
+    def admitted(self, shown: CertifiedGateway) -> None:
         self.let_in.append(shown.serial)
 
 
@@ -223,7 +223,7 @@ class TestAuthority:
             "amqp:unauthorized-access",
             "the certificate 7 was revoked",
         )
-        assert authority.asked == [(Peer("acme", "gw1", Kind.GATEWAY), 7)]
+        assert authority.asked == [(HubPeer("acme", "gw1", PeerKind.GATEWAY), 7)]
         assert Connection(hub, "gw1", external(), certificate(serial=8)).refusal is None
         assert authority.let_in == [8]
 
@@ -232,7 +232,7 @@ class TestAuthority:
         hub = Hub(authority=authority)
         first = Connection(hub, "gw1", external(), certificate())
         other = Connection(hub, "gw2", external(), certificate(name="gw2", serial=8))
-        served = hub.served[Peer("acme", "gw1", Kind.GATEWAY)]
+        served = hub.served[HubPeer("acme", "gw1", PeerKind.GATEWAY)]
         authority.serials.add(7)
         hub.acceptor.review()
         first.client.attach_sender("late", "telemetry")
@@ -247,7 +247,7 @@ class TestApplications:
     def test_a_password_says_whose_application_it_is(self) -> None:
         hub = Hub()
         assert Connection(hub, "any", SaslClient("reader@acme", "opensesame")).refusal is None
-        assert list(hub.served) == [Peer("acme", "reader", Kind.APPLICATION)]
+        assert list(hub.served) == [HubPeer("acme", "reader", PeerKind.APPLICATION)]
 
     @pytest.mark.parametrize(
         ("name", "password"), [("reader@acme", "wrong"), ("reader@other", "opensesame"), ("reader", "opensesame")]
@@ -260,7 +260,7 @@ class TestApplications:
     def test_a_certificate_shown_along_makes_no_gateway_of_it(self) -> None:
         hub = Hub()
         Connection(hub, "gw1", SaslClient("reader@acme", "opensesame"), certificate())
-        assert list(hub.served) == [Peer("acme", "reader", Kind.APPLICATION)]
+        assert list(hub.served) == [HubPeer("acme", "reader", PeerKind.APPLICATION)]
 
 
 class TestProbe:
@@ -276,10 +276,10 @@ class TestProbe:
 
     def test_it_would_not(self) -> None:
         class Never:
-            def refusal(self, peer: Peer, serial: int) -> str | None:
+            def refusal(self, peer: HubPeer, serial: int) -> str | None:
                 return f"{peer.name} {serial}"
 
-            def admitted(self, shown: Certified) -> None:
+            def admitted(self, shown: CertifiedGateway) -> None:
                 raise AssertionError(shown)
 
         looking = Connection(Hub(authority=Never()), "gw1-doctor", external(), certificate())

@@ -36,7 +36,7 @@ def test_all_is_well(tmp_path: Path) -> None:
     assert code == 0
     assert "tls: DIR/pki/hub.pem and its key fit" in said
     assert "registry: DIR/registry.db, schema " in said
-    assert said.endswith("DIR/hub.yaml: nothing is wrong with it\n")
+    assert said.endswith("DIR/hub.yaml: no errors\n")
 
 
 def test_a_registry_that_is_not_there_yet(tmp_path: Path) -> None:

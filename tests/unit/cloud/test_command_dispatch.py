@@ -15,13 +15,13 @@ from cloud.hub.commands.dispatch import Dispatch
 from cloud.hub.commands.limits import UNDER_WAY_MAX
 from cloud.hub.commands.service import Draft
 from cloud.hub.registry.commands import (
+    CommandFilter,
+    CommandNews,
     CommandRecord,
+    CommandRefusal,
     CommandRefused,
     Commands,
     CommandState,
-    News,
-    Refused,
-    Wanted,
 )
 from cloud.hub.registry.location import sqlite_file
 
@@ -53,7 +53,7 @@ class Store:
     ) -> None:
         self._steps.append(lambda: then(None if self.failing else self.registry.take(key, but, limit, 0)))
 
-    def keep(self, news: News, then: Callable[[], None]) -> None:
+    def keep(self, news: CommandNews, then: Callable[[], None]) -> None:
         def work() -> None:
             if not self.failing:
                 self.registry.keep([news])
@@ -116,7 +116,7 @@ class Hub:
 
 
 def states(registry: Commands) -> list[str]:
-    return [each.state for each in reversed(registry.page(Wanted(), 1_000))]
+    return [each.state for each in reversed(registry.page(CommandFilter(), 1_000))]
 
 
 def test_what_waits_goes_down_when_the_gateway_comes(registry: Commands) -> None:
@@ -235,7 +235,7 @@ def test_bounds_of_a_gateway_and_of_a_tenant(registry: Commands) -> None:
         add(registry, most=2)
     with pytest.raises(CommandRefused, match="gateway hall has 2 commands") as refused:
         add(registry, most=2)
-    assert refused.value.why is Refused.FULL
+    assert refused.value.why is CommandRefusal.FULL
     for _ in range(2):
         add(registry, DRAFT._replace(gateway="north"), most=2)
     with pytest.raises(CommandRefused, match="tenant acme is at its quota `commands`"):
@@ -246,11 +246,11 @@ def test_bounds_of_a_gateway_and_of_a_tenant(registry: Commands) -> None:
 def test_a_gateway_nobody_knows_is_refused(registry: Commands) -> None:
     with pytest.raises(CommandRefused, match="tenant acme has no gateway hall") as refused:
         registry.add(DRAFT.record(0), gateway_max=1, tenant_max=1)
-    assert refused.value.why is Refused.NO_GATEWAY
+    assert refused.value.why is CommandRefusal.NO_GATEWAY
 
 
-def receipt(command: CommandRecord, state: CommandState, **said: object) -> News:
-    return News(command.id, *command.key, command.device, 5, state)._replace(**said)  # type: ignore[arg-type]
+def receipt(command: CommandRecord, state: CommandState, **said: object) -> CommandNews:
+    return CommandNews(command.id, *command.key, command.device, 5, state)._replace(**said)  # type: ignore[arg-type]
 
 
 def test_the_first_receipt_counts(registry: Commands) -> None:
@@ -285,7 +285,7 @@ def test_what_may_be_at_its_gateway_is_not_given_up_here(registry: Commands) -> 
 
 def test_one_response_is_kept_whatever_became_of_the_command(registry: Commands) -> None:
     one = add(registry, DRAFT._replace(wants_response=True))
-    response = News(one.id, *one.key, "pump7", 5, status=200, content_type="text/plain", response=b"yes")
+    response = CommandNews(one.id, *one.key, "pump7", 5, status=200, content_type="text/plain", response=b"yes")
     (kept,) = registry.keep([response])
     assert (kept.response, kept.response_status, kept.responded_at, kept.state) == (b"yes", 200, 5, "waiting")
     assert registry.keep([response._replace(response=b"no")]) == []

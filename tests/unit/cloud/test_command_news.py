@@ -9,7 +9,7 @@ from bridge.command import Receipt, receipt_body
 from bridge.message import AMQP, Run, Stored
 from cloud.hub.commands.limits import RESPONSE_BYTES_MAX
 from cloud.hub.commands.news import has_news, news_of
-from cloud.hub.registry.commands import CommandState, News
+from cloud.hub.registry.commands import CommandNews, CommandState
 from edge.broker.hono import messages
 from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.message.translation import amqp_from_run
@@ -25,14 +25,14 @@ def run(address: str, body: bytes, properties: Properties | None = None, device:
     return Run(address, device, 1, encode_run(properties or Properties()), [body], 5)
 
 
-def news(*runs: Run) -> list[News]:
+def news(*runs: Run) -> list[CommandNews]:
     return news_of(*WHERE, batch(*runs), 7)
 
 
 def test_a_receipt() -> None:
     body = receipt_body("a1", Receipt.EXPIRED, "expired")
     assert news(run("plant/7", b"1"), run("command-receipt/pump7", body)) == [
-        News("a1", *WHERE, "pump7", 7, CommandState.EXPIRED, "expired")
+        CommandNews("a1", *WHERE, "pump7", 7, CommandState.EXPIRED, "expired")
     ]
 
 
@@ -44,7 +44,7 @@ RESPONSE = run(
 
 
 def test_a_response_over_mqtt_and_over_amqp() -> None:
-    expected = [News("a1", *WHERE, "pump7", 7, status=204, content_type="text/plain", response=b"yes")]
+    expected = [CommandNews("a1", *WHERE, "pump7", 7, status=204, content_type="text/plain", response=b"yes")]
     assert news(RESPONSE) == expected
     message = amqp_from_run(RESPONSE, 0)
     assert news(Run("command-response/pump7", "pump7", AMQP | 1, b"", [message], 5)) == expected

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cloud.hub.commands.documents import CommandDocument, NoCommand, draft
+from cloud.hub.commands.documents import CommandDocument, InvalidCommand, draft
 from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, REQUESTS_MAX, WAITING_MAX
-from cloud.hub.commands.service import Draft, HubCommands, NotTold, TooBusy
-from cloud.hub.registry.commands import CommandRecord, Commands, CommandState, News, TooLate
+from cloud.hub.commands.service import ApplicationsUnavailable, CommandsBusy, Draft, HubCommands
+from cloud.hub.registry.commands import CancelTooLate, CommandNews, CommandRecord, Commands, CommandState
 from cloud.hub.registry.location import sqlite_file
 from tests.unit.cloud.test_command_dispatch import FakeLine
 
@@ -27,14 +27,14 @@ class Hub:
         self.deaf = False
         self.commands = HubCommands(self.url, self.tell, knows=lambda _key: True)
 
-    async def tell(self, news: News, command: CommandRecord) -> None:
+    async def tell(self, news: CommandNews, command: CommandRecord) -> None:
         if self.deaf:
-            raise NotTold("the store is full")
+            raise ApplicationsUnavailable("the store is full")
         self.told.append((command.id, command.state))
 
     async def hear(self, command: CommandRecord, state: CommandState) -> bool:
         kept: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.commands.hear([News(command.id, *command.key, command.device, 5, state)], kept.set_result)
+        self.commands.hear([CommandNews(command.id, *command.key, command.device, 5, state)], kept.set_result)
         return await asyncio.wait_for(kept, WAIT_S)
 
 
@@ -132,7 +132,7 @@ def test_what_is_cancelled_goes_nowhere_and_who_waits_hears_it(tmp_path: Path) -
         after = await hub.commands.send(DRAFT)
         await until(lambda: bool(line.sent))
         assert len(line.sent) == 1, "the other one only"
-        with pytest.raises(TooLate):
+        with pytest.raises(CancelTooLate):
             await hub.commands.cancel(after.id, "ann@acme")
 
     run(tmp_path, work)
@@ -157,10 +157,10 @@ def test_so_much_is_asked_at_once(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
         asked = [asyncio.ensure_future(hub.commands.get("x")) for _ in range(REQUESTS_MAX + 1)]
         done = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(each) for each in done if each is not None] == [TooBusy]
+        assert [type(each) for each in done if each is not None] == [CommandsBusy]
         sent = await hub.commands.send(DRAFT)
         hub.commands._waiting = {str(number): set() for number in range(WAITING_MAX)}
-        with pytest.raises(TooBusy, match="too many wait"):
+        with pytest.raises(CommandsBusy, match="too many wait"):
             await hub.commands.wait(sent.id, 1.0)
         hub.commands._waiting = {}
         waited = await hub.commands.wait(sent.id, 0.01)
@@ -173,7 +173,7 @@ def test_so_much_is_asked_at_once(tmp_path: Path) -> None:
 def test_a_hub_that_stops_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         hub = Hub(tmp_path)
-        with pytest.raises(TooBusy, match="starts or stops"):
+        with pytest.raises(CommandsBusy, match="starts or stops"):
             await hub.commands.get("x")
         await hub.commands.close()
         await hub.commands.close()
@@ -200,7 +200,7 @@ GOOD = CommandDocument(gateway="hall", device="pump7", name="on")
     ],
 )
 def test_what_is_written_wrong_is_said(document: CommandDocument, words: str) -> None:
-    with pytest.raises(NoCommand, match=words):
+    with pytest.raises(InvalidCommand, match=words):
         draft(document, "acme", "")
     assert draft(GOOD, "acme", "").payload == b""
 

@@ -22,13 +22,23 @@ from bridge.lane import BatchLane
 from bridge.message import Run, Stored
 from cloud.hub.committer import Committer
 from cloud.hub.documents import presence_row
-from cloud.hub.groups import ClockOffsets, Group, Key, LedgerDocument, Lineage, Presence, Report, Session, Verdict
+from cloud.hub.groups import (
+    ClockOffsetRows,
+    GatewayLineage,
+    GatewaySession,
+    GroupReport,
+    Key,
+    LandingGroup,
+    LandingOutcome,
+    LedgerDocument,
+    Presence,
+)
 from cloud.hub.lander import Lander
 from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.registry import Registry
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import LakeError
-from cloud.lake.landing import QUARANTINED, LandedRanges, Landing, LedgerRange, Unreadable
+from cloud.lake.landing import QUARANTINED, LandedRanges, Landing, LedgerRange, UnreadableContent
 from cloud.lake.limits import QUIET_BYTES_MIN
 from cloud.lake.rows import ReceivedBatch, telemetry
 from cloud.place.folder import Folder
@@ -53,8 +63,8 @@ class Bench:
         self.presences = 0
         """Transactions that connections have cost."""
         self.fail: Callable[[str], None] = lambda step: None
-        self.reports: list[Report] = []
-        self.answers: list[tuple[str, Verdict]] = []
+        self.reports: list[GroupReport] = []
+        self.answers: list[tuple[str, LandingOutcome]] = []
         self.executor = ThreadPoolExecutor(1)
         self.executor.submit(self.open).result()
         self.committer = Committer(
@@ -82,17 +92,17 @@ class Bench:
     def failpoint(self, step: str) -> None:
         self.fail(step)
 
-    def report(self, group: Group, report: Report) -> None:
+    def report(self, group: LandingGroup, report: GroupReport) -> None:
         self.reports.append(report)
 
-    def session(self, gateway: str = "gw1") -> Session:
-        session = Session("default", gateway, "-")
+    def session(self, gateway: str = "gw1") -> GatewaySession:
+        session = GatewaySession("default", gateway, "-")
         self.committer.connect(session)
         return session
 
     def send(
         self,
-        session: Session,
+        session: GatewaySession,
         name: str,
         first: int = 0,
         count: int = 3,
@@ -105,7 +115,7 @@ class Bench:
         batch = decode(encode([Stored(-1, first, run)], space="s", epoch="e", lane=lane))
         self.put(session, name, ReceivedBatch(*session.key, batch))
 
-    def put(self, session: Session, name: str, content: Any) -> None:
+    def put(self, session: GatewaySession, name: str, content: Any) -> None:
         self.committer.put(session, content, lambda verdict, _words: self.answers.append((name, verdict)))
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -156,7 +166,7 @@ def test_a_batch_is_answered_once_it_is_in_the_lake(tmp_path: Path) -> None:
         assert bench.landing.versions["telemetry"] == 1, "a duplicate is acknowledged without a commit"
 
     bench = run(tmp_path, scenario)
-    assert bench.answers == [("first", Verdict.LANDED), ("again", Verdict.LANDED)]
+    assert bench.answers == [("first", LandingOutcome.LANDED), ("again", LandingOutcome.LANDED)]
     assert bench.rows == 3
     assert sum(report.landed.duplicates for report in bench.reports) == 3
 
@@ -257,7 +267,7 @@ class TestConnections:
             await bench.answered(2)
 
         bench = run(tmp_path, scenario)
-        assert dict(bench.answers) == {"old": Verdict.LANDED, "new": Verdict.LANDED}
+        assert dict(bench.answers) == {"old": LandingOutcome.LANDED, "new": LandingOutcome.LANDED}
         assert bench.rows == 3
 
     def test_a_landing_that_outlasts_the_wait_for_it_ends_without_a_fault(self, tmp_path: Path) -> None:
@@ -314,7 +324,7 @@ class TestConnections:
             await bench.answered(2)
 
         bench = run(tmp_path, scenario)
-        assert bench.answers == [("before", Verdict.LANDED), ("after", Verdict.RELEASED)]
+        assert bench.answers == [("before", LandingOutcome.LANDED), ("after", LandingOutcome.RELEASED)]
         assert bench.rows == 3
 
     def test_a_store_is_compared_after_all_that_was_sent_before_has_landed(
@@ -326,10 +336,10 @@ class TestConnections:
             session = bench.session()
             for number in range(6):
                 bench.send(session, str(number), first=3 * number)
-            bench.put(session, "lineage", Lineage("e", ["1"]))
+            bench.put(session, "lineage", GatewayLineage("e", ["1"]))
             await bench.answered(7)
 
-        assert run(tmp_path, scenario).answers[-1] == ("lineage", Verdict.LANDED)
+        assert run(tmp_path, scenario).answers[-1] == ("lineage", LandingOutcome.LANDED)
 
 
 class TestShares:
@@ -370,7 +380,7 @@ class TestShares:
             await bench.answered(1)
 
         bench = run(tmp_path, scenario)
-        assert bench.answers == [("large", Verdict.LANDED)]
+        assert bench.answers == [("large", LandingOutcome.LANDED)]
         assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(9)})
         assert bench.landing.versions["telemetry"] > 3
 
@@ -385,7 +395,10 @@ class TestShares:
             bench.send(session, "large", first=3, count=9)
             await bench.answered(2)
 
-        assert run(tmp_path, scenario).answers == [("before", Verdict.LANDED), ("large", Verdict.RELEASED)]
+        assert run(tmp_path, scenario).answers == [
+            ("before", LandingOutcome.LANDED),
+            ("large", LandingOutcome.RELEASED),
+        ]
 
     def test_what_there_was_no_time_for_lands_next(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloud.hub.lander.LANDING_S_MAX", 0.0)
@@ -395,7 +408,7 @@ class TestShares:
             session, other = bench.session(), bench.session("gw2")
             for number in range(5):
                 bench.send(session, str(number), first=3 * number, properties=b"\x03\0\1x")
-            bench.put(session, "lineage", Lineage("e", ["1"]))
+            bench.put(session, "lineage", GatewayLineage("e", ["1"]))
             bench.send(other, "other", properties=b"\x03\0\1x")
 
         bench = run(tmp_path, scenario)
@@ -467,7 +480,7 @@ class TestWhatTheHubCannotDo:
             assert bench.committer.fault is None
 
         bench = run(tmp_path, scenario)
-        assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
+        assert {verdict for _, verdict in bench.answers} == {LandingOutcome.LANDED}
         registry = open_registry(tmp_path)
         [(_, landed)] = registry.commits.marks("default", "gw1").landed.items()
         registry.close()
@@ -493,7 +506,7 @@ class TestWhatTheHubCannotDo:
             await bench.answered(1)
 
         bench = run(tmp_path, scenario)
-        assert bench.answers == [("first", Verdict.LANDED)]
+        assert bench.answers == [("first", LandingOutcome.LANDED)]
         assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(3)})
 
     @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
@@ -511,7 +524,7 @@ class TestWhatTheHubCannotDo:
             bench.send(bad, "bad")
             bench.send(good, "good")
             await bench.answered(1)
-            assert bench.answers == [("good", Verdict.LANDED)]
+            assert bench.answers == [("good", LandingOutcome.LANDED)]
             await bench.until(lambda: bool(bench.committer.held))  # it may be under way just now
             [(held, why)] = bench.committer.held
             assert held is bad
@@ -520,12 +533,12 @@ class TestWhatTheHubCannotDo:
             bench.send(bad, "bad, elsewhere", address="b")
             bench.send(good, "good again", first=3)
             await bench.answered(2)
-            assert bench.answers[-1] == ("good again", Verdict.LANDED)
+            assert bench.answers[-1] == ("good again", LandingOutcome.LANDED)
             bench.landing.land = land  # type: ignore[method-assign]
             await bench.answered(5)
 
         bench = run(tmp_path, scenario)
-        assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
+        assert {verdict for _, verdict in bench.answers} == {LandingOutcome.LANDED}
         order = [name for name, _ in bench.answers]
         assert order.index("bad") < order.index("bad, behind it")
         assert set(bench.landed().values()) == {1}
@@ -580,7 +593,7 @@ class TestWhatTheHubCannotDo:
             bench.send(good, "good")
             await bench.answered(2)
 
-        assert dict(run(tmp_path, scenario).answers) == {"good": Verdict.LANDED, "bad": Verdict.RELEASED}
+        assert dict(run(tmp_path, scenario).answers) == {"good": LandingOutcome.LANDED, "bad": LandingOutcome.RELEASED}
 
     def test_a_table_that_refuses_holds_nothing_but_what_belongs_into_it(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
@@ -594,11 +607,11 @@ class TestWhatTheHubCannotDo:
             bench.put(session, "ledger", LedgerDocument([LedgerRange("default", "gw1", "e", "a", 3, 4, 1, "x", 1)]))
             bench.send(session, "batch")
             await bench.answered(1)
-            assert bench.answers == [("batch", Verdict.LANDED)]
+            assert bench.answers == [("batch", LandingOutcome.LANDED)]
             bench.landing.land_ledger = land_ledger  # type: ignore[method-assign]
             await bench.answered(2)
 
-        assert run(tmp_path, scenario).answers[-1] == ("ledger", Verdict.LANDED)
+        assert run(tmp_path, scenario).answers[-1] == ("ledger", LandingOutcome.LANDED)
 
     def test_a_table_in_which_nothing_can_be_settled_holds_nothing_else(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -629,7 +642,10 @@ class TestWhatTheHubCannotDo:
             await bench.answered(4)
 
         answers = run(tmp_path, scenario).answers
-        assert answers == [*((f"batch {n}", Verdict.LANDED) for n in range(3)), ("ledger", Verdict.LANDED)]
+        assert answers == [
+            *((f"batch {n}", LandingOutcome.LANDED) for n in range(3)),
+            ("ledger", LandingOutcome.LANDED),
+        ]
         assert len(rows(tmp_path / "lake", "ledger")) == 1
 
     def test_what_one_gateway_says_keeps_nothing_back_that_others_say(self, tmp_path: Path) -> None:
@@ -640,7 +656,7 @@ class TestWhatTheHubCannotDo:
             stretch = {"tenant": "default", "gateway": gateway, "boot": "b", "stretch": 1, "known": "not yet"}
             times = {"began": at_us, "told_at": at_us, "heard_at": at_us, "whole": False}
             ledger = LedgerDocument([LedgerRange("default", gateway, "e", "a", 3, 4, 1, "x", at_us)])
-            return [("ledger", ledger), ("clock", ClockOffsets([stretch | times]))]
+            return [("ledger", ledger), ("clock", ClockOffsetRows([stretch | times]))]
 
         async def scenario(bench: Bench) -> None:
             for gateway, at_us in (("gw1", 1), ("bad", end_us), ("gw2", 1), ("gw3", 1)):
@@ -653,7 +669,7 @@ class TestWhatTheHubCannotDo:
             assert {session.gateway for session, _ in bench.committer.held} == {"bad"}
 
         answered = dict(run(tmp_path, scenario).answers)
-        assert answered == {f"{kind} gw{n}": Verdict.LANDED for kind in ("ledger", "clock") for n in (1, 2, 3)}
+        assert answered == {f"{kind} gw{n}": LandingOutcome.LANDED for kind in ("ledger", "clock") for n in (1, 2, 3)}
         for table in ("ledger", "clock_offsets", "gateway_status"):
             found = sorted(row["gateway"] for row in rows(tmp_path / "lake", table))
             assert found == ["gw1", "gw2", "gw3"], table
@@ -661,7 +677,7 @@ class TestWhatTheHubCannotDo:
     def test_landing_that_does_not_end_is_told_from_the_age_of_what_waits(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cloud.hub.committer.STANDS_S", 0.02)
+        monkeypatch.setattr("cloud.hub.committer.STALLED_S", 0.02)
 
         async def scenario(bench: Bench) -> None:
             stuck = asyncio.Event()
@@ -681,11 +697,13 @@ class TestWhatTheHubCannotDo:
 class TestWhatCannotBeRead:
     def test_bytes_are_kept_and_accepted(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:
-            unreadable = Unreadable("default", "gw1", "telemetry", 7, "checksum does not match", b"\x00bytes", 1_000)
+            unreadable = UnreadableContent(
+                "default", "gw1", "telemetry", 7, "checksum does not match", b"\x00bytes", 1_000
+            )
             bench.put(bench.session(), "junk", unreadable)
             await bench.answered(1)
 
-        assert run(tmp_path, scenario).answers == [("junk", Verdict.LANDED)]
+        assert run(tmp_path, scenario).answers == [("junk", LandingOutcome.LANDED)]
         [row] = rows(tmp_path / "lake", "quarantine")
         assert (row["gateway"], row["link"], row["delivery"], row["content"]) == ("gw1", "telemetry", 7, b"\x00bytes")
         assert row["reason"] == "checksum does not match"
@@ -708,7 +726,7 @@ class TestWhatCannotBeRead:
             await bench.answered(3)
 
         bench = run(tmp_path, scenario)
-        assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
+        assert {verdict for _, verdict in bench.answers} == {LandingOutcome.LANDED}
         assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(6)})
         [row] = rows(tmp_path / "lake", "quarantine")
         assert decode(row["content"]).bodies == [b"x"] * 3
@@ -726,7 +744,7 @@ def test_closing_lands_what_was_gathered(tmp_path: Path) -> None:
         bench.committer.put_state({"tenant": "t", "gateway": "g", "reported_at": 1, "state": "s"})
 
     bench = run(tmp_path, scenario)
-    assert dict(bench.answers) == {"last": Verdict.LANDED, "ledger": Verdict.LANDED}
+    assert dict(bench.answers) == {"last": LandingOutcome.LANDED, "ledger": LandingOutcome.LANDED}
     assert {table for table, version in bench.landing.versions.items() if version} == {
         *("telemetry", "ledger", "gateway_status")
     }
@@ -751,7 +769,11 @@ class TestLargeLedger:
             await bench.answered(3)
 
         bench = run(tmp_path, scenario)
-        assert bench.answers == [("first", Verdict.LANDED), ("again", Verdict.LANDED), ("later", Verdict.LANDED)]
+        assert bench.answers == [
+            ("first", LandingOutcome.LANDED),
+            ("again", LandingOutcome.LANDED),
+            ("later", LandingOutcome.LANDED),
+        ]
         found = [row["first_sequence"] for row in rows(tmp_path / "lake", "ledger")]
         assert sorted(found) == list(range(0, 2 * self.RANGES, 2))
 
@@ -765,7 +787,7 @@ class TestLargeLedger:
             await bench.answered(2)
 
         bench = run(tmp_path, scenario)
-        assert bench.answers == [("batch", Verdict.LANDED), ("ledger", Verdict.LANDED)]
+        assert bench.answers == [("batch", LandingOutcome.LANDED), ("ledger", LandingOutcome.LANDED)]
         assert [report.ledger_ranges for report in bench.reports if report.ledger_ranges] == [1_000] * 10
 
 

@@ -40,7 +40,7 @@ class Acceptor:
     def tick(self) -> None:
         pass
 
-    def visitor(self) -> Visitor:
+    def new_connection(self) -> Visitor:
         return Visitor()
 
     def gone(self, driver: ConnectionDriver) -> None:

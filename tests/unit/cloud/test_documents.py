@@ -9,16 +9,16 @@ import pytest
 
 from bridge.resources.endpoint import ListenEndpoint
 from bridge.resources.errors import ConfigurationRejected
-from cloud.hub.configuration import Settings, load
+from cloud.hub.configuration import HubSettings, load
 from cloud.hub.documents import DocumentError, clock_offset_rows, ledger_ranges, status_row
-from cloud.hub.groups import Session
+from cloud.hub.groups import GatewaySession
 from cloud.hub.limits import STATEMENTS_MAX
 from cloud.lake.landing import LedgerRange
 from cloud.lake.rows import records
 from cloud.place.data_file import statistics
 
 NOW_US = 1_795_250_665_237_123
-SESSION = Session("default", "gw1", "-")
+SESSION = GatewaySession("default", "gw1", "-")
 
 
 def test_a_status_of_an_edge_becomes_a_row() -> None:
@@ -137,7 +137,7 @@ def test_a_clock_document_has_a_bound() -> None:
 def test_a_configuration_is_read(tmp_path: Path) -> None:
     file = tmp_path / "hub.yaml"
     file.write_text("apiVersion: waypost/v1\nkind: Hub\nspec:\n  amqp: 127.0.0.1:0\n  gatherMilliseconds: 50\n")
-    assert load(file) == Settings(amqp=ListenEndpoint("127.0.0.1", 0), gather_milliseconds=50)
+    assert load(file) == HubSettings(amqp=ListenEndpoint("127.0.0.1", 0), gather_milliseconds=50)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.hub.fleet import Fleet, FleetFull, Rate
-from cloud.hub.groups import Session
+from cloud.hub.fleet import FleetFull, FleetState, Rate
+from cloud.hub.groups import GatewaySession
 from cloud.hub.limits import HISTORY_SECONDS
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.tenants import Quota, Tenants
@@ -26,8 +26,8 @@ def test_a_rate_is_what_came_in_each_of_the_last_seconds(events: list[tuple[int,
 
 
 def test_a_replaced_connection_does_not_take_the_gateway_offline() -> None:
-    fleet = Fleet()
-    old, new = Session("default", "gw1", "a"), Session("default", "gw1", "b")
+    fleet = FleetState()
+    old, new = GatewaySession("default", "gw1", "a"), GatewaySession("default", "gw1", "b")
     assert fleet.connect(old, 1) is None
     assert fleet.connect(new, 2) is old
     assert fleet.connected == 1
@@ -38,7 +38,7 @@ def test_a_replaced_connection_does_not_take_the_gateway_offline() -> None:
 
 
 def test_pages_follow_each_other() -> None:
-    fleet = Fleet()
+    fleet = FleetState()
     fleet.load([GatewayRecord("default", f"gw{i}", 1, 1, True, "-", 1, i) for i in range(5)])
     first = fleet.page(None, 3)
     second = fleet.page((first[-1].tenant, first[-1].name), 3)
@@ -47,9 +47,9 @@ def test_pages_follow_each_other() -> None:
 
 
 def test_a_page_has_who_is_looked_for_wherever_they_are() -> None:
-    fleet = Fleet()
+    fleet = FleetState()
     fleet.load([GatewayRecord("default", f"Hall-{i:03}", 1, 1, True, "-", 1, i) for i in range(900)])
-    fleet.connect(Session("default", "Hall-850", "a"), 1)
+    fleet.connect(GatewaySession("default", "Hall-850", "a"), 1)
     assert [gateway.name for gateway in fleet.page(None, 5, name="hall-85")] == [f"Hall-85{i}" for i in range(5)]
     away = fleet.page(("default", "Hall-848"), 3, name="hall-8", connected=False)
     assert [gateway.name for gateway in away] == ["Hall-849", "Hall-851", "Hall-852"]
@@ -58,28 +58,28 @@ def test_a_page_has_who_is_looked_for_wherever_they_are() -> None:
 
 
 def test_a_tenant_has_so_many_gateways() -> None:
-    fleet = Fleet(quotas=Tenants(own={"acme": Quota(gateways=2)}))
+    fleet = FleetState(quotas=Tenants(own={"acme": Quota(gateways=2)}))
     fleet.load([GatewayRecord("acme", "gone", 1, 1, False, "-", 1, 0)])
-    fleet.connect(Session("acme", "gw1", "a"), 1)
+    fleet.connect(GatewaySession("acme", "gw1", "a"), 1)
     with pytest.raises(FleetFull, match="tenant acme is at its quota `gateways`"):
-        fleet.connect(Session("acme", "gw2", "a"), 1)
-    fleet.connect(Session("acme", "gone", "a"), 1)
-    fleet.connect(Session("other", "gw2", "a"), 1)
+        fleet.connect(GatewaySession("acme", "gw2", "a"), 1)
+    fleet.connect(GatewaySession("acme", "gone", "a"), 1)
+    fleet.connect(GatewaySession("other", "gw2", "a"), 1)
     assert fleet.tenant("acme").known == 2
 
 
 def test_what_has_landed_of_a_forgotten_gateway_counts_when_it_comes_back() -> None:
-    fleet = Fleet()
+    fleet = FleetState()
     fleet.load([GatewayRecord("acme", "gw1", 1, 1, False, "-", 1, 3)], {("acme", "gw2"): 4})
     fleet.forget(("acme", "gw1"), 5)
     for name in ("gw1", "gw2", "gw3"):
-        fleet.connect(Session("acme", name, "a"), 6)
+        fleet.connect(GatewaySession("acme", name, "a"), 6)
     assert [(each.name, each.landed) for each in fleet.page(None, 9)] == [("gw1", 3), ("gw2", 4), ("gw3", 0)]
 
 
 def test_a_forgotten_gateway_gives_its_place_back() -> None:
-    fleet = Fleet(quotas=Tenants(own={"acme": Quota(gateways=1)}))
-    first = Session("acme", "gw1", "a")
+    fleet = FleetState(quotas=Tenants(own={"acme": Quota(gateways=1)}))
+    first = GatewaySession("acme", "gw1", "a")
     fleet.connect(first, 1)
     fleet.forget(first.key, 5)
     assert fleet.tenant("acme").known == 1, "it is there"
@@ -89,6 +89,6 @@ def test_a_forgotten_gateway_gives_its_place_back() -> None:
     for _ in range(2):
         fleet.forget(first.key, 6)
     assert fleet.tenant("acme").known == 0
-    fleet.connect(Session("acme", "gw2", "a"), 7)
+    fleet.connect(GatewaySession("acme", "gw2", "a"), 7)
     with pytest.raises(FleetFull, match="tenant acme is at its quota `gateways`"):
         fleet.connect(first, 8)

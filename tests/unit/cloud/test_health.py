@@ -12,11 +12,11 @@ import pytest
 
 from cloud.hub.committer import Fault
 from cloud.hub.copies import CopyFigures
-from cloud.hub.fleet import Totals
-from cloud.hub.groups import Session
+from cloud.hub.fleet import HubTotals
+from cloud.hub.groups import GatewaySession
 from cloud.hub.health import HubHealth
 from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
-from cloud.hub.takeovers import Machine, Takeovers
+from cloud.hub.takeovers import RemoteProgram, Takeovers
 from edge.health.problems import HealthProblem, Severity
 
 
@@ -26,7 +26,7 @@ class Hub:
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o700)
         self.committer = SimpleNamespace(fault=None, failing=False, held=[])
-        self.totals = Totals()
+        self.totals = HubTotals()
         self.listener = SimpleNamespace(refused=0)
         self.shed = SimpleNamespace(shed=0)
         self.trouble: str | None = None
@@ -72,7 +72,7 @@ def stands(hub: Hub) -> None:
 
 
 def holds(hub: Hub) -> None:
-    hub.committer.held.append((Session("default", "gw1", "-"), Fault(0.0, "its stream is damaged")))
+    hub.committer.held.append((GatewaySession("default", "gw1", "-"), Fault(0.0, "its stream is damaged")))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_an_older_copy_of_the_registry_is_a_problem_until_the_notice_is_removed(
 
 
 def test_two_machines_with_one_identity(hub: Hub) -> None:
-    machines = [Machine("first", "10.0.0.1"), Machine("second", "10.0.0.2")] * 2
+    machines = [RemoteProgram("first", "10.0.0.1"), RemoteProgram("second", "10.0.0.2")] * 2
     for displaced, arrived in pairwise(machines):
         hub.takeovers.add(("acme", "gw1"), displaced, arrived)
     [problem] = hub.problems()

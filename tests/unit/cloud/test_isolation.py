@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bridge.batch import Batch, BatchRange
 from bridge.lane import BatchLane
 from cloud.lake.isolation import isolate
-from cloud.lake.landing import Landed
+from cloud.lake.landing import LandingResult
 from cloud.lake.rows import ReceivedBatch
 
 
@@ -38,11 +38,11 @@ def test_what_is_behind_a_batch_that_waits_waits_too() -> None:
     failing, behind, further = batch(("a", 0)), batch(("a", 1), ("b", 0)), batch(("b", 1))
     landed: list[ReceivedBatch] = []
 
-    def land(part: Sequence[ReceivedBatch]) -> Landed:
+    def land(part: Sequence[ReceivedBatch]) -> LandingResult:
         if failing in part:
             raise OSError("no space")
         landed.extend(part)
-        return Landed(len(part))
+        return LandingResult(len(part))
 
     found = isolate([failing, behind, further], land)
     assert list(found.failed) == [0]

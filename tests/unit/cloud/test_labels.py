@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.hub.labels import LabelError, Selector, changed, changes, require_sound, selector, shown
+from cloud.hub.labels import LabelError, LabelSelector, changed, changes, require_sound, selector, shown
 from cloud.hub.limits import LABELS_MAX, SELECTOR_CHARACTERS_MAX
 
 BERLIN = {"site": "berlin", "ring": "canary", "example.org/floor": "2"}
@@ -48,7 +48,7 @@ class TestSelectors:
             found = selector(text)
         except LabelError:
             return
-        assert isinstance(found, Selector)
+        assert isinstance(found, LabelSelector)
         assert selector(str(found)) == found
 
     def test_length(self) -> None:

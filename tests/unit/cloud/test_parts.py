@@ -10,7 +10,7 @@ import pytest
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
 from cloud.lake import parts
-from cloud.lake.landing import Known, plan
+from cloud.lake.landing import LandedSets, plan
 from cloud.lake.parts import parts_of
 from cloud.lake.rows import ReceivedBatch, telemetry
 from cloud.lake.sequences import SequenceSet
@@ -29,7 +29,9 @@ def several() -> list[ReceivedBatch]:
 
 
 def rows_of(batches: Sequence[ReceivedBatch]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = telemetry(plan(batches, Known(lambda _stream: SequenceSet())).slices, 1).to_pylist()
+    rows: list[dict[str, Any]] = telemetry(
+        plan(batches, LandedSets(lambda _stream: SequenceSet())).slices, 1
+    ).to_pylist()
     return rows
 
 

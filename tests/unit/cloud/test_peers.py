@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from cloud.hub.limits import GATEWAY_NAME_CHARACTERS_MAX
 from cloud.hub.peers import (
-    Certified,
-    Kind,
-    NotAPeer,
-    Peer,
+    CertifiedGateway,
+    HubPeer,
+    InvalidPeer,
+    PeerKind,
     certified,
     gateway_fault,
     gateway_uri,
@@ -35,11 +35,11 @@ def shown(*uris: str) -> dict[str, Any]:
 class TestCertificates:
     def test_the_uri_names_the_gateway(self) -> None:
         found = certified(shown("https://elsewhere/", "waypost://acme/gw1"))
-        assert found == Certified(Peer("acme", "gw1", Kind.GATEWAY), 0x0A1B)
+        assert found == CertifiedGateway(HubPeer("acme", "gw1", PeerKind.GATEWAY), 0x0A1B)
 
     @given(st.text(min_size=1, max_size=GATEWAY_NAME_CHARACTERS_MAX).filter(lambda name: gateway_fault(name) is None))
     def test_every_name_of_a_gateway_survives(self, name: str) -> None:
-        assert certified(shown(gateway_uri("acme", name))).peer == Peer("acme", name, Kind.GATEWAY)
+        assert certified(shown(gateway_uri("acme", name))).peer == HubPeer("acme", name, PeerKind.GATEWAY)
 
     @pytest.mark.parametrize(
         "uris",
@@ -67,35 +67,37 @@ class TestCertificates:
         ],
     )
     def test_others_name_nobody(self, uris: tuple[str, ...]) -> None:
-        with pytest.raises(NotAPeer):
+        with pytest.raises(InvalidPeer):
             certified(shown(*uris))
 
     def test_a_common_name_names_nobody(self) -> None:
         """Whoever else the authority has issued certificates to is no gateway by that."""
-        with pytest.raises(NotAPeer, match="0 URIs"):
+        with pytest.raises(InvalidPeer, match="0 URIs"):
             certified({"subject": ((("commonName", "gw1"),),), "serialNumber": "01"})
 
 
 class TestUsers:
     def test_a_user_is_of_one_tenant(self) -> None:
-        assert user("reader@acme", Kind.APPLICATION) == Peer("acme", "reader", Kind.APPLICATION)
-        assert user("reader@acme", Kind.PERSON).identity == "reader@acme"
+        assert user("reader@acme", PeerKind.APPLICATION) == HubPeer("acme", "reader", PeerKind.APPLICATION)
+        assert user("reader@acme", PeerKind.PERSON).identity == "reader@acme"
 
     @pytest.mark.parametrize(
         "identity",
         ["", "reader", "@acme", "reader@", "reader@Acme", "a@b@acme", "a/b@acme", "reader@acme.org", "r" * 65 + "@a"],
     )
     def test_others_are_nobody(self, identity: str) -> None:
-        with pytest.raises(NotAPeer):
-            user(identity, Kind.PERSON)
+        with pytest.raises(InvalidPeer):
+            user(identity, PeerKind.PERSON)
 
     def test_their_tenants(self) -> None:
         """A tenant's name becomes that of a folder."""
         assert tenants_of(["a@acme", "b@acme", "c@other", "d@../up", "nobody"]) == ["acme", "other"]
 
     def test_nobody_has_the_identity_of_another(self) -> None:
-        assert Peer("acme", "gw1", Kind.GATEWAY).identity != Peer("acme", "gw1", Kind.APPLICATION).identity
-        assert Peer("acme", "gw1", Kind.GATEWAY).identity != Peer("other", "gw1", Kind.GATEWAY).identity
+        assert (
+            HubPeer("acme", "gw1", PeerKind.GATEWAY).identity != HubPeer("acme", "gw1", PeerKind.APPLICATION).identity
+        )
+        assert HubPeer("acme", "gw1", PeerKind.GATEWAY).identity != HubPeer("other", "gw1", PeerKind.GATEWAY).identity
 
 
 @pytest.mark.parametrize(("name", "good"), [("a", True), ("a-1", True), ("-a", False), ("a-", False), ("", False)])

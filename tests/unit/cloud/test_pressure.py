@@ -9,11 +9,11 @@ import pytest
 
 from bridge.intake import Intake
 from cloud.hub.limits import RATE_LOOK_S_MIN
-from cloud.hub.pressure import QUOTA, RATE, Pressure, TenantPressure, TenantRate
+from cloud.hub.pressure import QUOTA, RATE, LandingPressure, TenantPressure, TenantRate
 
 
 class Connection:
-    """An intake as `Pressure` sees it."""
+    """An intake as `LandingPressure` sees it."""
 
     def __init__(self, waiting_bytes: int = 0) -> None:
         self.waiting_bytes = waiting_bytes
@@ -44,7 +44,7 @@ class Connection:
 class Rig:
     def __init__(self) -> None:
         self.connections: list[Connection] = []
-        self.pressure = Pressure(
+        self.pressure = LandingPressure(
             lambda: sum(one.unsettled[1] for one in self.connections),
             lambda: sum(one.unread_bytes for one in self.connections),
         )

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cloud.lake.faults import LakeError
 from cloud.proof.cli import prove as command
 from cloud.proof.proof import Proof, prove
-from cloud.proof.statements import Kind
+from cloud.proof.statements import FindingKind
 from tests.support.seeds import chosen_seed
 from tests.support.stated_lake import StatedLake, day
 
@@ -315,11 +315,11 @@ def test_any_holes_and_doubles_are_found_exactly(tmp_path: Path) -> None:
     gateway.report(2, 0)
     proof = prove(lake.path)
 
-    def named(kind: Kind) -> set[int]:
+    def named(kind: FindingKind) -> set[int]:
         return {n for f in proof.findings if f.kind is kind for n in range(f.first, f.last + 1)}
 
-    assert named(Kind.HOLE) == gone - explained
-    assert named(Kind.TWICE) == twice
+    assert named(FindingKind.HOLE) == gone - explained
+    assert named(FindingKind.TWICE) == twice
     (total,) = proof.totals
     assert total.accepted == total.landed + sum(total.given_up.values()) + total.unexplained == 400
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
-from cloud.hub.groups import Entry, Session
+from cloud.hub.groups import GatewaySession, QueueEntry
 from cloud.hub.limits import LANDED_BYTES_A_SECOND
 from cloud.hub.queue import EntryQueue
 from cloud.lake.limits import LANDING_BYTES_MAX
@@ -20,15 +20,15 @@ A_LANDING = LANDING_BYTES_MAX // SIZE - 1
 class Rig:
     def __init__(self) -> None:
         self.queue = EntryQueue()
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, GatewaySession] = {}
         self.put_in = 0
 
     def put(self, gateway: str, count: int, size: int = SIZE) -> None:
-        session = self.sessions.setdefault(gateway, Session("default", gateway, "-"))
+        session = self.sessions.setdefault(gateway, GatewaySession("default", gateway, "-"))
         for _ in range(count):
             stored = Stored(-1, self.put_in, Run("a", "d", 1, b"", [b"x" * size], 1))
             batch = decode(encode([stored], space="s", epoch="e"))
-            self.queue.put(Entry(session, ReceivedBatch(*session.key, batch), print, float(self.put_in)))
+            self.queue.put(QueueEntry(session, ReceivedBatch(*session.key, batch), print, float(self.put_in)))
             self.put_in += 1
 
     def take(self) -> list[str]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.resources.errors import ConfigurationRejected
-from cloud.hub.configuration import Settings
+from cloud.hub.configuration import HubSettings
 from cloud.hub.configuration import parse as parse_configuration
 from cloud.hub.registry.faults import RegistryUrlError
 from cloud.hub.registry.location import parse, shown
@@ -77,4 +77,4 @@ def test_whatever_it_is(text: str) -> None:
 
 
 def test_a_representation_shows_no_password() -> None:
-    assert SECRET not in repr(Settings(registry="postgresql://hub:h0nk@db/fleet"))
+    assert SECRET not in repr(HubSettings(registry="postgresql://hub:h0nk@db/fleet"))

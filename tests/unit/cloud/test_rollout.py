@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.hub.rollout import (
-    Member,
-    Pace,
-    Phase,
+    MemberPhase,
+    ObservedGateway,
+    RolloutMember,
+    RolloutPace,
     RolloutState,
-    Seen,
-    Step,
+    RolloutStep,
     Wave,
     WavesError,
     look,
@@ -23,25 +23,25 @@ from cloud.hub.rollout import (
     waves,
 )
 
-PACE = Pace(soak_s=10.0, away_s=100.0, failures_max=0)
+PACE = RolloutPace(soak_s=10.0, away_s=100.0, failures_max=0)
 SECOND = 1_000_000
 
 
 class Fleet:
     """Gateways that are there and take what they are sent, as far as they are not told otherwise."""
 
-    def __init__(self, names: Sequence[str], sizes: Sequence[int], pace: Pace = PACE) -> None:
+    def __init__(self, names: Sequence[str], sizes: Sequence[int], pace: RolloutPace = PACE) -> None:
         self.pace = pace
         left = list(names)
         found = [Wave("", [left.pop(0) for _ in range(size)]) for size in sizes]
         self.known = {each.gateway: each for each in members(found, 0)}
-        self.seen = {name: Seen(connected=True, wanted=0, version=0) for name in names}
+        self.seen = {name: ObservedGateway(connected=True, wanted=0, version=0) for name in names}
         self.wave, self.state, self.why, self.now = 0, RolloutState.RUNNING, "", 0
 
-    def look(self, after_s: float = 1.0) -> Step:
+    def look(self, after_s: float = 1.0) -> RolloutStep:
         self.now += int(after_s * SECOND)
         step = look(self.wave, self.pace, list(self.known.values()), self.seen, 5.0, self.now)
-        sent = [each._replace(phase=Phase.SENT, since=self.now, version=7) for each in step.send]
+        sent = [each._replace(phase=MemberPhase.SENT, since=self.now, version=7) for each in step.send]
         self.known.update({each.gateway: each for each in (*step.members, *sent)})
         self.seen.update({each.gateway: self.seen[each.gateway]._replace(wanted=7) for each in sent})
         self.wave, self.state, self.why = step.wave, step.state, step.why
@@ -59,7 +59,7 @@ def named(count: int) -> list[str]:
     return [f"g{number}" for number in range(count)]
 
 
-def sent(step: Step) -> list[str]:
+def sent(step: RolloutStep) -> list[str]:
     return [each.gateway for each in step.send]
 
 
@@ -135,7 +135,7 @@ class TestLook:
     def test_a_failure_halts_it(self) -> None:
         fleet = Fleet("ab", [1, 1])
         fleet.look()
-        fleet.seen["a"] = Seen(connected=True, wanted=7, version=0, failed=7, why="rolled-back: no hub")
+        fleet.seen["a"] = ObservedGateway(connected=True, wanted=7, version=0, failed=7, why="rolled-back: no hub")
         fleet.look()
         assert fleet.state is RolloutState.HALTED
         assert fleet.why == "gateway a: rolled-back: no hub"
@@ -144,7 +144,7 @@ class TestLook:
     def test_so_many_may_fail(self) -> None:
         fleet = Fleet("abc", [2, 1], PACE._replace(failures_max=1))
         fleet.look()
-        fleet.seen["a"] = Seen(connected=True, wanted=7, version=0, failed=7, why="refused")
+        fleet.seen["a"] = ObservedGateway(connected=True, wanted=7, version=0, failed=7, why="refused")
         fleet.takes("b")
         fleet.look()
         assert sent(fleet.look(11.0)) == ["c"]
@@ -158,7 +158,7 @@ class TestLook:
         assert sent(fleet.look(50.0)) == []
         assert sent(fleet.look(51.0)) == ["c"]
         assert fleet.phases() == {"a": "away", "b": "done", "c": "sent"}
-        fleet.seen["a"] = Seen(connected=True, wanted=7, version=0, failed=7, why="refused")
+        fleet.seen["a"] = ObservedGateway(connected=True, wanted=7, version=0, failed=7, why="refused")
         fleet.look()
         assert fleet.state is RolloutState.HALTED
 
@@ -169,7 +169,7 @@ class TestLook:
         fleet.look(101.0)
         assert (fleet.state, fleet.why) == (
             RolloutState.HALTED,
-            "no gateway of wave 1 has taken the version: 1 away",
+            "no gateway of wave 1 took the version: 1 away",
         )
 
     def test_who_goes_with_it_and_stays_away_has_failed(self) -> None:
@@ -222,14 +222,14 @@ class TestLook:
             step = fleet.look(data.draw(st.sampled_from([1.0, 11.0, 101.0])))
             if fleet.state is not RolloutState.RUNNING:
                 return
-            waiting = {Phase.WAITING, Phase.CONFIRMED}
+            waiting = {MemberPhase.WAITING, MemberPhase.CONFIRMED}
             if step.send:
                 wave = step.send[0].wave
                 assert all(each.phase not in waiting for each in fleet.known.values() if each.wave < wave)
-            assert [each.phase for each in fleet.known.values()].count(Phase.FAILED) <= 2
+            assert [each.phase for each in fleet.known.values()].count(MemberPhase.FAILED) <= 2
 
 
 def test_a_member_that_has_no_version_is_waited_for() -> None:
-    member = Member("a", 0, Phase.SENT, 0)
-    step = look(0, PACE, [member], {"a": Seen(connected=True, wanted=0, version=0)}, 5.0, 500 * SECOND)
+    member = RolloutMember("a", 0, MemberPhase.SENT, 0)
+    step = look(0, PACE, [member], {"a": ObservedGateway(connected=True, wanted=0, version=0)}, 5.0, 500 * SECOND)
     assert step.members == []

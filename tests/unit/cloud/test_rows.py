@@ -11,7 +11,7 @@ from bridge.batch import encode as encode_batch
 from bridge.lane import BatchLane
 from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
 from bridge.publisher import publisher_name
-from cloud.lake.landing import Known, plan
+from cloud.lake.landing import LandedSets, plan
 from cloud.lake.properties import MALFORMED
 from cloud.lake.rows import ReceivedBatch, telemetry
 from cloud.lake.sequences import SequenceSet
@@ -26,7 +26,7 @@ def received(*stored: Stored, lane: BatchLane = BatchLane.LIVE, gateway: str = "
 
 
 def rows(*batches: ReceivedBatch, landed: SequenceSet | None = None) -> list[dict[str, object]]:
-    slices = plan(batches, Known(lambda place: landed or SequenceSet())).slices
+    slices = plan(batches, LandedSets(lambda place: landed or SequenceSet())).slices
     return telemetry(slices, NOW_US).to_pylist()
 
 
@@ -103,12 +103,12 @@ def test_what_has_landed_is_trimmed_wherever_it_is() -> None:
 
 def test_a_gap_is_counted_and_what_is_owed_only_from_its_base_is_none() -> None:
     late = received(Stored(-1, 5, Run("a", "d", 0, b"", [b"5"], RECEIVED_NS)))
-    assert plan([late], Known(lambda place: SequenceSet())).landed.gaps == 1
+    assert plan([late], LandedSets(lambda place: SequenceSet())).landed.gaps == 1
     owed = decode(
         encode_batch([Stored(-1, 5, Run("a", "d", 0, b"", [b"5"], 1))], space="s", epoch=EPOCH, bases={"a": 5})
     )
-    assert plan([ReceivedBatch("default", "gw1", owed)], Known(lambda place: SequenceSet())).landed.gaps == 0
-    assert plan([late], Known(lambda place: SequenceSet([(0, 4)]))).landed.gaps == 0
+    assert plan([ReceivedBatch("default", "gw1", owed)], LandedSets(lambda place: SequenceSet())).landed.gaps == 0
+    assert plan([late], LandedSets(lambda place: SequenceSet([(0, 4)]))).landed.gaps == 0
 
 
 def test_mqtt_properties_are_translated() -> None:

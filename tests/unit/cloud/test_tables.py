@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from cloud.lake import compaction
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
-from cloud.lake.lake import Transaction
+from cloud.lake.lake import TransactionId
 from cloud.lake.limits import COMPACTED_FILES_MIN, LOG_KEPT_DAYS
 from cloud.lake.rows import records
-from cloud.lake.tables import Table
+from cloud.lake.tables import LakeTable
 from cloud.place.data_file import added, statistics
 from cloud.place.folder import Folder
 from tests.support.delta_commits import data_changes
@@ -40,9 +40,9 @@ def gateways(lake: Path) -> list[str]:
 
 
 def test_what_is_appended_is_read_by_any_reader(tmp_path: Path) -> None:
-    table = Table.open(tmp_path, "gateway_status")
-    assert table.append(state(1), Transaction("app", 1)) == 1
-    assert table.append(state(2), Transaction("app", 2)) == 2
+    table = LakeTable.open(tmp_path, "gateway_status")
+    assert table.append(state(1), TransactionId("app", 1)) == 1
+    assert table.append(state(2), TransactionId("app", 2)) == 2
     assert gateways(tmp_path) == ["gw1", "gw2"]
     assert table.committed("app") == 2
     assert table.committed("other") is None
@@ -52,36 +52,36 @@ def test_what_is_appended_is_read_by_any_reader(tmp_path: Path) -> None:
 
 
 def test_a_torn_last_entry_is_taken_away(tmp_path: Path) -> None:
-    table = Table.open(tmp_path, "gateway_status")
-    table.append(state(1), Transaction("app", 1))
-    table.append(state(2), Transaction("app", 2))
+    table = LakeTable.open(tmp_path, "gateway_status")
+    table.append(state(1), TransactionId("app", 1))
+    table.append(state(2), TransactionId("app", 2))
     entry = tmp_path / "gateway_status" / "_delta_log" / f"{2:020}.json"
     for torn in (b"", entry.read_bytes()[:40]):
         entry.write_bytes(torn)
-        again = Table.open(tmp_path, "gateway_status", durable_version=1)
+        again = LakeTable.open(tmp_path, "gateway_status", durable_version=1)
         assert again.committed("app") == 1
-        assert again.append(state(3), Transaction("app", 2)) == 2
+        assert again.append(state(3), TransactionId("app", 2)) == 2
         assert gateways(tmp_path) == ["gw1", "gw3"]
 
 
 def test_a_durable_entry_is_never_taken_away(tmp_path: Path) -> None:
-    table = Table.open(tmp_path, "gateway_status")
-    table.append(state(1), Transaction("app", 1))
+    table = LakeTable.open(tmp_path, "gateway_status")
+    table.append(state(1), TransactionId("app", 1))
     entry = tmp_path / "gateway_status" / "_delta_log" / f"{1:020}.json"
     entry.write_bytes(b"")
     with pytest.raises(LakeError, match="damaged"):
-        Table.open(tmp_path, "gateway_status", durable_version=1)
+        LakeTable.open(tmp_path, "gateway_status", durable_version=1)
     assert entry.exists()
 
 
 def test_a_torn_checkpoint_is_taken_away(tmp_path: Path) -> None:
-    table = Table.open(tmp_path, "gateway_status")
-    table.append(state(1), Transaction("app", 1))
+    table = LakeTable.open(tmp_path, "gateway_status")
+    table.append(state(1), TransactionId("app", 1))
     DeltaTable(tmp_path / "gateway_status").create_checkpoint()
     log = tmp_path / "gateway_status" / "_delta_log"
     checkpoint = next(log.glob("*.checkpoint.parquet"))
     checkpoint.write_bytes(checkpoint.read_bytes()[:50])
-    again = Table.open(tmp_path, "gateway_status", durable_version=1)
+    again = LakeTable.open(tmp_path, "gateway_status", durable_version=1)
     assert again.committed("app") == 1
     assert not list(log.glob("*.checkpoint.parquet"))
 
@@ -89,13 +89,13 @@ def test_a_torn_checkpoint_is_taken_away(tmp_path: Path) -> None:
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     DeltaTable.create(tmp_path / "ledger", pa.schema([pa.field("a", pa.string())]))
     with pytest.raises(TableMismatch, match="other columns"):
-        Table.open(tmp_path, "ledger")
+        LakeTable.open(tmp_path, "ledger")
 
 
 def test_a_lake_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file")
     with pytest.raises(LakeError, match="ledger"):
-        Table.open(tmp_path / "lake", "ledger")
+        LakeTable.open(tmp_path / "lake", "ledger")
 
 
 def test_statistics_never_prune_a_row_that_is_there() -> None:
@@ -122,11 +122,11 @@ def test_a_table_of_an_older_program_gets_the_columns_that_came_later(tmp_path: 
     older = pa.schema([schema.field(number) for number in range(12)])
     assert older.names[-1] == "ingest_date"
     DeltaTable.create(tmp_path / "manifests", older, partition_by=["ingest_date"])
-    table = Table.open(tmp_path, "manifests")
+    table = LakeTable.open(tmp_path, "manifests")
     row = dict.fromkeys(("tenant", "gateway", "epoch", "address", "digest", "public_key"), "x")
     row |= dict.fromkeys(("first_sequence", "last_sequence", "count", "hour", "closing"), 1)
     table.append(records("manifests", [row], NOW_US))
-    assert Table.open(tmp_path, "manifests").version == table.version
+    assert LakeTable.open(tmp_path, "manifests").version == table.version
     (found,) = DeltaTable(tmp_path / "manifests").to_pyarrow_table().to_pylist()
     assert (found["public_key"], found["closing"], found["previous"]) == ("x", 1, None)
 
@@ -136,7 +136,7 @@ def test_a_table_with_a_column_of_another_type_is_refused(tmp_path: Path) -> Non
     other = pa.schema([schema.field(number) for number in range(11)])
     DeltaTable.create(tmp_path / "manifests", other.append(pa.field("ingest_date", pa.string())))
     with pytest.raises(TableMismatch, match="other columns"):
-        Table.open(tmp_path, "manifests")
+        LakeTable.open(tmp_path, "manifests")
 
 
 class TestSettled:
@@ -149,59 +149,59 @@ class TestSettled:
         return b"".join(json.dumps(action).encode() + b"\n" for action in (rows, marker))
 
     def test_what_is_on_its_way_comes_too_late(self, tmp_path: Path) -> None:
-        place, table = Folder(tmp_path / "gateway_status"), Table.open(tmp_path, "gateway_status")
-        assert not table.settled(Transaction("app", 1)), "also where there has been none"
-        table.append(state(2), Transaction("app", 2))
-        assert table.settled(Transaction("app", 2))
+        place, table = Folder(tmp_path / "gateway_status"), LakeTable.open(tmp_path, "gateway_status")
+        assert not table.settled(TransactionId("app", 1)), "also where there has been none"
+        table.append(state(2), TransactionId("app", 2))
+        assert table.settled(TransactionId("app", 2))
         before = table.version
-        assert not table.settled(Transaction("app", 3))
+        assert not table.settled(TransactionId("app", 3))
         assert not place.put_new(f"_delta_log/{before + 1:020}.json", self.ghost(3))
-        assert table.append(state(4), Transaction("app", 4)) == before + 2
+        assert table.append(state(4), TransactionId("app", 4)) == before + 2
         assert (table.committed("app"), gateways(tmp_path)) == (4, ["gw2", "gw4"])
         assert data_changes(tmp_path / "gateway_status", before + 1) == []
 
     def test_what_has_come_meanwhile_is_in(self, tmp_path: Path) -> None:
-        table, other = (Table.open(tmp_path, "gateway_status") for _ in range(2))
+        table, other = (LakeTable.open(tmp_path, "gateway_status") for _ in range(2))
         committed, found = table.committed, list[int | None]()
 
         def looked(application: str) -> int | None:
             found.append(committed(application))
             if len(found) == 1:
-                other.append(state(1), Transaction("app", 1))
+                other.append(state(1), TransactionId("app", 1))
             return found[-1]
 
         with mock.patch.object(table, "committed", looked):
-            assert table.settled(Transaction("app", 1))
+            assert table.settled(TransactionId("app", 1))
         assert (found, gateways(tmp_path)) == ([None, 1], ["gw1"])
 
     @pytest.mark.parametrize("moment", ["before it looks at the log", "before it commits"])
     def test_who_is_held_up_and_goes_on_commits_nothing(self, tmp_path: Path, moment: str) -> None:
         """Another hub has started from a copy of its data directory, with the same lake."""
-        another = Table.open(tmp_path, "gateway_status")
-        held_up = Table.open(tmp_path, "gateway_status")
-        held_up.append(state(1), Transaction("app", 1))
+        another = LakeTable.open(tmp_path, "gateway_status")
+        held_up = LakeTable.open(tmp_path, "gateway_status")
+        held_up.append(state(1), TransactionId("app", 1))
 
         def settle(*_: object, **__: object) -> None:
-            assert not another.settled(Transaction("app", 2))
+            assert not another.settled(TransactionId("app", 2))
 
         if moment == "before it commits":
             delta = mock.patch.object(held_up, "_is_fenced", side_effect=settle, return_value=False)
         else:
             delta = mock.patch.object(held_up, "_failpoint", side_effect=lambda step: step == "written" and settle())
         with delta, pytest.raises(LakeError):
-            held_up.append(state(2), Transaction("app", 2))
+            held_up.append(state(2), TransactionId("app", 2))
         assert gateways(tmp_path) == ["gw1"]
-        held_up.append(state(3), Transaction("app", 3))
+        held_up.append(state(3), TransactionId("app", 3))
         assert gateways(tmp_path) == ["gw1", "gw3"]
 
 
 class TestCompaction:
     """Small files of a day become one: no row more or less, and nobody who follows the commits sees it."""
 
-    def filled(self, lake: Path, count: int) -> Table:
-        table = Table.open(lake, "gateway_status")
+    def filled(self, lake: Path, count: int) -> LakeTable:
+        table = LakeTable.open(lake, "gateway_status")
         for number in range(count):
-            table.append(state(number), Transaction("app", number + 1))
+            table.append(state(number), TransactionId("app", number + 1))
         return table
 
     def names(self, count: int) -> list[str]:
@@ -222,8 +222,8 @@ class TestCompaction:
     def test_as_many_as_the_limit_become_one(self, tmp_path: Path) -> None:
         table = self.filled(tmp_path, COMPACTED_FILES_MIN - 1)
         assert table.compact() == 0
-        table.append(state(COMPACTED_FILES_MIN - 1), Transaction("app", COMPACTED_FILES_MIN))
-        before = Table.open(tmp_path, "gateway_status")
+        table.append(state(COMPACTED_FILES_MIN - 1), TransactionId("app", COMPACTED_FILES_MIN))
+        before = LakeTable.open(tmp_path, "gateway_status")
         assert before.compact() == COMPACTED_FILES_MIN
         found = DeltaTable(tmp_path / "gateway_status")
         assert (len(found.file_uris()), found.count()) == (1, COMPACTED_FILES_MIN)
@@ -232,7 +232,7 @@ class TestCompaction:
         assert data_changes(tmp_path / "gateway_status", found.version()) == []
         # Whoever reads an older version still can, and the next append follows.
         assert DeltaTable(tmp_path / "gateway_status", version=found.version() - 1).to_pyarrow_table().num_rows == 64
-        assert table.append(state(64), Transaction("app", 65)) == found.version() + 1
+        assert table.append(state(64), TransactionId("app", 65)) == found.version() + 1
         assert gateways(tmp_path) == self.names(65)
 
     def test_an_entry_that_is_there_although_its_put_was_refused_is_kept(self, tmp_path: Path) -> None:
@@ -255,11 +255,11 @@ class TestCompaction:
             if point == "rewritten":
                 raise InterruptedError
 
-        dying = Table.open(tmp_path, "gateway_status", failpoint=dies)
+        dying = LakeTable.open(tmp_path, "gateway_status", failpoint=dies)
         with pytest.raises(LakeError):
             dying.compact()
         assert len(DeltaTable(tmp_path / "gateway_status").file_uris()) == COMPACTED_FILES_MIN
-        assert Table.open(tmp_path, "gateway_status").compact() == COMPACTED_FILES_MIN
+        assert LakeTable.open(tmp_path, "gateway_status").compact() == COMPACTED_FILES_MIN
         assert gateways(tmp_path) == self.names(COMPACTED_FILES_MIN)
 
     def test_what_others_commit_meanwhile_stays(self, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ class TestCompaction:
             if point == "rewritten":
                 DeltaTable(tmp_path / "gateway_status").delete("gateway = 'gw7'")
 
-        table = Table.open(tmp_path, "gateway_status", failpoint=another)
+        table = LakeTable.open(tmp_path, "gateway_status", failpoint=another)
         assert table.compact() == 0
         assert gateways(tmp_path) == [name for name in self.names(COMPACTED_FILES_MIN) if name != "gw7"]
         assert table.append(state(64)) == DeltaTable(tmp_path / "gateway_status").version()

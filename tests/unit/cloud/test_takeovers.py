@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 
 from cloud.hub.limits import TAKEOVERS_SHARED, TAKEOVERS_WITHIN_S
-from cloud.hub.takeovers import Machine, Takeovers
+from cloud.hub.takeovers import RemoteProgram, Takeovers
 
 KEY = ("acme", "gw1")
-FIRST, SECOND = Machine("first", "10.0.0.1"), Machine("second", "10.0.0.2")
+FIRST, SECOND = RemoteProgram("first", "10.0.0.1"), RemoteProgram("second", "10.0.0.2")
 
 
 class Rig:
@@ -18,7 +18,7 @@ class Rig:
         self.now = 0.0
         self.takeovers = Takeovers(lambda: self.now)
 
-    def connect(self, machines: list[Machine], every_s: float = 10.0) -> list[str | None]:
+    def connect(self, machines: list[RemoteProgram], every_s: float = 10.0) -> list[str | None]:
         """Return the result of each takeover among these connections."""
         said = []
         for displaced, arrived in pairwise(machines):
@@ -56,11 +56,11 @@ def test_it_is_over_when_no_more_takeovers_come(rig: Rig) -> None:
     [
         [FIRST] * 6,
         [FIRST._replace(address=f"10.0.0.{i}") for i in range(6)],
-        [Machine(f"run {i}", "10.0.0.1") for i in range(6)],
+        [RemoteProgram(f"run {i}", "10.0.0.1") for i in range(6)],
     ],
     ids=["a broken link", "a cellular link with changing addresses", "a gateway that is started again and again"],
 )
-def test_one_machine_is_not_taken_for_two(rig: Rig, machines: list[Machine]) -> None:
+def test_one_machine_is_not_taken_for_two(rig: Rig, machines: list[RemoteProgram]) -> None:
     assert rig.connect(machines) == [None] * 5
 
 

@@ -12,7 +12,7 @@ from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.peers import gateway_uri
-from cloud.hub.registry.enrolments import EnrolmentRefused, Enrolments, Nameless, TokenRecord
+from cloud.hub.registry.enrolments import EnrolmentRefused, Enrolments, NamelessRequest, TokenRecord
 from cloud.hub.registry.location import sqlite_file
 from edge.appliance.identity.exchange import AnswerLost, HubEnrolmentClient, HubUnreachable, NotIssued
 
@@ -68,7 +68,7 @@ class Hub(HubEnrolmentClient):
         try:
             issued = asyncio.run(self._answer(document))
         except EnrolmentRefused as refused:
-            named = refused.gateway_uri if isinstance(refused, Nameless) else ""
+            named = refused.gateway_uri if isinstance(refused, NamelessRequest) else ""
             raise NotIssued(refused.reason.value, str(refused), named) from refused
         if self.lost:
             self.lost -= 1

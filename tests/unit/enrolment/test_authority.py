@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from cloud.hub.enrolment.authority import OwnAuthority, RequestError, Revoked, read_request
+from cloud.hub.enrolment.authority import OwnAuthority, RequestError, RevokedCertificate, read_request
 from cloud.hub.enrolment.files import (
     OWN,
     AuthorityFileError,
@@ -110,7 +110,7 @@ class TestCertificates:
 
     def test_the_list_of_revoked_ones(self) -> None:
         authority = OwnAuthority.make("a hub", NOW)
-        listed = x509.load_der_x509_crl(authority.revocations([Revoked("beef", NOW - 5)], 7, NOW))
+        listed = x509.load_der_x509_crl(authority.revocations([RevokedCertificate("beef", NOW - 5)], 7, NOW))
         assert listed.is_signature_valid(authority.certificate.public_key())  # type: ignore[arg-type]
         assert [each.serial_number for each in listed] == [0xBEEF]
         assert listed.next_update_utc is not None

@@ -25,8 +25,8 @@ from cloud.hub.enrolment.files import AuthorityFileError, own_authority, registr
 from cloud.hub.enrolment.limits import EST_ANSWER_BYTES_MAX
 from cloud.hub.enrolment.registration import CLIENTS, Registration
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.peers import Kind, Peer
-from cloud.hub.registry.enrolments import EnrolmentRefused, Nameless
+from cloud.hub.peers import HubPeer, PeerKind
+from cloud.hub.registry.enrolments import EnrolmentRefused, NamelessRequest
 from edge.appliance.identity.enrolling import enrol
 from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.request import named_in, new_key, signing_request
@@ -99,7 +99,7 @@ class TestGateways:
         """The authority makes certificates for others as well, and some of it go by what requests name."""
         hub, data = Behind(tmp_path, est), tmp_path / "gw"
         data.mkdir()
-        gateway = Peer("acme", NAME, Kind.GATEWAY)
+        gateway = HubPeer("acme", NAME, PeerKind.GATEWAY)
 
         async def main() -> None:
             made = hub.enrolment()
@@ -127,7 +127,7 @@ class TestGateways:
         self, tmp_path: Path, est: EstStub, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service, "REVOCATIONS_LOOKED_AT_S", 0.01)
-        hub, gateway = Behind(tmp_path, est), Peer("acme", NAME, Kind.GATEWAY)
+        hub, gateway = Behind(tmp_path, est), HubPeer("acme", NAME, PeerKind.GATEWAY)
 
         async def main() -> None:
             one, other = hub.enrolment(), hub.enrolment()
@@ -148,7 +148,7 @@ class TestGateways:
     def test_what_has_ended_is_forgotten(self, tmp_path: Path, est: EstStub, monkeypatch: pytest.MonkeyPatch) -> None:
         """A hub that runs for years would else know each certificate that it ever had made."""
         monkeypatch.setattr(service, "REVOCATIONS_LOOKED_AT_S", 0.01)
-        hub, gateway = Behind(tmp_path, est), Peer("acme", NAME, Kind.GATEWAY)
+        hub, gateway = Behind(tmp_path, est), HubPeer("acme", NAME, PeerKind.GATEWAY)
 
         async def main() -> None:
             made = hub.enrolment()
@@ -224,7 +224,7 @@ class TestRequests:
         for each in [*([x509.SubjectAlternativeName(names)] if names else []), *more]:
             builder = builder.add_extension(each, critical=False)
         text = builder.sign(new_key(), hashes.SHA256()).public_bytes(Encoding.PEM).decode()
-        with pytest.raises(Nameless) as refused:
+        with pytest.raises(NamelessRequest) as refused:
             certificate(registered(tmp_path, est), text)
         assert refused.value.gateway_uri == URI
         assert est.asked == 0

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.desired import DesiredReport
 from cloud.hub.desired import service
-from cloud.hub.desired.making import Tables
+from cloud.hub.desired.making import ConfigurationTables
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.groups import Presence
@@ -94,5 +94,5 @@ def test_a_roll_out_that_cannot_go_on_keeps_back_no_other(
     assert "of roll-out bad" in caplog.text
 
 
-def _begun(tables: Tables, *, record: RolloutRecord, gateway: str) -> None:
+def _begun(tables: ConfigurationTables, *, record: RolloutRecord, gateway: str) -> None:
     tables.rollouts.add(record, members([Wave("", [gateway])], 1))

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.proxy import PeerRoute
 from bridge.resources.endpoint import ListenEndpoint
-from cloud.hub.enrolment.authority import OwnAuthority, Revoked, new_key
+from cloud.hub.enrolment.authority import OwnAuthority, RevokedCertificate, new_key
 from edge.appliance.identity import revocations
 from edge.appliance.identity.exchange import WrongHub
 from edge.appliance.identity.hub_request import HubRequestFailure
@@ -111,7 +111,7 @@ class TestWhatCounts:
         issued = own.gateway_certificate(new_key().public_key(), "acme", "hall", 1_800_000_000.0, 1e6)
         file.write_text(issued.pem + own.pem)
         file.with_name(REVOKED).write_text("the one before")
-        self.sent = own.revocations([Revoked("17", 0.0)], 1, 1_800_000_000.0)
+        self.sent = own.revocations([RevokedCertificate("17", 0.0)], 1, 1_800_000_000.0)
         return tmp_path / "gw"
 
     def kept(self, data: Path) -> str:

@@ -17,7 +17,7 @@ from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.older_copy import OlderCopySign
-from cloud.hub.peers import Kind, Peer, certified
+from cloud.hub.peers import HubPeer, PeerKind, certified
 from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Enrolments
 from cloud.hub.registry.location import sqlite_file
 from cloud.lake.faults import RegistryError
@@ -27,7 +27,7 @@ from edge.appliance.identity.request import new_key, signing_request
 from tests.unit.enrolment.hub import NOW, Hub, shown
 
 DEADLINE_S = 20.0
-HALL = Peer("acme", "hall", Kind.GATEWAY)
+HALL = HubPeer("acme", "hall", PeerKind.GATEWAY)
 SAID = Attestation("", "hall", (), "", "", "", "", "", "")
 
 

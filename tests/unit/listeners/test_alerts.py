@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from bridge.tls_refusal import refusal
-from cloud.hub.enrolment.authority import Revoked
+from cloud.hub.enrolment.authority import RevokedCertificate
 from cloud.hub.enrolment.files import read_authority
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tcp import TcpListener
@@ -43,7 +43,7 @@ class Pki:
         }
         serial = f"{x509.load_pem_x509_certificate(Path(revoked.certificate).read_bytes()).serial_number:x}"
         own = read_authority(Path(self.authority.certificate), Path(self.authority.key))
-        listed = x509.load_der_x509_crl(own.revocations([Revoked(serial, 0.0)], 1, time.time()))
+        listed = x509.load_der_x509_crl(own.revocations([RevokedCertificate(serial, 0.0)], 1, time.time()))
         self.revocations = folder / "revoked.pem"
         self.revocations.write_bytes(listed.public_bytes(Encoding.PEM))
 
