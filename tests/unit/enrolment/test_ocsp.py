@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 from starlette.applications import Starlette
 
-from cloud.hub.enrolment.authority import IssuedCertificate, OwnAuthority, new_key
+from cloud.hub.enrolment.authority import SignedCertificate, OwnAuthority, new_key
 from cloud.hub.enrolment.http import OCSP_PATH, routes
 from cloud.hub.enrolment.limits import OCSP_BACKDATED_S, OCSP_NONCE_BYTES_MAX, OCSP_REQUEST_BYTES_MAX, OCSP_VALID_S
 from cloud.hub.enrolment.ocsp import MEDIA_TYPE
@@ -104,7 +104,7 @@ def test_good_revoked_and_unknown(hub: Hub) -> None:
     async def work() -> None:
         asked = ("-cert", hub.own)
         assert f"{hub.own}: unknown" in await hub.said(*asked)
-        made = IssuedCertificate(*hub.made)
+        made = SignedCertificate(*hub.made)
         await hub.enrolment.keep_own(made)
         await hub.enrolment.keep_own(made)  # at each start
         assert f"{hub.own}: good" in await hub.said(*asked)
