@@ -14,7 +14,7 @@ from typing import Any, Final
 import deltalake
 import msgspec
 
-from cloud.place.place import of_table
+from cloud.place.place import place_of_table
 
 TELEMETRY: Final = "telemetry"
 COMMITS_MAX: Final = 100
@@ -116,7 +116,7 @@ def commits(table: deltalake.DeltaTable, count: int = COMMITS_MAX) -> Iterator[T
 
     Commits that the log no longer has are left out. Raises what delta-rs raises for a damaged log.
     """
-    place, opened = of_table(table), table.version()
+    place, opened = place_of_table(table), table.version()
     while True:
         # `history` numbers the newest commits of the moment: the numbers hold where no commit came in between.
         newest = place.delta()

@@ -17,8 +17,8 @@ from cloud.fleet.place import (
     config_option,
     data_option,
     json_option,
-    opened,
-    seconds,
+    open_enrolments,
+    parse_duration,
     tenant_option,
 )
 from cloud.fleet.rollout import rollout
@@ -69,13 +69,13 @@ def create(
     """
     from bridge.enrolment import EnrolmentToken
     from cloud.hub.enrolment.limits import TOKEN_EXPIRES_S_MAX, TOKENS_AT_ONCE_MAX
-    from cloud.hub.labels import LabelError, changed, changes
+    from cloud.hub.labels import LabelError, apply_changes, parse_changes
     from cloud.hub.peers import gateway_fault, tenant_fault
     from cloud.hub.registry.enrolments import TokenRecord
     from cloud.hub.registry.labels import encode
     from edge.output.terminal import say, say_json
 
-    life_s = seconds(expires)
+    life_s = parse_duration(expires)
     if life_s > TOKEN_EXPIRES_S_MAX:
         raise FleetError(
             f"--expires {expires}: a token is valid for {TOKEN_EXPIRES_S_MAX / 86_400:.0f} days at most", code=2
@@ -86,10 +86,10 @@ def create(
     if fault := tenant_fault(tenant) or (gateway is not None and gateway_fault(gateway)):
         raise FleetError(fault, code=2)
     try:
-        labels = encode(changed({}, changes(words)))
+        labels = encode(apply_changes({}, parse_changes(words)))
     except LabelError as error:
         raise FleetError(f"--label: {error}", code=2) from None
-    with opened(data, config) as place:
+    with open_enrolments(data, config) as place:
         now_us = time.time_ns() // 1_000
         made = [EnrolmentToken.make(place.authority.fingerprint) for _ in range(count)]
         ends_us = now_us + int(life_s * 1e6)
@@ -111,7 +111,7 @@ def list_tokens(data: Path, config: Path | None, as_json: bool) -> None:
     """List tokens and their states."""
     from edge.output.terminal import say, say_json
 
-    with opened(data, config) as place:
+    with open_enrolments(data, config) as place:
         found = place.enrolments.tokens()
         of = {each.serial: each.gateway for each in place.enrolments.certificates()}
     now_us = time.time_ns() // 1_000
@@ -142,7 +142,7 @@ def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
     """Revoke a token that was not used yet. ID: as in `token list`."""
     from edge.output.terminal import say
 
-    with opened(data, config) as place:
+    with open_enrolments(data, config) as place:
         before = place.enrolments.revoke_token(token_id, time.time_ns() // 1_000)
     if before is None:
         raise FleetError(f"no token {token_id}", f"list them: waypost fleet token list --data {word(data)}")
@@ -160,15 +160,14 @@ def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
 @json_option
 def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str | None, as_json: bool) -> None:
     """List enrolled gateways with their labels, and the certificate that is valid longest."""
-    from cloud.hub.labels import LabelError, shown
-    from cloud.hub.labels import selector as selector_of
+    from cloud.hub.labels import LabelError, format_labels, parse_selector
     from edge.output.terminal import say, say_json
 
     try:
-        chosen = selector_of(selector) if selector is not None else None
+        chosen = parse_selector(selector) if selector is not None else None
     except LabelError as error:
         raise FleetError(f"--selector: {error}", code=2) from None
-    with opened(data, config) as place:
+    with open_enrolments(data, config) as place:
         found, forgotten = place.enrolments.certificates(), place.enrolments.forgotten()
         labels = place.enrolments.labels()
     now_us = time.time_ns() // 1_000
@@ -194,7 +193,7 @@ def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str
         return
     for row in rows:
         words = [str(row[name]) for name in ("tenant", "gateway", "state", "ends_at")]
-        say("  ".join([*words, shown(row["labels"])]).rstrip())
+        say("  ".join([*words, format_labels(row["labels"])]).rstrip())
     if not rows:
         say("no gateway has enrolled")
 
@@ -215,7 +214,7 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
 
     from edge.output.terminal import say, say_json
 
-    with opened(data, config) as place:
+    with open_enrolments(data, config) as place:
         mine = [each for each in place.enrolments.certificates() if (each.tenant, each.gateway) == (tenant, gateway)]
         report = place.enrolments.attestation(tenant, gateway)
     if not mine:
@@ -257,7 +256,7 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
     """
     from edge.output.terminal import say
 
-    with opened(data, config) as place:
+    with open_enrolments(data, config) as place:
         count = place.enrolments.revoke(tenant, gateway, time.time_ns() // 1_000)
     if not count:
         raise FleetError(
@@ -288,7 +287,7 @@ def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway:
         ForgetRefusal.GOOD_CERTIFICATE: f"revoke it first: waypost fleet revoke {options}",
         ForgetRefusal.CONNECTED: "a running hub disconnects a revoked gateway within seconds: check it, then retry",
     }
-    with opened(data, config) as place:
+    with open_enrolments(data, config) as place:
         try:
             at_us = place.enrolments.forget(tenant, gateway, time.time_ns() // 1_000)
         except NotForgotten as kept:
@@ -309,11 +308,11 @@ def revoke_hub(data: Path, config: Path | None) -> None:
     shows the old certificate. Open connections continue. If the authority's key was stolen too, create a new
     authority and enrol every gateway again.
     """
-    from cloud.hub.enrolment.files import forget_certificate, shown_certificate
+    from cloud.hub.enrolment.files import forget_certificate, hub_certificate
     from edge.output.terminal import say
 
-    with opened(data, config) as place:
-        shown = shown_certificate(data, place.authority)
+    with open_enrolments(data, config) as place:
+        shown = hub_certificate(data, place.authority)
         if shown is None:
             raise FleetError(
                 f"{data} has no server certificate to revoke", f"start the hub: waypost hub run --data {word(data)}"

@@ -14,12 +14,12 @@ from bridge.limits import COMMAND_PAYLOAD_BYTES_MAX
 from cloud.fleet.place import (
     FleetError,
     config_option,
+    current_user,
     data_option,
     json_option,
-    opened_commands,
-    seconds,
+    open_commands,
+    parse_duration,
     tenant_option,
-    who,
 )
 from edge.output.text import word
 
@@ -81,7 +81,7 @@ def send(
     \b
       waypost fleet command send pump7@hall speed '{"rpm": 900}' --data DIR --ttl 10m --response --wait 1m
     """
-    from cloud.hub.commands.documents import CommandDocument, InvalidCommand, draft
+    from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command
     from cloud.hub.commands.limits import GATEWAY_COMMANDS_MAX
     from cloud.hub.registry.commands import CommandRefused
 
@@ -90,7 +90,7 @@ def send(
         raise FleetError(
             f"{device} does not name a gateway", f"write {device}@GATEWAY, for example {device}@hall", code=2
         )
-    wait_s = seconds(wait) if wait is not None else None
+    wait_s = parse_duration(wait) if wait is not None else None
     document = CommandDocument(
         gateway=gateway,
         device=own,
@@ -98,15 +98,15 @@ def send(
         payload=payload,
         payload_base64=_base64(payload_file) if payload_file is not None else None,
         content_type=content_type,
-        ttl_s=seconds(ttl),
+        ttl_s=parse_duration(ttl),
         response=response,
         correlation_id=correlation_id,
     )
     try:
-        made = draft(document, tenant, sent_by="", key=idempotency_key)
+        made = check_command(document, tenant, sent_by="", key=idempotency_key)
     except InvalidCommand as error:
         raise FleetError(str(error), code=2) from None
-    with opened_commands(data, config) as (commands, quotas):
+    with open_commands(data, config) as (commands, quotas):
         new, bound = made.record(time.time_ns() // 1_000), quotas.of(tenant).commands
         try:
             sent = commands.add(new, gateway_max=GATEWAY_COMMANDS_MAX, tenant_max=bound, key=made.key)
@@ -135,14 +135,14 @@ def list_commands(
     as_json: bool,
 ) -> None:
     """List commands, the newest first."""
-    from cloud.hub.commands.documents import shown
+    from cloud.hub.commands.documents import command_document
     from cloud.hub.registry.commands import CommandFilter
     from edge.output.terminal import say, say_json
 
-    with opened_commands(data, config) as (commands, _):
+    with open_commands(data, config) as (commands, _):
         found = commands.page(CommandFilter(tenant, gateway, device, state), limit)
     if as_json:
-        say_json([shown(each) for each in found])
+        say_json([command_document(each) for each in found])
         return
     for each in found:
         say(_line(each))
@@ -158,8 +158,8 @@ def list_commands(
 @json_option
 def status(data: Path, config: Path | None, identifier: str, wait: str | None, as_json: bool) -> None:
     """Show the outcome of a command. ID: as in `send` and `list`."""
-    wait_s = seconds(wait) if wait is not None else None
-    with opened_commands(data, config) as (commands, _):
+    wait_s = parse_duration(wait) if wait is not None else None
+    with open_commands(data, config) as (commands, _):
         found = commands.get(identifier)
         if found is None:
             raise FleetError(f"no command {identifier}", f"list them: waypost fleet command list --data {word(data)}")
@@ -179,9 +179,9 @@ def cancel(data: Path, config: Path | None, identifier: str, as_json: bool) -> N
     """
     from cloud.hub.registry.commands import CancelTooLate
 
-    with opened_commands(data, config) as (commands, _):
+    with open_commands(data, config) as (commands, _):
         try:
-            found = commands.cancel(identifier, who(), time.time_ns() // 1_000)
+            found = commands.cancel(identifier, current_user(), time.time_ns() // 1_000)
         except CancelTooLate as late:
             raise FleetError(str(late), "a command at its gateway expires with its time to live") from None
         if found is None:
@@ -197,16 +197,16 @@ def _base64(file: BinaryIO) -> str:
 def _print_outcome(commands: Commands, command: CommandRecord, wait_s: float | None, *, as_json: bool) -> None:
     """Print a command, after waiting for its outcome if asked to. Exit with 1 if it was waited for and not
     delivered."""
-    from cloud.hub.commands.documents import shown
-    from cloud.hub.commands.service import is_over
+    from cloud.hub.commands.documents import command_document
+    from cloud.hub.commands.service import is_completed
     from edge.output.terminal import say, say_json
 
     deadline = time.monotonic() + (wait_s or 0.0)
-    while wait_s is not None and not is_over(command) and time.monotonic() < deadline:
+    while wait_s is not None and not is_completed(command) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
         command = commands.get(command.id) or command
     if as_json:
-        say_json(shown(command))
+        say_json(command_document(command))
     else:
         say(_line(command))
         if command.reason:
@@ -214,12 +214,12 @@ def _print_outcome(commands: Commands, command: CommandRecord, wait_s: float | N
         if command.response is not None:
             status = "" if command.response_status is None else f" {command.response_status}"
             say(f"  response{status}: {command.response.decode('utf-8', 'backslashreplace')}")
-    if wait_s is not None and not (command.state == "delivered" and is_over(command)):
+    if wait_s is not None and not (command.state == "delivered" and is_completed(command)):
         sys.exit(1)
 
 
 def _line(command: CommandRecord) -> str:
-    from cloud.hub.commands.documents import moment
+    from cloud.hub.commands.documents import format_time
 
     device = f"{command.device}@{command.gateway}"
-    return "  ".join((command.id, command.tenant, device, command.name, command.state, moment(command.changed_at)))
+    return "  ".join((command.id, command.tenant, device, command.name, command.state, format_time(command.changed_at)))

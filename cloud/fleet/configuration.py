@@ -13,12 +13,12 @@ from cloud.fleet.place import (
     ConfigurationAccess,
     FleetError,
     config_option,
-    configured,
+    current_user,
     data_option,
     json_option,
-    seconds,
+    open_configurations,
+    parse_duration,
     tenant_option,
-    who,
 )
 
 if TYPE_CHECKING:
@@ -90,23 +90,23 @@ def apply(
     gateway, by name or by selectors, the latest one counts.
     """
     from bridge.resources.parse import read
-    from cloud.hub.desired.making import checked, confirm_fault, want, want_of
+    from cloud.hub.desired.making import check_resources, confirm_fault, want, want_for_selector
     from cloud.hub.registry.configurations import WantedConfiguration
     from edge.configuration.kinds import KINDS
 
-    confirm_s = seconds(confirm)
+    confirm_s = parse_duration(confirm)
     if fault := confirm_fault(confirm_s):
         raise FleetError(f"--confirm {confirm}: {fault}", code=2)
-    with configured(data, config) as place:
-        documents = checked(read(KINDS, names))
+    with open_configurations(data, config) as place:
+        documents = check_resources(read(KINDS, names))
         chosen = chosen_gateways(place, tenant, gateways, selector)
         if dry_run:
             _say_made([(name, None) for name in chosen], as_json)
             return
         now_us = time.time_ns() // 1_000
-        one = WantedConfiguration(tenant, "", documents, confirm_s, restart, who(), note, selector=selector)
+        one = WantedConfiguration(tenant, "", documents, confirm_s, restart, current_user(), note, selector=selector)
         if selector is not None:
-            made = want_of(place.selectors, one, now_us, place.sign)
+            made = want_for_selector(place.selectors, one, now_us, place.sign)
         else:
             wanted = [one._replace(gateway=name) for name in chosen]
             made = want(place.configurations, wanted, now_us, place.sign)
@@ -123,7 +123,7 @@ def selectors(data: Path, config: Path | None, tenant: str, as_json: bool) -> No
     from cloud.hub.desired.shown import selector_row
     from edge.output.terminal import say, say_json
 
-    with configured(data, config) as place:
+    with open_configurations(data, config) as place:
         rows = [selector_row(each) for each in place.selectors.all(tenant)]
     if as_json:
         say_json(rows)
@@ -143,12 +143,12 @@ def selectors(data: Path, config: Path | None, tenant: str, as_json: bool) -> No
 @click.argument("selector")
 def delete(data: Path, config: Path | None, tenant: str, as_json: bool, selector: str) -> None:
     """Delete the configuration of a selector. Its gateways get the latest one of other matching selectors."""
-    from cloud.hub.desired.making import making_of
-    from cloud.hub.labels import selector as selector_of
+    from cloud.hub.desired.making import make_context
+    from cloud.hub.labels import parse_selector
 
-    with configured(data, config) as place:
-        how = making_of(time.time_ns() // 1_000, place.sign)
-        made = place.selectors.delete(tenant, str(selector_of(selector)), how)
+    with open_configurations(data, config) as place:
+        how = make_context(time.time_ns() // 1_000, place.sign)
+        made = place.selectors.delete(tenant, str(parse_selector(selector)), how)
     _say_made([(each.gateway, each.version) for each in made], as_json)
 
 
@@ -172,12 +172,12 @@ def rollback(
     gateways: Sequence[str],
 ) -> None:
     """Send an earlier version again, as a new one."""
-    from cloud.hub.desired.making import again, earlier, named, want
+    from cloud.hub.desired.making import find_earlier, match_gateways, repeat_version, want
 
-    with configured(data, config) as place:
+    with open_configurations(data, config) as place:
         known = place.configurations
-        found = [earlier(known, tenant, name, number) for name in named(known, tenant, gateways)]
-        wanted = [again(each, who(), note) for each in found]
+        found = [find_earlier(known, tenant, name, number) for name in match_gateways(known, tenant, gateways)]
+        wanted = [repeat_version(each, current_user(), note) for each in found]
         made = want(known, wanted, time.time_ns() // 1_000, place.sign)
     _say_made([(each.gateway, each.version) for each in made], as_json)
 
@@ -192,7 +192,7 @@ def list_states(data: Path, config: Path | None, tenant: str, as_json: bool) -> 
     from cloud.hub.desired.shown import gateway_row
     from edge.output.terminal import say, say_json
 
-    with configured(data, config) as place:
+    with open_configurations(data, config) as place:
         rows = [gateway_row(each) for each in place.configurations.gateways(tenant)]
     if as_json:
         say_json(rows)
@@ -217,7 +217,7 @@ def get(data: Path, config: Path | None, tenant: str, number: int | None, as_jso
     from bridge.resources.parse import to_yaml
     from edge.output.terminal import say, say_json
 
-    with configured(data, config) as place:
+    with open_configurations(data, config) as place:
         record = _version(place.configurations, tenant, gateway, number)
     resources = record.desired.resources
     if as_json:
@@ -237,7 +237,7 @@ def history(data: Path, config: Path | None, tenant: str, as_json: bool, gateway
     from cloud.hub.desired.shown import version_row
     from edge.output.terminal import say, say_json
 
-    with configured(data, config) as place:
+    with open_configurations(data, config) as place:
         rows = [version_row(each) for each in place.configurations.versions(tenant, gateway)]
     if as_json:
         say_json(rows)
@@ -272,12 +272,12 @@ def diff(
     from bridge.resources.diff import masked, unified
     from bridge.resources.parse import read
     from bridge.resources.plan import ResourceChange, key_of
-    from cloud.hub.desired.making import checked
+    from cloud.hub.desired.making import check_resources
     from edge.configuration.kinds import KINDS
     from edge.output.terminal import say, say_json
 
-    with configured(data, config) as place:
-        after = {key_of(each): each for each in checked(read(KINDS, names))}
+    with open_configurations(data, config) as place:
+        after = {key_of(each): each for each in check_resources(read(KINDS, names))}
         versions = place.configurations.versions(tenant, gateway)
     before = {key_of(each): each for each in versions[0].desired.resources} if versions else {}
     changes = [ResourceChange(*key, before.get(key), after.get(key)) for key in sorted({*before, *after})]
@@ -307,13 +307,13 @@ def chosen_gateways(
     place: ConfigurationAccess, tenant: str, gateways: Sequence[str], selector: str | None
 ) -> list[str]:
     """Return the gateways of names or of a selector. Raises FleetError if both or neither are given."""
-    from cloud.hub.desired.making import chosen, named
-    from cloud.hub.labels import selector as selector_of
+    from cloud.hub.desired.making import choose_gateways, match_gateways
+    from cloud.hub.labels import parse_selector
 
     require_one(gateways, selector)
     if selector is None:
-        return named(place.configurations, tenant, gateways)
-    return chosen(place.configurations, place.selectors.labels(tenant), tenant, selector_of(selector))
+        return match_gateways(place.configurations, tenant, gateways)
+    return choose_gateways(place.configurations, place.selectors.labels(tenant), tenant, parse_selector(selector))
 
 
 def require_one(gateways: Sequence[str], selector: str | None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from cloud.fleet.place import config_option, configured, data_option, json_option, tenant_option
+from cloud.fleet.place import config_option, data_option, json_option, open_configurations, tenant_option
 
 
 @click.command()
@@ -27,14 +27,14 @@ def label(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: 
     \b
     waypost fleet label --data HUBDIR 'store-*' site=berlin ring=canary floor-
     """
-    from cloud.hub.desired.making import making_of, named
-    from cloud.hub.labels import changes, shown
+    from cloud.hub.desired.making import make_context, match_gateways
+    from cloud.hub.labels import format_labels, parse_changes
     from edge.output.terminal import say, say_json
 
-    with configured(data, config) as place:
-        found = changes(labels)
-        chosen = named(place.configurations, tenant, (gateway,))
-        made = place.selectors.label(tenant, chosen, found, making_of(time.time_ns() // 1_000, place.sign))
+    with open_configurations(data, config) as place:
+        found = parse_changes(labels)
+        chosen = match_gateways(place.configurations, tenant, (gateway,))
+        made = place.selectors.label(tenant, chosen, found, make_context(time.time_ns() // 1_000, place.sign))
         after = place.selectors.labels(tenant)
     versions = {each.gateway: each for each in made}
     if as_json:
@@ -44,4 +44,4 @@ def label(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: 
     for name in chosen:
         version = versions.get(name)
         why = "" if version is None else f"  version {version.version}: {version.selector or version.note}"
-        say(f"{name}  {shown(after[name]) or 'no labels'}{why}")
+        say(f"{name}  {format_labels(after[name]) or 'no labels'}{why}")

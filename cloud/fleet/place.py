@@ -89,14 +89,14 @@ class ConfigurationAccess(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(data: Path, config: Path | None) -> Iterator[EnrolmentAccess]:
+def open_enrolments(data: Path, config: Path | None) -> Iterator[EnrolmentAccess]:
     """Open registry and authority of a hub that has run at least once. Raises FleetError."""
-    from cloud.hub.enrolment.files import AuthorityFileError, authority_of
+    from cloud.hub.enrolment.files import AuthorityFileError, load_authority
     from cloud.hub.registry.enrolments import Enrolments
 
     with _hub_of(data, config) as (settings, registry):
         try:
-            authority = authority_of(data, settings.authority_files, time.time())
+            authority = load_authority(data, settings.authority_files, time.time())
         except AuthorityFileError as error:
             raise FleetError(str(error), code=2) from None
         with contextlib.closing(Enrolments(registry)) as enrolments:
@@ -104,7 +104,7 @@ def opened(data: Path, config: Path | None) -> Iterator[EnrolmentAccess]:
 
 
 @contextlib.contextmanager
-def opened_commands(data: Path, config: Path | None) -> Iterator[CommandAccess]:
+def open_commands(data: Path, config: Path | None) -> Iterator[CommandAccess]:
     """Open the commands of a hub that has run at least once. Raises FleetError."""
     from cloud.hub.registry.commands import Commands
 
@@ -120,7 +120,7 @@ def _hub_of(data: Path, config: Path | None) -> Iterator[tuple[HubSettings, sa.U
     from cloud.hub.configuration import HubSettings, load
     from cloud.hub.data import UMASK, WRITER
     from cloud.hub.registry.faults import RegistryUnreachable
-    from cloud.hub.registry.location import sqlite_file
+    from cloud.hub.registry.location import sqlite_url
     from cloud.lake.faults import RegistryError
 
     try:
@@ -132,7 +132,7 @@ def _hub_of(data: Path, config: Path | None) -> Iterator[tuple[HubSettings, sa.U
         os.umask(UMASK)
         if data.stat().st_uid != os.geteuid():
             raise FleetError(f"{data} belongs to another user", "run this as the hub's user: sudo -u USER …", code=2)
-        yield settings, settings.registry or sqlite_file(data / "registry.db")
+        yield settings, settings.registry or sqlite_url(data / "registry.db")
     except ConfigurationRejected as rejected:
         raise FleetError(str(rejected), code=2) from None
     except RegistryError as error:
@@ -142,21 +142,24 @@ def _hub_of(data: Path, config: Path | None) -> Iterator[tuple[HubSettings, sa.U
 
 
 @contextlib.contextmanager
-def configured(data: Path, config: Path | None) -> Iterator[ConfigurationAccess]:
+def open_configurations(data: Path, config: Path | None) -> Iterator[ConfigurationAccess]:
     """Open the configurations of gateways. Raises FleetError, also for what the body refuses."""
     from bridge.desired import DesiredError
     from bridge.resources.errors import ConfigurationRejected
     from cloud.hub.desired.making import ConfigurationTables
-    from cloud.hub.desired.service import signing
+    from cloud.hub.desired.service import make_signer
     from cloud.hub.labels import LabelError
     from cloud.hub.registry.configurations import UnknownGateway
-    from cloud.hub.registry.opening import opened as opened_registry
+    from cloud.hub.registry.opening import open_registry
     from cloud.hub.registry.rollouts import RolloutError
     from cloud.hub.rollout import WavesError
 
-    with opened(data, config) as place, contextlib.closing(opened_registry(place.registry).database) as database:
+    with (
+        open_enrolments(data, config) as place,
+        contextlib.closing(open_registry(place.registry).database) as database,
+    ):
         try:
-            yield ConfigurationAccess(ConfigurationTables.of(database), signing(place.authority))
+            yield ConfigurationAccess(ConfigurationTables.of(database), make_signer(place.authority))
         except ConfigurationRejected as rejected:
             count = len(rejected.errors)
             hint = f"{count} {'problem' if count == 1 else 'problems'}; nothing was sent"
@@ -169,12 +172,12 @@ def configured(data: Path, config: Path | None) -> Iterator[ConfigurationAccess]
             raise FleetError(str(error), f"list them: waypost fleet rollout status --data {word(data)}") from None
 
 
-def who() -> str:
+def current_user() -> str:
     """Return the user who runs this command."""
     return getpass.getuser()
 
 
-def seconds(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Parse a duration such as ``90s``, ``30m``, ``24h`` or ``7d``. Raises click.BadParameter."""
     found = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if found is None or not int(found[1]):

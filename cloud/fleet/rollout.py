@@ -21,12 +21,12 @@ from cloud.fleet.configuration import (
 from cloud.fleet.place import (
     FleetError,
     config_option,
-    configured,
+    current_user,
     data_option,
     json_option,
-    seconds,
+    open_configurations,
+    parse_duration,
     tenant_option,
-    who,
 )
 from edge.output.amounts import counted
 
@@ -105,23 +105,24 @@ def start(
     waypost fleet rollout start --data HUBDIR -f forwarders.yaml --waves ring=canary,100% -l site=berlin
     """
     from bridge.resources.parse import read
-    from cloud.hub.desired.making import RolloutTarget, checked, confirm_fault
-    from cloud.hub.desired.making import rollout as begin
-    from cloud.hub.labels import selector as selector_of
+    from cloud.hub.desired.making import RolloutTarget, check_resources, confirm_fault, start_rollout
+    from cloud.hub.labels import parse_selector
     from cloud.hub.registry.configurations import WantedConfiguration
     from cloud.hub.rollout import RolloutPace
     from edge.configuration.kinds import KINDS
 
     require_one(gateways, selector)
-    confirm_s = seconds(confirm)
+    confirm_s = parse_duration(confirm)
     if fault := confirm_fault(confirm_s):
         raise FleetError(f"--confirm {confirm}: {fault}", code=2)
-    pace = RolloutPace(seconds(soak), seconds(away), failures)
-    with configured(data, config) as place:
-        wanted = WantedConfiguration(tenant, "", checked(read(KINDS, names)), confirm_s, restart, who(), note)
-        chosen = RolloutTarget(gateways, selector_of(selector) if selector is not None else None)
+    pace = RolloutPace(parse_duration(soak), parse_duration(away), failures)
+    with open_configurations(data, config) as place:
+        wanted = WantedConfiguration(
+            tenant, "", check_resources(read(KINDS, names)), confirm_s, restart, current_user(), note
+        )
+        chosen = RolloutTarget(gateways, parse_selector(selector) if selector is not None else None)
         now_us = time.time_ns() // 1_000
-        record = begin(place.tables, wanted, chosen, waves, pace, now_us)
+        record = start_rollout(place.tables, wanted, chosen, waves, pace, now_us)
         members = place.rollouts.members(record.id)
     _say([(record, members)], as_json)
 
@@ -134,7 +135,7 @@ def start(
 @click.argument("rollout_id", metavar="[ID]", required=False)
 def status(data: Path, config: Path | None, tenant: str, as_json: bool, rollout_id: str | None) -> None:
     """Show roll-outs, or one with each of its gateways."""
-    with configured(data, config) as place:
+    with open_configurations(data, config) as place:
         found = [each for each in place.rollouts.all(tenant) if rollout_id in (None, each.id)]
         shown = [(each, place.rollouts.members(each.id)) for each in found]
     if rollout_id is not None and not found:
@@ -148,7 +149,7 @@ def status(data: Path, config: Path | None, tenant: str, as_json: bool, rollout_
 @rollout_argument
 def pause(data: Path, config: Path | None, rollout_id: str) -> None:
     """Pause a roll-out: send nothing more, and withhold the version from gateways that have not fetched it."""
-    with configured(data, config) as place:
+    with open_configurations(data, config) as place:
         place.rollouts.pause(rollout_id)
     _say_state(rollout_id, "paused")
 
@@ -159,7 +160,7 @@ def pause(data: Path, config: Path | None, rollout_id: str) -> None:
 @rollout_argument
 def resume(data: Path, config: Path | None, rollout_id: str) -> None:
     """Resume a paused or halted roll-out, without the gateways that failed."""
-    with configured(data, config) as place:
+    with open_configurations(data, config) as place:
         place.rollouts.resume(rollout_id, time.time_ns() // 1_000)
     _say_state(rollout_id, "running")
 
@@ -171,9 +172,9 @@ def resume(data: Path, config: Path | None, rollout_id: str) -> None:
 @click.option("--take-back", is_flag=True, help="Send gateways with the version their previously confirmed one.")
 def abort(data: Path, config: Path | None, rollout_id: str, take_back: bool) -> None:
     """Abort a roll-out. Gateways keep the version they have taken, unless --take-back is given."""
-    with configured(data, config) as place:
+    with open_configurations(data, config) as place:
         if take_back:
-            back = place.rollouts.take_back(rollout_id, who(), time.time_ns() // 1_000, place.sign)
+            back = place.rollouts.take_back(rollout_id, current_user(), time.time_ns() // 1_000, place.sign)
         else:
             place.rollouts.abort(rollout_id)
             back = []

@@ -22,9 +22,9 @@ from cloud.hub.peers import (
     HubPeer,
     InvalidPeer,
     PeerKind,
-    certified,
     gateway_fault,
-    user,
+    parse_user,
+    read_certificate,
 )
 from cloud.hub.tenants import Tenants
 from edge.broker.listeners.tls import subject_name
@@ -219,7 +219,7 @@ class PeerConnection:
 
     def _read_certificate(self, certificate: Mapping[str, Any]) -> None:
         try:
-            self._certified = certified(certificate)
+            self._certified = read_certificate(certificate)
         except InvalidPeer as why:
             if self._acceptor.dev:  # any name will do
                 self.sasl.external = subject_name(certificate)
@@ -238,7 +238,7 @@ class PeerConnection:
                 else:
                     self._answer_probe()
             elif not self._acceptor.dev:
-                self._admit(user(event.identity or "", PeerKind.APPLICATION))
+                self._admit(parse_user(event.identity or "", PeerKind.APPLICATION))
             else:
                 self._dev_name(event)  # raises for an invalid name
                 self._opened = event

@@ -19,7 +19,7 @@ from bridge.version import VERSION
 from cloud.hub.committer import Committer, Fault
 from cloud.hub.fleet import FleetState, GatewayState
 from cloud.hub.health import HubHealth
-from cloud.hub.json_http import json_answer
+from cloud.hub.json_http import json_response
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT
@@ -151,7 +151,7 @@ class Api:
         problems = self._health.problems()
         ok = serving(problems)
         shown = {"problems": problems} if await self._may_see_problems(request) else {}
-        return json_answer({"ok": ok, **shown}, 200 if ok else 503)
+        return json_response({"ok": ok, **shown}, 200 if ok else 503)
 
     async def _may_see_problems(self, request: Request) -> bool:
         if is_local(request):
@@ -180,7 +180,7 @@ class Api:
         }
         if scope.tenant is not None:
             figures = self._fleet.tenant(scope.tenant)
-            return json_answer(
+            return json_response(
                 {
                     **head,
                     "gateways": {"known": figures.known, "connected": figures.connected},
@@ -189,7 +189,7 @@ class Api:
                 }
             )
         fleet, committer = self._fleet, self._committer
-        return json_answer(
+        return json_response(
             {
                 **head,
                 "gateways": {"known": len(fleet.gateways), "connected": fleet.connected},
@@ -223,10 +223,10 @@ class Api:
         query = request.query_params
         text = query.get("limit", "200")
         if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PAGE_GATEWAYS_MAX):
-            return json_answer({"error": f"limit must be a number from 1 to {PAGE_GATEWAYS_MAX}"}, 400)
+            return json_response({"error": f"limit must be a number from 1 to {PAGE_GATEWAYS_MAX}"}, 400)
         connected = query.get("connected", "")
         if connected not in _CONNECTED:
-            return json_answer({"error": "connected must be true or false"}, 400)
+            return json_response({"error": "connected must be true or false"}, 400)
         after = (query.get("after_tenant", self._tenant(scope)), query["after"]) if "after" in query else None
         page = self._fleet.page(
             after, int(text), scope.tenant, name=query.get("name", ""), connected=_CONNECTED[connected]
@@ -234,7 +234,7 @@ class Api:
         more = len(page) == int(text)
         following = {"after_tenant": page[-1].tenant, "after": page[-1].name} if more else None
         now_s = self._clock()
-        return json_answer(
+        return json_response(
             {"gateways": [_summary(gateway, now_s, self._now_us()) for gateway in page], "next": following}
         )
 
@@ -248,12 +248,12 @@ class Api:
         tenant, name = request.query_params.get("tenant", self._tenant(scope)), request.path_params["name"]
         gateway = self._fleet.gateways.get((tenant, name)) if scope.covers(tenant) else None
         if gateway is None:
-            return json_answer({"error": f"no gateway {name} in tenant {tenant}"}, 404)
+            return json_response({"error": f"no gateway {name} in tenant {tenant}"}, 404)
         try:
             marks, total = await self._committer.read(functools.partial(_marks, tenant=tenant, name=name))
         except RegistryError as error:
-            return json_answer({"error": str(error)}, 503)
-        return json_answer({**_summary(gateway, self._clock(), self._now_us()), "marks": marks, "marks_total": total})
+            return json_response({"error": str(error)}, 503)
+        return json_response({**_summary(gateway, self._clock(), self._now_us()), "marks": marks, "marks_total": total})
 
 
 def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str, Any]], int]:

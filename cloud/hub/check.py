@@ -14,7 +14,7 @@ from cloud.hub.configuration import HubSettings
 from cloud.hub.enrolment.est import EstClient, EstError
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.faults import RegistryUnreachable
-from cloud.hub.registry.location import SQLITE, shown
+from cloud.hub.registry.location import SQLITE, redact_url
 from cloud.hub.registry.schema import SCHEMA_VERSION, version_of
 from cloud.lake.faults import RegistryError
 from cloud.place.place import parse
@@ -80,7 +80,7 @@ def _registry(resource: Resource, url: sa.URL | None) -> Iterator[str | Configur
             yield error_at(resource, ("spec", "registry"), f"folder {file.parent} is missing: create it")
         return
     try:
-        yield f"registry: {shown(url)}, {_describe_database(url)}"
+        yield f"registry: {redact_url(url)}, {_describe_database(url)}"
     except RegistryUnreachable:
         raise
     except RegistryError as why:

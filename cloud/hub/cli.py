@@ -90,8 +90,8 @@ def run(
     from bridge.resources.endpoint import valid_host
     from bridge.resources.errors import ConfigurationRejected
     from cloud.hub.configuration import HubSettings, load
-    from cloud.hub.enrolment.files import Enroller, own_names
-    from cloud.hub.memory import keep_pandas_out
+    from cloud.hub.enrolment.files import Enroller, machine_names
+    from cloud.hub.memory import hide_pandas
     from cloud.hub.server import HubConfiguration, HubError
     from cloud.hub.server import run as serve
     from edge.output.logs import write_to_stderr
@@ -110,13 +110,13 @@ def run(
                 f"--dev accepts clients without credentials, so it listens on loopback only; {endpoint} is not loopback"
             )
     write_to_stderr(logging.INFO)
-    keep_pandas_out()
+    hide_pandas()
     try:
         tls = settings.tls
         enroller = None
         if not dev and tls is None:
             life_s = settings.certificate_days * 86_400.0
-            own, est = [*given, *own_names()], _est_server(settings)
+            own, est = [*given, *machine_names()], _est_server(settings)
             enroller = Enroller(settings.authority_files, own, life_s, settings.ocsp_url, est)
         gather_ms, registry = settings.gather_milliseconds, settings.registry
         quotas, oidc = settings.quotas, settings.oidc

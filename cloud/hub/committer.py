@@ -45,7 +45,7 @@ from cloud.hub.limits import (
     STATUS_EVERY_S,
     STATUS_ROWS_MAX,
 )
-from cloud.hub.memory import give_back
+from cloud.hub.memory import release_memory
 from cloud.hub.queue import EntryQueue
 from cloud.hub.registry.registry import Registry
 from cloud.lake.limits import (
@@ -410,7 +410,7 @@ class Committer:
 
     def _release_memory_now(self) -> None:
         self._release_memory, self._freed_bytes = None, 0
-        self._executor.submit(give_back)
+        self._executor.submit(release_memory)
 
     def _release_surplus(self) -> None:
         """Release held entries beyond the limit, so that they do not take room from entries that can land."""

@@ -33,7 +33,7 @@ from cloud.hub.enrolment.est import EstServer, EstUrl
 from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
 from cloud.hub.peers import tenant_fault
 from cloud.hub.registry import location
-from cloud.hub.tenants import USUAL, Quota, Tenants
+from cloud.hub.tenants import DEFAULT_QUOTA, Quota, Tenants
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
 from edge.broker.configuration import TlsFiles, TlsListener, TokenIssuer
 from edge.configuration.issuer import issuer_faults
@@ -104,7 +104,7 @@ class HubSettings(ResourcePart, frozen=True, kw_only=True):
     oidc: Restart[TokenIssuer | None] = None
     """Issuer of bearer tokens that name an application or person (``<name>@<tenant>``) and its rights; default:
     passwords (``waypost hub user``)."""
-    tenant_quota: Restart[Quota] = USUAL
+    tenant_quota: Restart[Quota] = DEFAULT_QUOTA
     """Quota of each tenant."""
     tenants: Restart[tuple[TenantSettings, ...]] = ()
     """Tenants with a quota of their own."""

@@ -99,8 +99,8 @@ class ManifestDocument(msgspec.Struct, frozen=True):
     statements: Annotated[list[SignedStatement], msgspec.Meta(max_length=STATEMENTS_MAX)]
 
 
-def lineage(document: Mapping[str, Any]) -> GatewayLineage:
-    """Parse a document with the single field ``lineage``. Raises `DocumentError`."""
+def parse_lineage(document: Mapping[str, Any]) -> GatewayLineage:
+    """Parse a document with the single field ``parse_lineage``. Raises `DocumentError`."""
     found = _convert(document["lineage"], LineageDocument)
     if any(pairs is not None and len(pairs) % 2 for pairs in found.ends) or len(found.ends) > len(found.openings):
         raise DocumentError("the ends of the logs are not pairs, or are more than the openings")
@@ -108,7 +108,7 @@ def lineage(document: Mapping[str, Any]) -> GatewayLineage:
     return GatewayLineage(found.epoch, found.openings, ends)
 
 
-def microseconds(time: Time, otherwise: int) -> int:
+def to_microseconds(time: Time, otherwise: int) -> int:
     """Convert a document's time to UTC microseconds; return `otherwise` for a missing or invalid time."""
     if isinstance(time, datetime.datetime):
         aware = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
@@ -122,9 +122,9 @@ def status_row(session: GatewaySession, document: Mapping[str, Any], now_us: int
     """Make a row of `gateway_status`. Raises `DocumentError`."""
     status = _convert(document, StatusDocument)
     row = msgspec.structs.asdict(status)
-    row["reported_at"] = microseconds(status.reported_at, now_us)
+    row["reported_at"] = to_microseconds(status.reported_at, now_us)
     if status.backlog_oldest_at is not None:
-        row["backlog_oldest_at"] = microseconds(status.backlog_oldest_at, now_us)
+        row["backlog_oldest_at"] = to_microseconds(status.backlog_oldest_at, now_us)
     return {"tenant": session.tenant, "gateway": session.gateway, **row}
 
 
@@ -148,7 +148,7 @@ def ledger_ranges(session: GatewaySession, document: Mapping[str, Any], now_us: 
             entry.last_sequence,
             entry.bytes,
             entry.reason,
-            microseconds(entry.decided_at, now_us),
+            to_microseconds(entry.decided_at, now_us),
         )
         for entry in given
     ]

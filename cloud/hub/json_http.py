@@ -17,7 +17,7 @@ from edge.output.document import json
 NOT_KEPT: Final = {"cache-control": "no-store"}
 
 
-async def body_of(request: Request, bytes_max: int, what: str) -> bytes:
+async def read_body(request: Request, bytes_max: int, what: str) -> bytes:
     """Read the body of a request; `what` names it in errors. Raises `RequestRefused` when it is larger than `bytes_max`
     or late."""
     compressed, body = is_compressed(request), b""
@@ -32,11 +32,11 @@ async def body_of(request: Request, bytes_max: int, what: str) -> bytes:
     return decompressed(body, bytes_max) if compressed else body
 
 
-def json_answer(document: Any, status: int = 200) -> Response:
+def json_response(document: Any, status: int = 200) -> Response:
     """Return a response with a document that must not be cached."""
     return Response(json(document), status, media_type="application/json", headers=NOT_KEPT)
 
 
-def message_answer(document: Any, status: int = 200) -> Response:
+def message_response(document: Any, status: int = 200) -> Response:
     """Return a response with a document that quotes what devices or applications sent."""
     return Response(json(document), status, headers=message_headers("application/json"))

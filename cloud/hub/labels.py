@@ -56,7 +56,7 @@ class LabelSelector(NamedTuple):
         return ",".join(str(each) for each in self.requirements)
 
 
-def selector(text: str) -> LabelSelector:
+def parse_selector(text: str) -> LabelSelector:
     """Parse a selector: comma-separated ``key=value``, ``key!=value`` (also true without the label), ``key`` (label
     exists), ``!key`` (label missing). Raises `LabelError`."""
     if len(text) > SELECTOR_CHARACTERS_MAX:
@@ -64,7 +64,7 @@ def selector(text: str) -> LabelSelector:
     return LabelSelector(tuple(sorted({_requirement(word.strip()) for word in text.split(",")}, key=str)))
 
 
-def changes(words: Iterable[str]) -> dict[str, str | None]:
+def parse_changes(words: Iterable[str]) -> dict[str, str | None]:
     """Parse changes: ``key=value`` sets a label, ``key-`` removes it. Raises `LabelError`."""
     found: dict[str, str | None] = {}
     for word in words:
@@ -72,11 +72,11 @@ def changes(words: Iterable[str]) -> dict[str, str | None]:
         if not equals and not key.endswith("-"):
             raise LabelError(f'"{word}" is not a label; expected key=value, or key- to remove it')
         found[key if equals else key[:-1]] = value if equals else None
-    require_sound(found)
+    validate_labels(found)
     return found
 
 
-def require_sound(found: Changes) -> None:
+def validate_labels(found: Changes) -> None:
     """Check names and values of labels. Raises `LabelError`."""
     for key, value in found.items():
         if _KEY.fullmatch(key) is None:
@@ -85,7 +85,7 @@ def require_sound(found: Changes) -> None:
             raise LabelError(f'"{value[:80]}" is not a label value; allowed: {_ALLOWED}')
 
 
-def changed(before: Labels, found: Changes) -> dict[str, str]:
+def apply_changes(before: Labels, found: Changes) -> dict[str, str]:
     """Return the labels after changes. Raises `LabelError` for too many."""
     after = {key: value for key, value in {**before, **found}.items() if value is not None}
     if len(after) > LABELS_MAX:
@@ -93,7 +93,7 @@ def changed(before: Labels, found: Changes) -> dict[str, str]:
     return after
 
 
-def shown(labels: Labels) -> str:
+def format_labels(labels: Labels) -> str:
     """Format labels: ``ring=canary,site=berlin``."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
@@ -102,5 +102,5 @@ def _requirement(word: str) -> Requirement:
     found = _REQUIREMENT.fullmatch(word)
     if found is None or (found["without"] and found["verb"]):
         raise LabelError(f'"{word}" is not a selector; expected key=value, key!=value, key or !key')
-    require_sound({found["key"]: found["value"]})
+    validate_labels({found["key"]: found["value"]})
     return Requirement(found["key"], found["value"], wanted=not found["without"] and found["verb"] != "!=")

@@ -21,7 +21,7 @@ gateways sent is made of 100 000 objects that are freed when it ends. Freed obje
 usually scans none of them; scanning took a tenth of all work. When it runs it takes some 30 ms."""
 
 
-def keep_pandas_out() -> None:
+def hide_pandas() -> None:
     """Hide pandas from this process. Call before the first landing.
 
     pyarrow imports pandas, where it is installed, when it makes its first array, only to check for pandas types. That
@@ -42,7 +42,7 @@ class _WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError("the hub does not use pandas", name=name)
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return freed memory to the system.
 
     Takes some tens of milliseconds, nearly all of them without the interpreter's lock. For the landing's thread."""

@@ -74,7 +74,7 @@ def gateway_uri(tenant: str, name: str) -> str:
     return f"{SCHEME}{tenant}/{quote(name, safe='')}"
 
 
-def certified(certificate: Mapping[str, Any]) -> CertifiedGateway:
+def read_certificate(certificate: Mapping[str, Any]) -> CertifiedGateway:
     """Return the gateway that a verified certificate names, as given by `ssl.SSLSocket.getpeercert`. Raises
     InvalidPeer.
 
@@ -104,7 +104,7 @@ def certified(certificate: Mapping[str, Any]) -> CertifiedGateway:
     return CertifiedGateway(HubPeer(tenant, name, PeerKind.GATEWAY), serial, begins_at, ends_at)
 
 
-def user(identity: str, kind: PeerKind) -> HubPeer:
+def parse_user(identity: str, kind: PeerKind) -> HubPeer:
     """Parse a user name ``<name>@<tenant>``. Raises InvalidPeer."""
     name, at, tenant = identity.partition("@")
     if not at:
@@ -121,7 +121,7 @@ def tenants_of(users: Iterable[str]) -> list[str]:
     found = set()
     for identity in users:
         with contextlib.suppress(InvalidPeer):
-            found.add(user(identity, PeerKind.APPLICATION).tenant)
+            found.add(parse_user(identity, PeerKind.APPLICATION).tenant)
     return sorted(found)
 
 

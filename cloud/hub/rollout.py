@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from cloud.hub.labels import LabelError, Labels, selector
+from cloud.hub.labels import LabelError, Labels, parse_selector
 
 MICROSECONDS: Final = 1_000_000
 
@@ -139,7 +139,7 @@ class WavesError(ValueError):
     """Invalid list of waves; the message says why."""
 
 
-def waves(text: str, gateways: Sequence[str], labels: Mapping[str, Labels]) -> list[Wave]:
+def parse_waves(text: str, gateways: Sequence[str], labels: Mapping[str, Labels]) -> list[Wave]:
     """Parse waves such as ``ring=canary,10%,100%``: return the gateways of each wave, in their order.
 
     A number or a share counts all gateways that have the version after that wave. A label selects gateways (``+`` joins
@@ -167,7 +167,7 @@ def _of_wave(word: str, left: Sequence[str], total: int, labels: Mapping[str, La
         words = "expected a number of gateways, a share, or a label, as in ring=canary,10%,100%"
         raise WavesError(f'"{word}" is not a wave; {words}')
     try:
-        chosen = selector(word.replace("+", ","))
+        chosen = parse_selector(word.replace("+", ","))
     except LabelError as error:
         raise WavesError(f'"{word}" is not a wave: {error}') from None
     mine = [each for each in left if chosen.matches(labels.get(each, {}))]
@@ -176,7 +176,7 @@ def _of_wave(word: str, left: Sequence[str], total: int, labels: Mapping[str, La
     return mine
 
 
-def members(found: Sequence[Wave], now_us: int) -> list[RolloutMember]:
+def make_members(found: Sequence[Wave], now_us: int) -> list[RolloutMember]:
     """Return the members of a new roll-out, in this order."""
     return [
         RolloutMember(gateway, number, MemberPhase.WAITING, now_us)
@@ -185,7 +185,7 @@ def members(found: Sequence[Wave], now_us: int) -> list[RolloutMember]:
     ]
 
 
-def look(
+def plan_step(
     wave: int,
     pace: RolloutPace,
     known: Sequence[RolloutMember],
@@ -217,7 +217,7 @@ def _waiting(members: Sequence[RolloutMember], wave: int) -> list[RolloutMember]
     return [each for each in members if each.wave == wave and each.phase is MemberPhase.WAITING]
 
 
-def resumed(known: Sequence[RolloutMember], now_us: int) -> list[RolloutMember]:
+def resume_members(known: Sequence[RolloutMember], now_us: int) -> list[RolloutMember]:
     """Return the members that change when a roll-out resumes: failed and forgotten ones are left out, pending ones get
     their time again."""
     gone = (MemberPhase.FAILED, MemberPhase.FORGOTTEN)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
-from cloud.hub.peers import InvalidPeer, PeerKind, user
+from cloud.hub.peers import InvalidPeer, PeerKind, parse_user
 from edge.broker.http.access import HttpAccess
 from edge.broker.http.refusal import RequestRefused
 from edge.broker.model.authorization import Grant, Operation
@@ -53,6 +53,6 @@ def _granted(grant: Grant, operation: Operation) -> Scope:
             403, f"{words}: add the user again with --allow {operation.value}:# (waypost hub user add)"
         )
     try:
-        return Scope(user(grant.user, PeerKind.PERSON).tenant)
+        return Scope(parse_user(grant.user, PeerKind.PERSON).tenant)
     except InvalidPeer as why:
         raise RequestRefused(403, str(why)) from None

@@ -45,8 +45,8 @@ from cloud.hub.enrolment.files import (
     AuthorityFileError,
     Enroller,
     ServerCertificate,
-    authority_of,
-    registration_of,
+    connect_registration,
+    load_authority,
 )
 from cloud.hub.enrolment.http import routes as enrolment_routes
 from cloud.hub.enrolment.registration import Registration
@@ -63,7 +63,7 @@ from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
 from cloud.hub.peers import DEFAULT_TENANT, HubPeer, PeerKind, tenants_of
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
 from cloud.hub.service import HubService, ignore_report
 from cloud.hub.spaces import Spaces, TenantSpace
@@ -207,7 +207,7 @@ class HubServer:
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         self._users = self._follow_users() if self._gate.passwords else None
         self._connections = Connections(self.acceptor)
-        registry = configuration.registry or sqlite_file(configuration.data / REGISTRY)
+        registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
         self._older_copy = OlderCopyNotice(configuration.data)
         self._server_certificate: ServerCertificate | None = None
         self._tls = configuration.tls
@@ -301,7 +301,7 @@ class HubServer:
     def _make_commands(self) -> HubCommands:
         """Make the command service, its interception of messages, and the sources of the downlinks."""
         configuration, knows = self._configuration, self._fleet.gateways.__contains__
-        registry = configuration.registry or sqlite_file(configuration.data / REGISTRY)
+        registry = configuration.registry or sqlite_url(configuration.data / REGISTRY)
         made = HubCommands(registry, CommandApplications(self._spaces).tell, knows=knows, tenants=configuration.tenants)
         self._interception = CommandInterception(knows)
         self.sources: dict[str, DownlinkSource] = {COMMANDS: made.dispatch}
@@ -498,7 +498,7 @@ def open_data(configuration: HubConfiguration) -> OpenedHub:
     data = configuration.data
     try:
         own = own_credentials(data, configuration.enroller) if configuration.enroller is not None else None
-        registry = Registry(configuration.registry or sqlite_file(data / REGISTRY), writer_id(data))
+        registry = Registry(configuration.registry or sqlite_url(data / REGISTRY), writer_id(data))
         try:
             versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
             lake = DeltaLake(configuration.lake or data / "lake", durable_versions=versions)
@@ -520,9 +520,9 @@ def open_data(configuration: HubConfiguration) -> OpenedHub:
 
 def own_credentials(data: Path, enroller: Enroller) -> ListenerCredentials:
     """Load the authority and the hub's own certificate; create missing ones. Raises `AuthorityFileError`."""
-    authority = authority_of(data, enroller.authority_files, time.time())
+    authority = load_authority(data, enroller.authority_files, time.time())
     authority.name_hub(frozenset(str(name).lower() for name in enroller.names), enroller.ocsp_url)
-    registration = registration_of(data, authority, enroller.est) if enroller.est is not None else None
+    registration = connect_registration(data, authority, enroller.est) if enroller.est is not None else None
     clients = registration.file if registration is not None else None
     server = ServerCertificate(data, authority, enroller.names, clients)
     server.keep(time.time())

@@ -29,8 +29,8 @@ from cloud.hub.documents import (
     DocumentError,
     clock_offset_rows,
     ledger_ranges,
-    lineage,
     manifest_rows,
+    parse_lineage,
     presence_row,
     status_row,
 )
@@ -209,7 +209,7 @@ class HubService:
                 named.append((token, message))
         for epoch, group in groupby(named, key=lambda entry: entry[1].epoch or ""):
             together = list(group)
-            self._put(intake, [token for token, _ in together], batch_of(epoch, [message for _, message in together]))
+            self._put(intake, [token for token, _ in together], make_batch(epoch, [message for _, message in together]))
 
     def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None:
         session = self._sessions.get(intake)
@@ -283,7 +283,7 @@ class HubService:
 
     def _lineage_arrived(self, session: GatewaySession, intake: Intake, token: int, document: dict[str, Any]) -> None:
         try:
-            found = lineage(document)
+            found = parse_lineage(document)
         except DocumentError as error:
             log.warning("gateway %s: invalid lineage: %s", session.gateway, error)
             intake.reject(token, "amqp:decode-error", str(error))
@@ -408,7 +408,7 @@ def _remote_program(intake: Intake, session: GatewaySession) -> RemoteProgram:
     return RemoteProgram(intake.instance or address, address)
 
 
-def batch_of(epoch: str, messages: Sequence[PlainMessage]) -> Batch:
+def make_batch(epoch: str, messages: Sequence[PlainMessage]) -> Batch:
     """Make a batch of plain messages that carry their names: one run each, and a range for each dense sequence of one
     address."""
     ranges: list[BatchRange] = []

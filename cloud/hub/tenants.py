@@ -43,14 +43,14 @@ class Quota(ResourcePart, frozen=True, kw_only=True):
     """Open commands to its gateways."""
 
 
-USUAL: Final = Quota()
+DEFAULT_QUOTA: Final = Quota()
 """Quota without configuration."""
 
 
 class Tenants:
     """Quotas of all tenants, with counters of refusals."""
 
-    def __init__(self, usual: Quota = USUAL, own: Mapping[str, Quota] | None = None) -> None:
+    def __init__(self, usual: Quota = DEFAULT_QUOTA, own: Mapping[str, Quota] | None = None) -> None:
         """`own`: quotas of tenants that do not have the usual one, by name."""
         self.reached: Final[Counter[tuple[str, str]]] = Counter()
         """Number of refusals by (tenant, limit)."""
@@ -69,9 +69,9 @@ class Tenants:
     def at_its_bound(self, tenant: str, bound: str) -> str:
         """Count a refusal at a limit, named as in the configuration; return the error message."""
         self.reached[tenant, bound] += 1
-        return full(tenant, bound)
+        return quota_message(tenant, bound)
 
 
-def full(tenant: str, bound: str) -> str:
+def quota_message(tenant: str, bound: str) -> str:
     """Return the error message for a tenant that has reached a limit."""
     return f"tenant {tenant} is at its quota `{bound}`; the operator of the hub can raise it (tenantQuota, or tenants)"

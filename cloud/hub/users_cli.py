@@ -129,7 +129,7 @@ def _rules(name: str, allowed: tuple[str, ...]) -> tuple[AccessRule, ...]:
     from edge.broker.security import rights
 
     try:
-        peers.user(name, peers.PeerKind.PERSON)
+        peers.parse_user(name, peers.PeerKind.PERSON)
     except peers.InvalidPeer as why:
         raise UsageProblem(f"{name}: {why}") from None
     try:

@@ -87,7 +87,7 @@ def row_groups(files: Iterable[pa.Table], columns: pa.Schema) -> Iterator[pa.Tab
         yield pa.concat_tables(waiting)
 
 
-def entry(removed: Sequence[SmallFile], added: AddAction, now_ms: int) -> bytes:
+def log_entry(removed: Sequence[SmallFile], added: AddAction, now_ms: int) -> bytes:
     """Return a log entry that replaces `removed` with `added`, with the same rows."""
     metrics = {"numFilesRemoved": str(len(removed)), "numFilesAdded": "1"}
     info = {"timestamp": now_ms, "operation": "OPTIMIZE", "operationParameters": {}, "operationMetrics": metrics}

@@ -33,7 +33,7 @@ from cloud.lake.faults import LakeError, StreamDamaged, StreamInDoubt
 from cloud.lake.lake import LandingLake, TransactionId
 from cloud.lake.limits import HOLES_MAX, SLICE_BYTES_MAX
 from cloud.lake.rebuild import Rebuild
-from cloud.lake.rows import BatchSlice, ReceivedBatch, joined, records, slices_of, telemetry
+from cloud.lake.rows import BatchSlice, ReceivedBatch, join_tables, record_rows, slices_of, telemetry_rows
 from cloud.lake.sequences import SequenceRange, SequenceSet, SequenceStream, Span
 
 log = logging.getLogger(__name__)
@@ -247,13 +247,13 @@ class Landing:
                 break
             new = plan(piece, known)
             if new.slices:
-                tables.append(telemetry(new.slices, now_us))
+                tables.append(telemetry_rows(new.slices, now_us))
             ranges += new.ranges
             held |= {done + index: why for index, why in new.landed.held.items()}
             landed = landed.plus(new.landed._replace(spent_s=_shares(piece, clock() - at_s)))
             done += len(piece)
         if tables:
-            self._commit("telemetry", joined(tables), ranges, _reached(batches[:done]))
+            self._commit("telemetry", join_tables(tables), ranges, _reached(batches[:done]))
         for key, why in known.damaged.items():
             self._rebuild(*key, why)
         return landed._replace(held=held, left=len(batches) - done)
@@ -278,7 +278,7 @@ class Landing:
             done += 1
         if new:
             rows = [_ledger_row(entry) for entry in new.values()]
-            self._commit("ledger", records("ledger", rows, now_us), list(new))
+            self._commit("ledger", record_rows("ledger", rows, now_us), list(new))
         return LandedRanges(len(new), len(documents) - done)
 
     def compact(self) -> int:
@@ -288,7 +288,7 @@ class Landing:
     def land_records(self, table: str, rows: Sequence[Mapping[str, Any]], now_us: int) -> None:
         """Append rows that may be there twice after a crash (statuses, manifests: each carries its time)."""
         if rows:
-            self._lake.append(table, records(table, rows, now_us))
+            self._lake.append(table, record_rows(table, rows, now_us))
 
     def quarantine(self, unreadable: Sequence[UnreadableContent], now_us: int) -> None:
         """Store unreadable bytes. They have no name, so a repeated one is stored again: `digest` shows it."""

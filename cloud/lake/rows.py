@@ -1,4 +1,4 @@
-"""Conversion of batches to Arrow columns: rows of `telemetry`, `ledger` and `gateway_status`.
+"""Conversion of batches to Arrow columns: rows of `telemetry_rows`, `ledger` and `gateway_status`.
 
 It works column by column, because one row at a time costs ten times as much. NumPy repeats what is constant over a
 range or a run; only messages with properties and AMQP messages are read one by one.
@@ -80,8 +80,8 @@ def slices_of(received: ReceivedBatch, wanted: Sequence[Sequence[Span]]) -> list
     ]
 
 
-def telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
-    """Make the rows of `telemetry` of these slices, in order; slices of one batch are adjacent.
+def telemetry_rows(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
+    """Make the rows of `telemetry_rows` of these slices, in order; slices of one batch are adjacent.
 
     Raises `ContentError` for values that do not fit a row. Lack of memory is not an error of the content.
     """
@@ -129,12 +129,12 @@ def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
     return _table("telemetry", values)
 
 
-def joined(tables: Sequence[pa.Table]) -> pa.Table:
+def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
     """Concatenate rows of one table."""
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
-def records(table: str, rows: Sequence[Mapping[str, Any]], ingested_at_us: int) -> pa.Table:
+def record_rows(table: str, rows: Sequence[Mapping[str, Any]], ingested_at_us: int) -> pa.Table:
     """Make the rows of other tables (ledger, manifests, statuses), given one by one; timestamps are microseconds.
 
     Missing columns are null; `ingested_at` and `ingest_date` are set here.

@@ -23,13 +23,13 @@ from deltalake import Transaction as AppTransaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cloud.lake.commits import Failpoint, no_failpoint
-from cloud.lake.compaction import SmallFile, entry, row_groups, select_files, small_files
+from cloud.lake.compaction import SmallFile, log_entry, row_groups, select_files, small_files
 from cloud.lake.contract import ContractTable, contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import TransactionId
 from cloud.lake.limits import COMPACTED_FILES_MIN, FENCED_WITHIN, LOG_KEPT_DAYS
 from cloud.place.data_file import write_data_file
-from cloud.place.faults import explained
+from cloud.place.faults import explain_error
 from cloud.place.place import LOG, LakePlace, Somewhere, place_of
 from edge.output.logs import describe_error
 
@@ -45,7 +45,7 @@ def lake_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, DeltaError) as error:
-        raise LakeError(f"{what}: {explained(str(error))}") from error
+        raise LakeError(f"{what}: {explain_error(str(error))}") from error
     except pa.ArrowException as error:  # its text may quote a value
         raise LakeError(f"{what}: {describe_error(error)}") from error
 
@@ -187,7 +187,7 @@ class LakeTable:
             kept = pa.schema([field for field in spec.arrow_schema if field.name not in spec.partition_by])
             action = write_data_file(self._place, row_groups(map(self._rows_of, files), kept), dict(files[0].partition))
             self._failpoint("rewritten")
-            if not self._put_entry(entry(files, action, action.modification_time)):
+            if not self._put_entry(log_entry(files, action, action.modification_time)):
                 self._place.delete(action.path)  # another program has committed: retry later
                 return 0
         if len(small) - len(files) >= COMPACTED_FILES_MIN:

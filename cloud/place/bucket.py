@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from cloud.place.faults import ObjectStoreError, explained
+from cloud.place.faults import ObjectStoreError, explain_error
 from cloud.place.limits import CONNECT_S, READ_BYTES, REQUEST_S, RETRIES_MAX, RETRY_S_MAX
 from cloud.place.options import BucketOptions
 
@@ -187,7 +187,7 @@ class Bucket:
         except (BaseError, FileNotFoundError, PermissionDeniedError, UnauthenticatedError) as error:
             if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
                 raise
-            raise ObjectStoreError(f"{self.uri}: {what}: {explained(str(error))}") from None
+            raise ObjectStoreError(f"{self.uri}: {what}: {explain_error(str(error))}") from None
 
 
 class _Reader(io.RawIOBase):

@@ -54,13 +54,13 @@ def _write_row_groups(file: IO[bytes], row_groups_: Iterable[pa.Table]) -> dict[
                     )
                 )
             writer.write_table(rows)
-            found = statistics(rows) if found is None else added(found, statistics(rows))
+            found = statistics(rows) if found is None else merge_statistics(found, statistics(rows))
     if found is None:
         raise ValueError("a data file without rows")
     return found
 
 
-def added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+def merge_statistics(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return the statistics of all rows from those of two parts."""
     ends: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}}
     for name in one["nullCount"]:

@@ -29,7 +29,7 @@ class ObjectStoreError(OSError):
     """The object store failed; the message says why and what to do, on one line."""
 
 
-def explained(text: str) -> str:
+def explain_error(text: str) -> str:
     """Return an error text on one line, with the next step if it is known."""
     message = " ".join(text.partition("Debug source")[0].split())[:ERROR_TEXT_MAX]
     of_store = any(mark in text for mark in _OF_A_STORE)

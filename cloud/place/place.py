@@ -146,6 +146,6 @@ def parse(name: str) -> LakePlace:
     return Bucket(parts.netloc, parts.path.strip("/"), from_environment(os.environ))
 
 
-def of_table(table: deltalake.DeltaTable) -> LakePlace:
+def place_of_table(table: deltalake.DeltaTable) -> LakePlace:
     """Return the place of an open table."""
     return parse(table.table_uri)

@@ -255,7 +255,7 @@ class _Part:
         read: dict[tuple[SequenceStream, str], LandedStatement] = {}
         keys = StatementKeys()
         for row in self._reader.rows("manifests", manifests.COLUMNS, self._scope):
-            signed = manifests.read(row)
+            signed = manifests.read_statement(row)
             if isinstance(signed, str):
                 name = (row["tenant"], row["gateway"], row["epoch"], row["address"])
                 words = f"not a valid statement: {signed}"

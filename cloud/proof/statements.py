@@ -83,7 +83,7 @@ class StatementKeys:
         return self.of[signed.stream.tenant, signed.stream.gateway, signed.statement.store_epoch][1]
 
 
-def read(row: Mapping[str, Any]) -> LandedStatement | str:
+def read_statement(row: Mapping[str, Any]) -> LandedStatement | str:
     """Read a row of `manifests`; return the error text for an invalid one."""
     try:
         fields = {name: row[name] for name in ManifestStatement.__struct_fields__}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from cloud.place.place import LakePlace, Somewhere, of_table, place_of
+from cloud.place.place import LakePlace, Somewhere, place_of, place_of_table
 from spark import lineage, remedy
 from spark.data_files import data_files
 from spark.lineage import TELEMETRY, TableLineage, TableState
@@ -146,18 +146,18 @@ def _opened(place: LakePlace) -> deltalake.DeltaTable | None:
 
 
 def _at(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable:
-    return table if version == table.version() else of_table(table).delta(version)
+    return table if version == table.version() else place_of_table(table).delta(version)
 
 
 def _readable(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable | None:
     """A table at a version; None where a vacuum has removed files of it."""
     older = _at(table, version)
-    place = of_table(table)
+    place = place_of_table(table)
     return older if older is table or all(place.size(file.path) is not None for file in data_files(older)) else None
 
 
 def _made(table: deltalake.DeltaTable) -> _Made:
-    with remedy.named(of_table(table).name):
+    with remedy.named(place_of_table(table).name):
         found = lineage.versions(table)
     return [(at, basis) for at, basis in found if basis is not None and basis.telemetry is not None]
 

@@ -51,14 +51,14 @@ def _cpu_s(what: Callable[[], object]) -> float:
 
 def _run(_load: LoadGenerators, _settings: Settings) -> list[Result]:
     from cloud.lake.delta import DeltaLake  # noqa: PLC0415 - other benchmarks need none of it
-    from cloud.lake.rows import records  # noqa: PLC0415
+    from cloud.lake.rows import record_rows  # noqa: PLC0415
     from cloud.place.place import place_of  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
         lake = DeltaLake(Path(folder))
         warm_mib, begin = 0.0, time.process_time()
         for number in range(COMMITS):
-            lake.append("telemetry", records("telemetry", _rows(number), _START_US + number * 1_000_000))
+            lake.append("telemetry", record_rows("telemetry", _rows(number), _START_US + number * 1_000_000))
             lake.compact()
             if number == WARM_COMMITS:
                 warm_mib = resident_mib(os.getpid())

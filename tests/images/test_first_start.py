@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from cloud.hub.registry.enrolments import Enrolments
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from images.emulator import machine
 from tests.images.emulated import BOOT_S, HOST, MARKS, Gateway
 from tests.images.write_log import Write, WriteLog
@@ -69,7 +69,7 @@ def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
 
 def certificates(hub: Path) -> tuple[str, ...]:
     """Serials of all of its gateways', those that were revoked too."""
-    with closing(Enrolments(sqlite_file(hub / "registry.db"))) as registry:
+    with closing(Enrolments(sqlite_url(hub / "registry.db"))) as registry:
         return tuple(sorted(each.serial for each in registry.certificates()))
 
 

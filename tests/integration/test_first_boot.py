@@ -21,7 +21,7 @@ import pytest
 
 from bridge.enrolment import EnrolmentToken
 from cloud.hub.registry.enrolments import Enrolments
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from edge.appliance.first_boot.journal import state_of
 from edge.appliance.first_boot.places import RESTART, CardPaths
 from edge.appliance.identity.files import GatewayIdentity
@@ -86,7 +86,7 @@ def token(fleet: EnrolledFleet) -> str:
 
 def certificates(fleet: EnrolledFleet, name: str) -> list[str]:
     """Serials of a gateway's, those that were revoked too."""
-    with closing(Enrolments(sqlite_file(fleet.folder / "hub" / "registry.db"))) as registry:
+    with closing(Enrolments(sqlite_url(fleet.folder / "hub" / "registry.db"))) as registry:
         return [each.serial for each in registry.certificates() if each.gateway == name]
 
 
@@ -157,15 +157,15 @@ def test_what_keeps_it_from_enrolling_is_said_in_the_same_places(fleet: Enrolled
     machine.run(*machine.settings())
     machine.make()
     said = machine.run(*machine.enrol("--once"), code=1)
-    assert "knows no such token" in said
+    assert "is unknown to this hub" in said
     assert "waypost fleet token create" in said
-    assert "knows no such token" in (machine.places.root / "run/waypost/issue").read_text()
+    assert "is unknown to this hub" in (machine.places.root / "run/waypost/issue").read_text()
     assert (machine.places.root / "run/waypost/light").read_text() == "waiting\n"
     with Waypost(fleet.folder / "spent.log", "edge", "run", "--data", str(machine.data)) as running:
         status = machine.status(running.port("http"))
     [problem] = [each for each in status["problems"] if each["name"] == "first boot"]
-    assert (problem["severity"], "knows no such token" in problem["what"]) == ("warning", True)
-    assert "knows no such token" in str(status["first_boot"]["trouble"])
+    assert (problem["severity"], "is unknown to this hub" in problem["what"]) == ("warning", True)
+    assert "is unknown to this hub" in str(status["first_boot"]["trouble"])
     machine.write(url=fleet.url, token=token(fleet))
     machine.run(*machine.settings())
     machine.run(*machine.enrol("--once"))

@@ -19,12 +19,12 @@ from click.testing import CliRunner
 
 from cloud.lake import compaction, tables
 from cloud.lake.lake import TransactionId
-from cloud.lake.rows import records
+from cloud.lake.rows import record_rows
 from cloud.lake.tables import LakeTable
 from cloud.place.bucket import Bucket
-from cloud.place.faults import ObjectStoreError, explained
+from cloud.place.faults import ObjectStoreError, explain_error
 from cloud.place.options import BucketCredentials, InvalidOptions, from_environment, read_credentials
-from cloud.place.place import of_table, parse
+from cloud.place.place import parse, place_of_table
 from cloud.proof.proof import prove
 from spark.cli import analytics
 from tests.support.cut_link import CutLink
@@ -57,7 +57,7 @@ def lake(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
 
 def state(number: int) -> pa.Table:
     row = {"tenant": "default", "gateway": f"gw{number}", "reported_at": NOW_US, "state": "running"}
-    return records("gateway_status", [row], NOW_US)
+    return record_rows("gateway_status", [row], NOW_US)
 
 
 class TestPlace:
@@ -98,7 +98,7 @@ class TestPlace:
     def test_who_may_write_is_found_out_once(self, lake: Bucket) -> None:
         lake.check()
         assert lake.names("_probe") == []
-        with pytest.raises(ObjectStoreError, match="there is no such bucket"):
+        with pytest.raises(ObjectStoreError, match="the bucket does not exist"):
             parse("s3://nowhere/lake").check()
 
 
@@ -115,7 +115,7 @@ class TestTable:
         assert again.compact() == FILES
         found = lake.at("gateway_status").delta()
         assert (len(found.file_uris()), found.count()) == (1, FILES)
-        assert of_table(found) == lake.at("gateway_status")
+        assert place_of_table(found) == lake.at("gateway_status")
         # The other writer has not seen it, and follows.
         assert table.append(state(FILES), TransactionId("app", FILES + 1)) == found.version() + 1
         gateways = [
@@ -169,7 +169,7 @@ class TestRefused:
         return done.stderr
 
     def test_a_bucket_that_is_not_there(self, store: ObjectStore, tmp_path: Path) -> None:
-        assert "there is no such bucket" in self.refused(tmp_path, "s3://elsewhere/lake", store.environment())
+        assert "the bucket does not exist" in self.refused(tmp_path, "s3://elsewhere/lake", store.environment())
 
     def test_a_store_that_does_not_answer(self, store: ObjectStore, tmp_path: Path) -> None:
         said = self.refused(tmp_path, f"s3://{BUCKET}/lake", store.environment(free_port()))
@@ -178,7 +178,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("place", "expected"),
         [
-            ("gs://fleet/lake", "a lake is a folder, or s3://BUCKET/FOLDER"),
+            ("gs://fleet/lake", "a lake must be a folder, or s3://BUCKET/FOLDER"),
             ("s3:///lake", "s3://BUCKET"),
             ("s3://a@b/c", "s3://BUCKET"),
         ],
@@ -191,17 +191,17 @@ class TestRefused:
         ("said", "expected"),
         [
             ("Generic S3 error: 403 Forbidden: <Code>RequestTimeTooSkewed</Code>", "clock differs"),
-            ("Generic S3 error: 403 Forbidden: <Code>SignatureDoesNotMatch</Code>", "does not fit the access key"),
+            ("Generic S3 error: 403 Forbidden: <Code>SignatureDoesNotMatch</Code>", "does not match the access key"),
             ("Generic S3 error: 403 Forbidden: <Code>AccessDenied</Code>", "they need GetObject"),
             (
                 "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token",
-                "there are no credentials",
+                "no credentials",
             ),
         ],
     )
     def test_what_a_store_says_is_explained(self, said: str, expected: str) -> None:
-        assert expected in explained(said)
-        assert explained("No such file") == "No such file"
+        assert expected in explain_error(said)
+        assert explain_error("No such file") == "No such file"
 
 
 def test_sparks_jobs_without_their_client_of_object_stores_name_the_command(
@@ -234,7 +234,7 @@ class TestOptions:
         with pytest.raises(InvalidOptions, match="no profile"):
             read_credentials(file, "third")
         file.write_text("s3cret")
-        with pytest.raises(InvalidOptions, match="no sections") as refused:
+        with pytest.raises(InvalidOptions, match="expected sections") as refused:
             read_credentials(file)
         assert "s3cret" not in str(refused.value)
 

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from bridge.desired import DesiredError, DesiredReport, SignedDesired, VerifiedDesired, read
 from cloud.hub.desired import service
 from cloud.hub.desired.making import ConfigurationTables
-from cloud.hub.desired.service import DesiredConfigurations, signing
+from cloud.hub.desired.service import DesiredConfigurations, make_signer
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.groups import Key
 from cloud.hub.registry.configurations import (
@@ -168,7 +168,7 @@ def desired_of_a_hub(scheduler: Scheduler) -> DesiredConfigurations:
 
 def verified(signed: SignedDesired) -> VerifiedDesired:
     """Verify a document in place of `edge.appliance.identity.signature.verify`."""
-    if signed.signature != signing(AUTHORITY)(signed.content):
+    if signed.signature != make_signer(AUTHORITY)(signed.content):
         raise DesiredError("its signature is not from the authority at which this gateway enrolled")
     return VerifiedDesired(read(signed.content), "authority")
 
@@ -198,7 +198,7 @@ class Operator:
         self._database.back_up()
         self._history.record("wanted", mark, kind)
         try:
-            [made] = self._configurations.want([wanted], wall_ns(self._scheduler) // 1_000, signing(AUTHORITY))
+            [made] = self._configurations.want([wanted], wall_ns(self._scheduler) // 1_000, make_signer(AUTHORITY))
         except RegistryError:
             return  # it may be there all the same
         self._history.record("version", made.version, mark)

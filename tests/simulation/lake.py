@@ -135,7 +135,7 @@ class SimulatedLake:
 
 
 def telemetry(slices: Sequence[BatchSlice], _ingested_at_us: int) -> Rows:
-    """As `cloud.lake.rows.telemetry`."""
+    """As `cloud.lake.rows.telemetry_rows`."""
     rows = Rows()
     for received, address, sequence, start, stop in slices:
         batch = received.batch
@@ -146,12 +146,12 @@ def telemetry(slices: Sequence[BatchSlice], _ingested_at_us: int) -> Rows:
 
 
 def joined(tables: Sequence[Rows]) -> Rows:
-    """As `cloud.lake.rows.joined`."""
+    """As `cloud.lake.rows.join_tables`."""
     return Rows(row for table in tables for row in table)
 
 
 def records(_table: str, rows: Sequence[Mapping[str, Any]], _ingested_at_us: int) -> Rows:
-    """As `cloud.lake.rows.records`."""
+    """As `cloud.lake.rows.record_rows`."""
     return Rows(rows)
 
 

@@ -501,7 +501,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the hub compares openings only, and not how far the store went",
-        [(registry, "went_further", _never)],
+        [(registry, "is_earlier_copy", _never)],
         ("back_up", "put_back_unnoticed"),
         8,
     ),

@@ -11,7 +11,7 @@ from random import Random
 from cloud.hub.groups import GatewayLineage, Key, Presence
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.enrolments import CertificateRecord
-from cloud.hub.registry.lineages import went_further
+from cloud.hub.registry.lineages import is_earlier_copy
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError
 from cloud.lake.limits import HOLES_MAX
@@ -108,7 +108,7 @@ class SimulatedLineages:
         known = database.lineages.get(store, [])
         if known and known[-1] not in told.openings:
             return next((opening for opening in reversed(told.openings) if opening in known), "")
-        if known and went_further(known[-1], database.reached.get(store, {}), told):
+        if known and is_earlier_copy(known[-1], database.reached.get(store, {}), told):
             return known[-1]
         database.lineages[store] = list(told.openings)
         database.end(fails)

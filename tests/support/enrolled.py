@@ -11,8 +11,8 @@ from cloud.hub.desired.shown import gateway_row
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.configurations import Configurations
 from cloud.hub.registry.enrolments import Enrolments
-from cloud.hub.registry.location import sqlite_file
-from cloud.hub.registry.opening import opened
+from cloud.hub.registry.location import sqlite_url
+from cloud.hub.registry.opening import open_registry
 from tests.support import forked
 from tests.support.processes import Waypost, free_port, wait_until
 
@@ -76,12 +76,12 @@ class EnrolledFleet:
 
     def states(self) -> dict[str, dict[str, Any]]:
         """What `fleet config list` says, by gateway, without a process for each look."""
-        with contextlib.closing(opened(sqlite_file(self.folder / "hub" / "registry.db")).database) as database:
+        with contextlib.closing(open_registry(sqlite_url(self.folder / "hub" / "registry.db")).database) as database:
             return {each.gateway: gateway_row(each) for each in Configurations(database).gateways()}
 
     def attested(self, name: str) -> dict[str, Any]:
         """What a gateway has said it is; empty before."""
-        with contextlib.closing(Enrolments(sqlite_file(self.folder / "hub" / "registry.db"))) as enrolments:
+        with contextlib.closing(Enrolments(sqlite_url(self.folder / "hub" / "registry.db"))) as enrolments:
             told = enrolments.attestation(DEFAULT_TENANT, name)
         return dict(json.loads(told[1])) if told is not None else {}
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from bridge.manifest import GENESIS, HOUR_NS, ManifestStatement
 from cloud.lake.delta import DeltaLake
-from cloud.lake.rows import records
+from cloud.lake.rows import record_rows
 
 START_US = 1_795_248_000_000_000
 """2026-11-21T08:00:00Z: when the first hour begins, UTC microseconds."""
@@ -110,7 +110,7 @@ class StatedLake:
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]], at_us: int) -> None:
         if rows:
-            self._tables.append(table, records(table, rows, at_us))
+            self._tables.append(table, record_rows(table, rows, at_us))
 
     def gateway(self, name: str = "gw1", epoch: str = "e1") -> StatedGateway:
         return StatedGateway(self, name, epoch)

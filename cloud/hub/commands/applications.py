@@ -24,10 +24,10 @@ from bridge.command import RECEIPTS, RESPONSES
 from bridge.downlink import Key
 from bridge.engine import Engine, Link
 from bridge.message import AMQP, DURABLE, Run, Stored
-from cloud.hub.commands.documents import CommandDocument, InvalidCommand, draft, shown
+from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command, command_document
 from cloud.hub.commands.limits import OUTCOME_S_MAX, REPLY_TTL_S, SENDING_MAX, TTL_S_DEFAULT
 from cloud.hub.commands.service import ApplicationsUnavailable, CommandsBusy, Draft
-from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, user
+from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
 from cloud.hub.registry.commands import CommandNews, CommandRecord, CommandRefused
 from cloud.hub.spaces import COMMANDS, Spaces, TenantSpace
 from cloud.lake.faults import RegistryError
@@ -49,7 +49,7 @@ KEY: Final = "idempotency-key"
 _MS: Final = 1000
 
 
-def command_of(tenant: str, address: str, header: bytes, body: bytes, sent_by: str = "") -> Draft:
+def read_command(tenant: str, address: str, header: bytes, body: bytes, sent_by: str = "") -> Draft:
     """Read the command that an application sent to an address. Raises `InvalidCommand`."""
     _, _, place = address.partition("/")
     gateway, _, device = place.rpartition("/")
@@ -73,7 +73,7 @@ def command_of(tenant: str, address: str, header: bytes, body: bytes, sent_by: s
         reply_to=str(reply_to) if reply_to is not None else None,
     )
     key = found.application.get(KEY, fields[_MESSAGE_ID])
-    return draft(document, tenant, sent_by, found.body, _text(key))
+    return check_command(document, tenant, sent_by, found.body, _text(key))
 
 
 def _text(key: Any) -> str | None:
@@ -94,7 +94,7 @@ class _Relay:
     def translated(self, header: bytes, body: bytes, *, settled: bool) -> TranslatedMessage | None:
         """Check a message. Raises `AttachRefused`."""
         try:
-            made = command_of(self._tenant, self._address, header, body)
+            made = read_command(self._tenant, self._address, header, body)
         except InvalidCommand as error:
             raise AttachRefused("amqp:invalid-field", str(error)) from None
         if not self._knows((made.tenant, made.gateway)):
@@ -165,7 +165,7 @@ class CommandEntry(Consumer):
     async def _take(self, subscription: Subscription, position: int, run: Run, body: bytes) -> None:
         outcome = DeliveryOutcome.REJECTED
         try:
-            await self._send(command_of(self._tenant, run.address, run.properties, body, run.device))
+            await self._send(read_command(self._tenant, run.address, run.properties, body, run.device))
             outcome = DeliveryOutcome.ACCEPTED
         except (InvalidCommand, CommandRefused) as error:
             log.info("command of %s refused: %s", run.device, error)
@@ -233,7 +233,7 @@ def _message(news: CommandNews, command: CommandRecord, address: str) -> bytes:
     application: dict[str, Any] = {"command": command.id, "gateway": command.gateway, "device": command.device}
     if news.response is not None and news.status is not None:
         application["status"] = Int(news.status)
-    body = news.response if news.response is not None else msgspec.json.encode(shown(command))
+    body = news.response if news.response is not None else msgspec.json.encode(command_document(command))
     return b"".join(
         (
             plain.section(s.PROPERTIES, properties),
@@ -247,6 +247,6 @@ def _tenant_of(name: str | None) -> str:
     if name is None:
         return DEFAULT_TENANT
     try:
-        return user(name, PeerKind.APPLICATION).tenant
+        return parse_user(name, PeerKind.APPLICATION).tenant
     except InvalidPeer:
         return DEFAULT_TENANT

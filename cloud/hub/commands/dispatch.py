@@ -120,12 +120,12 @@ class Dispatch:
         for command in found:
             tag = next(self._tags)
             gateway.under_way[tag] = command
-            gateway.line.send(tag, message(as_sent(command, now_us)))
+            gateway.line.send(tag, message(command_to_send(command, now_us)))
         if found or gateway.again:
             self.look(key)
 
 
-def as_sent(command: CommandRecord, now_us: int) -> HubCommand:
+def command_to_send(command: CommandRecord, now_us: int) -> HubCommand:
     """Return the command with its remaining time to live.
 
     An expired command is sent too if its gateway may have it already: only the gateway knows, and discards a new one at

@@ -45,7 +45,7 @@ class CommandDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Address in the tenant's space that gets the outcome."""
 
 
-def draft(
+def check_command(
     document: CommandDocument, tenant: str, sent_by: str, body: bytes | None = None, key: str | None = None
 ) -> Draft:
     """Check a command. `body`: payload if the document has none; `key`: idempotency key. Raises `InvalidCommand`."""
@@ -80,15 +80,15 @@ def draft(
     )
 
 
-def shown(command: CommandRecord) -> dict[str, Any]:
+def command_document(command: CommandRecord) -> dict[str, Any]:
     """Make the document of a command, without its payload."""
     response = None
     if command.responded_at is not None:
         response = {
             "status": command.response_status,
             "content_type": command.response_type,
-            **shown_payload(command.response or b""),
-            "at": moment(command.responded_at),
+            **payload_document(command.response or b""),
+            "at": format_time(command.responded_at),
         }
     return {
         "id": command.id,
@@ -100,15 +100,15 @@ def shown(command: CommandRecord) -> dict[str, Any]:
         "reason": command.reason or None,
         "correlation_id": command.correlation_id,
         "sent_by": command.sent_by or None,
-        "created_at": moment(command.created_at),
-        "expires_at": moment(command.expires_at),
-        "changed_at": moment(command.changed_at),
+        "created_at": format_time(command.created_at),
+        "expires_at": format_time(command.expires_at),
+        "changed_at": format_time(command.changed_at),
         "wants_response": command.wants_response,
         "response": response,
     }
 
 
-def shown_payload(payload: bytes) -> Mapping[str, Any]:
+def payload_document(payload: bytes) -> Mapping[str, Any]:
     """Return the payload as text if it is UTF-8, else as base64."""
     try:
         return {"payload": payload.decode()}
@@ -116,7 +116,7 @@ def shown_payload(payload: bytes) -> Mapping[str, Any]:
         return {"payload_base64": base64.b64encode(payload).decode()}
 
 
-def moment(us: int) -> str:
+def format_time(us: int) -> str:
     """Format UTC microseconds as RFC 3339 with milliseconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(us / 1e6)) + f".{us // 1_000 % 1_000:03d}Z"
 

@@ -20,11 +20,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloud.hub.commands.documents import CommandDocument, InvalidCommand, draft, shown
+from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command, command_document
 from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, WAIT_S_MAX
 from cloud.hub.commands.service import CommandsBusy, HubCommands
-from cloud.hub.json_http import body_of, message_answer
-from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, user
+from cloud.hub.json_http import message_response, read_body
+from cloud.hub.peers import DEFAULT_TENANT, InvalidPeer, PeerKind, parse_user
 from cloud.hub.registry.commands import CancelTooLate, CommandFilter, CommandRefused, CommandState
 from cloud.hub.registry.commands import CommandRefusal as Why
 from cloud.hub.scope import FLEET, scope_of
@@ -82,11 +82,11 @@ class _CommandApi:
             tenant = _tenant_of(grant, request, address_of(document.gateway, document.device))
             key = request.headers.get(IDEMPOTENCY_KEY)
             try:
-                made = draft(document, tenant, grant.user if grant is not None else "", key=key)
+                made = check_command(document, tenant, grant.user if grant is not None else "", key=key)
                 sent = await self._commands.send(made)
             except InvalidCommand as error:
                 raise RequestRefused(400, str(error)) from None
-        return message_answer(shown(sent), 202)
+        return message_response(command_document(sent), 202)
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a command. Raises `RequestRefused`, `CommandsBusy`, `RegistryError`."""
@@ -100,8 +100,8 @@ class _CommandApi:
             try:
                 cancelled = await self._commands.cancel(identifier, grant.user if grant is not None else "")
             except CancelTooLate as late:
-                return message_answer({"error": str(late), "command": shown(late.command)}, 409)
-        return message_answer(shown(cancelled or found))
+                return message_response({"error": str(late), "command": command_document(late.command)}, 409)
+        return message_response(command_document(cancelled or found))
 
     async def page(self, request: Request) -> Response:
         """List commands. Raises `RequestRefused`, `CommandsBusy`, `RegistryError`."""
@@ -115,7 +115,7 @@ class _CommandApi:
         wanted = CommandFilter(tenant, query.get("gateway"), query.get("device"), query.get("state"), before)
         found = await self._commands.page(wanted, limit)
         following = {"before": found[-1].number} if len(found) == limit else None
-        return message_answer({"commands": [shown(each) for each in found], "next": following})
+        return message_response({"commands": [command_document(each) for each in found], "next": following})
 
     async def one(self, request: Request) -> Response:
         """Show one command. Raises `RequestRefused`, `CommandsBusy`, `RegistryError`."""
@@ -126,7 +126,7 @@ class _CommandApi:
         if "wait" in request.query_params:
             seconds = _number(request.query_params["wait"], 0, int(WAIT_S_MAX), "wait")
             found = await self._commands.wait(identifier, seconds) or found
-        return message_answer(shown(found))
+        return message_response(command_document(found))
 
 
 def _tenant_of(grant: Grant | None, request: Request, address: str, owner: str | None = None) -> str:
@@ -141,7 +141,7 @@ def _tenant_of(grant: Grant | None, request: Request, address: str, owner: str |
         words = f"{grant.user} may not send to {address}"
         raise RequestRefused(403, f"{words}: it needs the right send:{address} (waypost hub user add --allow)")
     try:
-        own = user(grant.user, PeerKind.PERSON).tenant
+        own = parse_user(grant.user, PeerKind.PERSON).tenant
     except InvalidPeer as why:
         raise RequestRefused(403, str(why)) from None
     if wanted not in (None, own):
@@ -151,7 +151,7 @@ def _tenant_of(grant: Grant | None, request: Request, address: str, owner: str |
 
 async def _document(request: Request) -> CommandDocument:
     """Read the command in the body of a request. Raises `RequestRefused`."""
-    body = await body_of(request, DOCUMENT_BYTES_MAX, "a command")
+    body = await read_body(request, DOCUMENT_BYTES_MAX, "a command")
     try:
         return msgspec.json.decode(body, type=CommandDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

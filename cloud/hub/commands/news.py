@@ -32,7 +32,7 @@ def has_news(batch: Batch) -> bool:
     return any(piece.address.startswith(_ADDRESSES) for piece in batch.ranges)
 
 
-def news_of(tenant: str, gateway: str, batch: Batch, now_us: int) -> list[CommandNews]:
+def read_news(tenant: str, gateway: str, batch: Batch, now_us: int) -> list[CommandNews]:
     """Read the news of commands in a batch. Invalid messages are ignored here; they land all the same."""
     found: list[CommandNews] = []
     for stored in batch.stored():

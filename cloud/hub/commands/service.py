@@ -33,7 +33,7 @@ from cloud.hub.commands.limits import (
     REQUESTS_MAX,
     WAITING_MAX,
 )
-from cloud.hub.commands.news import has_news, news_of
+from cloud.hub.commands.news import has_news, read_news
 from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.commands import (
     CommandFilter,
@@ -214,7 +214,7 @@ class HubCommands:
         self._waiting.setdefault(identifier, set()).add(changed)
         try:
             async with asyncio.timeout(seconds):
-                while (found := await self.get(identifier)) is not None and not is_over(found):
+                while (found := await self.get(identifier)) is not None and not is_completed(found):
                     await changed.wait()
                     changed.clear()
                 return found
@@ -239,7 +239,7 @@ class HubCommands:
         `hear`."""
         if not has_news(batch):
             return False
-        self.hear(news_of(tenant, gateway, batch, self._now_us()), kept)
+        self.hear(read_news(tenant, gateway, batch, self._now_us()), kept)
         return True
 
     def hear(self, news: Sequence[CommandNews], kept: Callable[[bool], None]) -> None:
@@ -381,7 +381,7 @@ def _over(command: CommandRecord, now_us: int) -> CommandNews:
     return CommandNews(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, waiting=True)
 
 
-def is_over(command: CommandRecord) -> bool:
+def is_completed(command: CommandRecord) -> bool:
     """Return whether a command is completed, including a wanted response."""
     state = CommandState(command.state)
     if command.responded_at is not None:

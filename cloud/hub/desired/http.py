@@ -35,19 +35,19 @@ from bridge.resources.parse import parse
 from cloud.hub.desired.making import (
     ConfigurationTables,
     RolloutTarget,
-    again,
-    checked,
+    check_resources,
     confirm_fault,
-    earlier,
-    making_of,
-    rollout,
+    find_earlier,
+    make_context,
+    repeat_version,
+    start_rollout,
     want,
-    want_of,
+    want_for_selector,
 )
 from cloud.hub.desired.service import DesiredConfigurations, NotReady
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
-from cloud.hub.json_http import body_of, json_answer
-from cloud.hub.labels import Changes, LabelError, LabelSelector, require_sound, selector
+from cloud.hub.json_http import json_response, read_body
+from cloud.hub.labels import Changes, LabelError, LabelSelector, parse_selector, validate_labels
 from cloud.hub.limits import LABELS_BYTES_MAX
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.configurations import UnknownGateway, WantedConfiguration
@@ -101,7 +101,7 @@ def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
             return refused.response()
         except ConfigurationRejected as rejected:
             errors = [str(error) for error in rejected.errors]
-            return json_answer({"error": "; ".join(errors), "errors": errors}, 400)
+            return json_response({"error": "; ".join(errors), "errors": errors}, 400)
         except tuple(_STATUS) as error:
             return RequestRefused(_STATUS[type(error)], str(error)).response()
         except RegistryError as error:
@@ -123,7 +123,7 @@ class _DesiredApi:
         found = await self._desired.ask(lambda tables: tables.configurations.gateways(tenant))
         standing = await self._desired.ask(lambda tables: tables.selectors.all(tenant))
         rows = [selector_row(each) for each in standing]
-        return json_answer({"gateways": [gateway_row(each) for each in found], "selectors": rows})
+        return json_response({"gateways": [gateway_row(each) for each in found], "selectors": rows})
 
     async def gateway(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.VIEW)
@@ -134,7 +134,7 @@ class _DesiredApi:
         if state is None:
             raise RequestRefused(404, f"gateway {name} of tenant {tenant} has no configuration from the hub")
         shown = [masked(KINDS, each) for each in versions[0].desired.resources] if versions else []
-        return json_answer(
+        return json_response(
             {**gateway_row(state), "resources": shown, "versions": [version_row(each) for each in versions]}
         )
 
@@ -142,19 +142,19 @@ class _DesiredApi:
         wanted = await self._wanted(request, request.path_params["gateway"])
         now_us, sign = self._desired.now_us(), self._desired.sign
         [made] = await self._desired.ask(lambda tables: want(tables.configurations, [wanted], now_us, sign))
-        return json_answer(version_row(made), 201)
+        return json_response(version_row(made), 201)
 
     async def want_of_selector(self, request: Request) -> Response:
         wanted = (await self._wanted(request, ""))._replace(selector=str(_selector(request)))
         now_us, sign = self._desired.now_us(), self._desired.sign
-        made = await self._desired.ask(lambda tables: want_of(tables.selectors, wanted, now_us, sign))
-        return json_answer({"selector": wanted.selector, "gateways": [version_row(each) for each in made]}, 201)
+        made = await self._desired.ask(lambda tables: want_for_selector(tables.selectors, wanted, now_us, sign))
+        return json_response({"selector": wanted.selector, "gateways": [version_row(each) for each in made]}, 201)
 
     async def delete_of_selector(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.MANAGE)
-        text, how = str(_selector(request)), making_of(self._desired.now_us(), self._desired.sign)
+        text, how = str(_selector(request)), make_context(self._desired.now_us(), self._desired.sign)
         made = await self._desired.ask(lambda tables: tables.selectors.delete(tenant, text, how))
-        return json_answer({"selector": text, "gateways": [version_row(each) for each in made]})
+        return json_response({"selector": text, "gateways": [version_row(each) for each in made]})
 
     async def labels(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.VIEW)
@@ -162,19 +162,19 @@ class _DesiredApi:
         found = await self._desired.ask(lambda tables: tables.selectors.labels(tenant))
         mine = {name: labels for name, labels in found.items() if chosen is None or chosen.matches(labels)}
         rows = [{"tenant": tenant, "gateway": name, "labels": labels} for name, labels in mine.items()]
-        return json_answer({"gateways": rows})
+        return json_response({"gateways": rows})
 
     async def label(self, request: Request) -> Response:
         tenant, _ = await self._tenant_and_user(request, Operation.MANAGE)
-        name, changes = request.path_params["gateway"], _changes(await body_of(request, LABELS_BYTES_MAX, "labels"))
-        how = making_of(self._desired.now_us(), self._desired.sign)
+        name, changes = request.path_params["gateway"], _changes(await read_body(request, LABELS_BYTES_MAX, "labels"))
+        how = make_context(self._desired.now_us(), self._desired.sign)
 
         def work(tables: ConfigurationTables) -> dict[str, Any]:
             made = tables.selectors.label(tenant, (name,), changes, how)
             labels = tables.selectors.labels(tenant)[name]
             return {"gateway": name, "labels": labels, "version": made[0].version if made else None}
 
-        return json_answer(await self._desired.ask(work))
+        return json_response(await self._desired.ask(work))
 
     async def roll_back(self, request: Request) -> Response:
         tenant, by = await self._tenant_and_user(request, Operation.MANAGE)
@@ -184,10 +184,10 @@ class _DesiredApi:
 
         def work(tables: ConfigurationTables) -> Any:
             known = tables.configurations
-            return want(known, [again(earlier(known, tenant, gateway, number), by, note)], now_us, sign)
+            return want(known, [repeat_version(find_earlier(known, tenant, gateway, number), by, note)], now_us, sign)
 
         [made] = await self._desired.ask(work)
-        return json_answer(version_row(made), 201)
+        return json_response(version_row(made), 201)
 
     async def rollouts(self, request: Request) -> Response:
         scope = await scope_of(self._access, request)
@@ -196,7 +196,7 @@ class _DesiredApi:
         def work(tables: ConfigurationTables) -> list[dict[str, Any]]:
             return [rollout_row(each, tables.rollouts.members(each.id)) for each in tables.rollouts.all(tenant)]
 
-        return json_answer({"rollouts": await self._desired.ask(work)})
+        return json_response({"rollouts": await self._desired.ask(work)})
 
     async def rollout(self, request: Request) -> Response:
         scope = await scope_of(self._access, request)
@@ -211,7 +211,7 @@ class _DesiredApi:
         seconds = [_number(query.get(name, default), name) for name, default in (("soak", "600"), ("away", "3600"))]
         pace = RolloutPace(seconds[0], seconds[1], int(_number(query.get("failures", "0"), "failures")))
         waves, now_us = query.get("waves", "1,10%,100%"), self._desired.now_us()
-        begun = await self._desired.ask(lambda tables: rollout(tables, wanted, whom, waves, pace, now_us))
+        begun = await self._desired.ask(lambda tables: start_rollout(tables, wanted, whom, waves, pace, now_us))
         return await self._shown(wanted.tenant, begun.id, 201)
 
     async def step(self, request: Request) -> Response:
@@ -242,7 +242,7 @@ class _DesiredApi:
         found = await self._desired.ask(work)
         if found is None:
             raise RequestRefused(404, f"no roll-out {identifier[:64]}")
-        return json_answer(found, status)
+        return json_response(found, status)
 
     async def _tenant_and_user(self, request: Request, operation: Operation) -> tuple[str, str]:
         """Return (tenant, user) of a request. Raises `RequestRefused`."""
@@ -260,7 +260,9 @@ class _DesiredApi:
         confirm_s = _number(query.get("confirm", str(int(CONFIRM_S))), "confirm")
         if fault := confirm_fault(confirm_s):
             raise RequestRefused(400, fault)
-        documents = checked(parse(KINDS, await body_of(request, SOURCE_BYTES_MAX, "a configuration"), "the request"))
+        documents = check_resources(
+            parse(KINDS, await read_body(request, SOURCE_BYTES_MAX, "a configuration"), "the request")
+        )
         return WantedConfiguration(
             tenant, gateway, documents, confirm_s, query.get("restart") == "1", by, query.get("why", "")
         )
@@ -268,7 +270,7 @@ class _DesiredApi:
 
 def _selector(request: Request) -> LabelSelector:
     """Parse the selector of a request. Raises `LabelError`."""
-    return selector(request.query_params.get("selector", ""))
+    return parse_selector(request.query_params.get("selector", ""))
 
 
 def _changes(body: bytes) -> Changes:
@@ -277,7 +279,7 @@ def _changes(body: bytes) -> Changes:
         found = msgspec.json.decode(body, type=dict[str, str | None])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise RequestRefused(400, f'expected labels, as in {{"site": "berlin", "ring": null}}: {error}') from None
-    require_sound(found)
+    validate_labels(found)
     return found
 
 

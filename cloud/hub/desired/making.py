@@ -17,13 +17,13 @@ from bridge.limits import DESIRED_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource, ResourceKinds
 from cloud.hub.desired.loops import Documents, require_no_ring
-from cloud.hub.labels import Labels, LabelSelector, selector
+from cloud.hub.labels import Labels, LabelSelector, parse_selector
 from cloud.hub.limits import CONFIRM_S_RANGE, GATEWAYS_AT_ONCE_MAX
 from cloud.hub.registry.configurations import Configurations, Sign, UnknownGateway, VersionRecord, WantedConfiguration
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts, new_id
 from cloud.hub.registry.selectors import SelectorRecord, Selectors, VersionContext
-from cloud.hub.rollout import GOING, RolloutPace, RolloutState, members, waves
+from cloud.hub.rollout import GOING, RolloutPace, RolloutState, make_members, parse_waves
 from edge.configuration.hub_part import hub_faults
 from edge.configuration.kinds import KINDS
 
@@ -46,7 +46,7 @@ PARTS: Final = ResourceKinds(KINDS)
 """Kinds of resources that are part of a whole."""
 
 
-def checked(resources: Sequence[Resource]) -> list[dict[str, Any]]:
+def check_resources(resources: Sequence[Resource]) -> list[dict[str, Any]]:
     """Return the documents of resources that a hub may send. Raises `ConfigurationRejected`, `DesiredError`."""
     errors = [*PARTS.validate(resources), *hub_faults(resources)]
     if errors:
@@ -72,12 +72,14 @@ class RolloutTarget(NamedTuple):
     """Selector, instead of patterns."""
 
 
-def chosen(known: Configurations, labelled: Mapping[str, Labels], tenant: str, wanted: LabelSelector) -> list[str]:
+def choose_gateways(
+    known: Configurations, labelled: Mapping[str, Labels], tenant: str, wanted: LabelSelector
+) -> list[str]:
     """Return the gateways that a selector chooses, connected ones first. Raises `UnknownGateway` for too many."""
     return _bounded([(not up, name) for name, up in known.known(tenant) if wanted.matches(labelled.get(name, {}))])
 
 
-def named(known: Configurations, tenant: str, patterns: Sequence[str]) -> list[str]:
+def match_gateways(known: Configurations, tenant: str, patterns: Sequence[str]) -> list[str]:
     """Return the gateways that match patterns (``store-*``), connected ones first. Raises `UnknownGateway`."""
     there = known.known(tenant)
     for pattern in patterns:
@@ -93,11 +95,13 @@ def _bounded(found: Sequence[tuple[bool, str]]) -> list[str]:
     return [name for _, name in sorted(found)]
 
 
-def want_of(selectors: Selectors, wanted: WantedConfiguration, now_us: int, sign: Sign) -> list[VersionRecord]:
+def want_for_selector(
+    selectors: Selectors, wanted: WantedConfiguration, now_us: int, sign: Sign
+) -> list[VersionRecord]:
     """Set the configuration of `wanted.selector`; `wanted` names no gateway. Return the versions made.
 
     Raises `LabelError`, `UnknownGateway` for too many gateways, and as `want`."""
-    choice = selector(wanted.selector or "")
+    choice = parse_selector(wanted.selector or "")
     labelled = selectors.labels(wanted.tenant)
     if sum(choice.matches(each) for each in labelled.values()) > GATEWAYS_AT_ONCE_MAX:
         raise UnknownGateway(
@@ -113,10 +117,10 @@ def want_of(selectors: Selectors, wanted: WantedConfiguration, now_us: int, sign
         confirm_s=wanted.confirm_s,
         restart=wanted.restart,
     )
-    return selectors.want(record, making_of(now_us, sign))
+    return selectors.want(record, make_context(now_us, sign))
 
 
-def making_of(now_us: int, sign: Sign) -> VersionContext:
+def make_context(now_us: int, sign: Sign) -> VersionContext:
     """Return the context for versions that follow from labels, with the check for loops."""
     return VersionContext(now_us, sign, require_no_ring)
 
@@ -134,7 +138,7 @@ def _require_no_ring(known: Configurations, tenant: str, wanted: Mapping[str, Do
     require_no_ring(wanted, known.contents(tenant, wanted.keys()))
 
 
-def earlier(known: Configurations, tenant: str, gateway: str, number: int | None) -> VersionRecord:
+def find_earlier(known: Configurations, tenant: str, gateway: str, number: int | None) -> VersionRecord:
     """Return the version to roll back to: the given one, or the last confirmed before the newest. Raises
     `UnknownGateway`."""
     versions = known.versions(tenant, gateway)
@@ -151,14 +155,14 @@ def earlier(known: Configurations, tenant: str, gateway: str, number: int | None
     return found
 
 
-def again(record: VersionRecord, by: str, note: str) -> WantedConfiguration:
+def repeat_version(record: VersionRecord, by: str, note: str) -> WantedConfiguration:
     """Return the content of a version, to make a new version of it."""
     old = record.desired
     words = note or f"back to version {record.version}"
     return WantedConfiguration(record.tenant, record.gateway, old.resources, old.confirm_s, old.restart, by, words)
 
 
-def rollout(
+def start_rollout(
     tables: ConfigurationTables,
     wanted: WantedConfiguration,
     whom: RolloutTarget,
@@ -173,13 +177,13 @@ def rollout(
     known, rollouts = tables.configurations, tables.rollouts
     labelled = tables.selectors.labels(wanted.tenant)
     if whom.selector is not None:
-        names = chosen(known, labelled, wanted.tenant, whom.selector)
+        names = choose_gateways(known, labelled, wanted.tenant, whom.selector)
         if not names:
             raise UnknownGateway(f"{whom.selector} chooses no gateway of tenant {wanted.tenant}")
     else:
-        names = named(known, wanted.tenant, whom.patterns)
+        names = match_gateways(known, wanted.tenant, whom.patterns)
     _require_no_ring(known, wanted.tenant, dict.fromkeys(names, wanted.resources))
-    found = waves(text, names, labelled)
+    found = parse_waves(text, names, labelled)
     busy = next((each for each in rollouts.all(wanted.tenant) if each.state in GOING), None)
     if busy is not None:
         raise RolloutError(f"roll-out {busy.id} is {busy.state.value}: abort it, or wait for its end")
@@ -201,5 +205,5 @@ def rollout(
         selector=str(whom.selector) if whom.selector is not None else None,
         stages=[each.words for each in found],
     )
-    rollouts.add(record, members(found, now_us))
+    rollouts.add(record, make_members(found, now_us))
     return record

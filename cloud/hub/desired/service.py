@@ -24,7 +24,7 @@ from bridge import plain
 from bridge.desired import DesiredError, DesiredReport, signed_text, to_sign
 from bridge.downlink import GatewayLink
 from bridge.forwarders.outcome import ForwardOutcome
-from cloud.hub.desired.making import ConfigurationTables, making_of
+from cloud.hub.desired.making import ConfigurationTables, make_context
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.groups import Key
 from cloud.hub.limits import (
@@ -36,7 +36,7 @@ from cloud.hub.limits import (
 )
 from cloud.hub.registry.configurations import ConfigurationOffer, ConfigurationRecord, Sign
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.opening import opened
+from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.rollouts import RolloutRecord
 from cloud.hub.registry.selectors import VersionContext
 from cloud.hub.rollout import RolloutState
@@ -77,7 +77,7 @@ class _Registry(NamedTuple):
     tables: ConfigurationTables
 
 
-def signing(authority: Authority) -> Sign:
+def make_signer(authority: Authority) -> Sign:
     """Return a function that signs documents with an authority's key."""
     return lambda content: signed_text(authority.sign(to_sign(content)))
 
@@ -92,7 +92,7 @@ class DesiredConfigurations:
         """Reason why the registry is not read; None if it is."""
         self.refused: dict[Key, str] = {}
         """Gateways that cannot get the configuration of their selector, with the reason."""
-        self.sign: Sign = signing(authority)
+        self.sign: Sign = make_signer(authority)
         self._url = registry
         self._now = now
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="configurations")
@@ -285,7 +285,7 @@ class DesiredConfigurations:
     async def _send_selected(self, tenant: str, names: Sequence[str]) -> dict[Key, str]:
         """Send these gateways the configuration of their selector; return those that cannot get it, with the reason."""
         try:
-            await self.ask(partial(_apply, tenant=tenant, names=names, how=making_of(self.now_us(), self.sign)))
+            await self.ask(partial(_apply, tenant=tenant, names=names, how=make_context(self.now_us(), self.sign)))
         except DesiredError as error:
             if len(names) == 1:
                 return {(tenant, names[0]): str(error)}
@@ -337,5 +337,5 @@ def _apply(tables: ConfigurationTables, *, tenant: str, names: Sequence[str], ho
 
 
 def _open(url: sa.URL) -> _Registry:
-    database = opened(url).database
+    database = open_registry(url).database
     return _Registry(database, ConfigurationTables.of(database))

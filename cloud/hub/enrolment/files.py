@@ -50,7 +50,7 @@ class AuthorityFileError(Exception):
     """A file of the authority cannot be used; the message names it, the reason and the next step."""
 
 
-def own_authority(data: Path, now: float, name: str) -> OwnAuthority:
+def load_own_authority(data: Path, now: float, name: str) -> OwnAuthority:
     """Load the authority of a data directory; create a missing one, synced on return. Raises `AuthorityFileError`."""
     folder = data / FOLDER
     file = folder / OWN
@@ -67,10 +67,10 @@ def own_authority(data: Path, now: float, name: str) -> OwnAuthority:
     return found
 
 
-def authority_of(data: Path, given: tuple[Path, Path] | None, now: float) -> OwnAuthority:
+def load_authority(data: Path, given: tuple[Path, Path] | None, now: float) -> OwnAuthority:
     """Load the authority of a hub: the given (certificate, key), or its own. Raises `AuthorityFileError`."""
     if given is None:
-        return own_authority(data, now, f"Waypost hub {socket.gethostname()}"[:COMMON_NAME_CHARACTERS_MAX])
+        return load_own_authority(data, now, f"Waypost hub {socket.gethostname()}"[:COMMON_NAME_CHARACTERS_MAX])
     authority = read_authority(*given)
     (data / FOLDER).mkdir(mode=FOLDER_MODE, exist_ok=True)
     write_private(data / FOLDER / PUBLIC, authority.pem)
@@ -99,7 +99,7 @@ def read_authority(certificate: Path, key: Path) -> OwnAuthority:
     return OwnAuthority(own, private)
 
 
-def registration_of(data: Path, authority: OwnAuthority, server: EstServer) -> Registration:
+def connect_registration(data: Path, authority: OwnAuthority, server: EstServer) -> Registration:
     """Connect to the authority of an EST server.
 
     Its certificates are fetched now, or taken from the last time if it does not answer. Raises `AuthorityFileError`.
@@ -132,7 +132,7 @@ class Enroller(NamedTuple):
     """Server of another authority that signs gateways' certificates; None for the hub's own."""
 
 
-def own_names() -> list[str]:
+def machine_names() -> list[str]:
     """Return the name of this machine and its loopback names."""
     machine = socket.gethostname().lower()
     return [*([machine] if HOST.fullmatch(machine) else []), "localhost", "127.0.0.1", "::1"]
@@ -191,7 +191,7 @@ class ServerCertificate:
         return found if {str(each.value) for each in names} == set(self._names) else None
 
 
-def shown_certificate(data: Path, authority: OwnAuthority) -> SignedCertificate | None:
+def hub_certificate(data: Path, authority: OwnAuthority) -> SignedCertificate | None:
     """Return the hub's own certificate; None without a valid one."""
     return _shown(data / FOLDER / SERVER, authority)
 

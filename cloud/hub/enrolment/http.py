@@ -27,7 +27,7 @@ from bridge.enrolment import (
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.limits import OCSP_REQUEST_BYTES_MAX, OCSP_VALID_S
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.json_http import NOT_KEPT, body_of, json_answer
+from cloud.hub.json_http import NOT_KEPT, json_response, read_body
 from cloud.hub.registry.enrolments import EnrolmentRefused, NamelessRequest
 from cloud.lake.faults import RegistryError
 from edge.broker.http.peer import peer_of
@@ -74,10 +74,10 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
         return Response(await enrolment.status_of(asked), media_type=ocsp.MEDIA_TYPE, headers=kept)
 
     async def certificate(request: Request) -> Response:
-        return await answered(_enrolled(request), now)
+        return await respond(_enrolled(request), now)
 
     async def renewal(request: Request) -> Response:
-        return await answered(_renewed(request), now)
+        return await respond(_renewed(request), now)
 
     async def _enrolled(request: Request) -> IssuedCertificate:
         return await enrolment.enrol(await _document(request, EnrolmentRequest))
@@ -86,7 +86,7 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
         return await enrolment.renew(await _document(request, RenewalRequest), peer_of(request).certificate)
 
     async def attestation(request: Request) -> Response:
-        return await answered(_attested(request), now)
+        return await respond(_attested(request), now)
 
     async def _attested(request: Request) -> dict[str, bool]:
         await enrolment.attest(await _document(request, Attestation), peer_of(request).certificate)
@@ -106,7 +106,7 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
 async def _asked_about(request: Request) -> bytes:
     """Read an OCSP request, DER, from HTTP (RFC 6960 appendix A.1). Raises `RequestRefused`."""
     if request.method == "POST":
-        return await body_of(request, OCSP_REQUEST_BYTES_MAX, "an OCSP request")
+        return await read_body(request, OCSP_REQUEST_BYTES_MAX, "an OCSP request")
     text: str = request.path_params["question"]
     if len(text) > 2 * OCSP_REQUEST_BYTES_MAX:
         raise RequestRefused(414, f"an OCSP request is larger than {OCSP_REQUEST_BYTES_MAX} bytes")
@@ -116,7 +116,7 @@ async def _asked_about(request: Request) -> bytes:
         return b""  # answered as a malformed request
 
 
-async def answered(asked: Awaitable[Answer], now: Callable[[], float]) -> Response:
+async def respond(asked: Awaitable[Answer], now: Callable[[], float]) -> Response:
     """Return the response with the document, or with the refusal."""
     document: Answer | EnrolmentRefusal
     try:
@@ -126,13 +126,13 @@ async def answered(asked: Awaitable[Answer], now: Callable[[], float]) -> Respon
         document, status = EnrolmentRefusal(str(refused), refused.reason.value, now(), named), STATUS[refused.reason]
     except RegistryError as error:
         document, status = EnrolmentRefusal(str(error), RefusalReason.UNAVAILABLE.value, now()), 503
-    return json_answer(document, status)
+    return json_response(document, status)
 
 
 async def _document(request: Request, kind: type[Document]) -> Document:
     """Read the document in the body of a request. Raises `EnrolmentRefused`."""
     try:
-        return msgspec.json.decode(await body_of(request, DOCUMENT_BYTES_MAX, "a request"), type=kind)
+        return msgspec.json.decode(await read_body(request, DOCUMENT_BYTES_MAX, "a request"), type=kind)
     except RequestRefused as refused:
         raise EnrolmentRefused(RefusalReason.MALFORMED, str(refused)) from None
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -54,7 +54,7 @@ class OcspQuery(NamedTuple):
     nonce: bytes | None
 
 
-def read(request: bytes) -> OcspQuery | None:
+def parse_request(request: bytes) -> OcspQuery | None:
     """Parse a request, DER; None if it is invalid or about several certificates."""
     try:
         found = ocsp.load_der_ocsp_request(request)
@@ -73,7 +73,7 @@ def is_about(question: OcspQuery, authority: OcspSigner) -> bool:
     return (question.issuer_name_hash, question.issuer_key_hash) == tuple(names)
 
 
-def answer(authority: OcspSigner, question: OcspQuery, standing: RevocationStatus | None, now: float) -> bytes:
+def make_response(authority: OcspSigner, question: OcspQuery, standing: RevocationStatus | None, now: float) -> bytes:
     """Make a response. `standing` None: the authority signed no certificate with that serial number."""
     status = ocsp.OCSPCertStatus.UNKNOWN if standing is None else ocsp.OCSPCertStatus.GOOD
     revoked_at = None
@@ -99,7 +99,7 @@ def answer(authority: OcspSigner, question: OcspQuery, standing: RevocationStatu
     return authority.sign_answer(builder)
 
 
-def unanswered(why: ocsp.OCSPResponseStatus) -> bytes:
+def error_response(why: ocsp.OCSPResponseStatus) -> bytes:
     """Make an unsigned error response (RFC 6960 section 2.3)."""
     return ocsp.OCSPResponseBuilder.build_unsuccessful(why).public_bytes(Encoding.DER)
 

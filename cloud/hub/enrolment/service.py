@@ -50,7 +50,7 @@ from cloud.hub.enrolment.registration import Registration
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.groups import Key
 from cloud.hub.older_copy import OlderCopySign
-from cloud.hub.peers import CertifiedGateway, HubPeer, InvalidPeer, certified, gateway_fault
+from cloud.hub.peers import CertifiedGateway, HubPeer, InvalidPeer, gateway_fault, read_certificate
 from cloud.hub.registry.enrolments import (
     CertificateHolder,
     CertificateRecord,
@@ -254,15 +254,15 @@ class Enrolment:
 
     async def status_of(self, request: bytes) -> bytes:
         """Answer an OCSP request about a certificate of the authority (RFC 6960); both DER."""
-        question = ocsp.read(request)
+        question = ocsp.parse_request(request)
         if question is None:
-            return ocsp.unanswered(OCSPResponseStatus.MALFORMED_REQUEST)
+            return ocsp.error_response(OCSPResponseStatus.MALFORMED_REQUEST)
         if not ocsp.is_about(question, self.authority):
-            return ocsp.unanswered(OCSPResponseStatus.UNAUTHORIZED)  # RFC 5019 section 2.2.3
+            return ocsp.error_response(OCSPResponseStatus.UNAUTHORIZED)  # RFC 5019 section 2.2.3
         try:
             return await self._request(partial(self._status, question))
         except (EnrolmentRefused, RegistryError):
-            return ocsp.unanswered(OCSPResponseStatus.TRY_LATER)
+            return ocsp.error_response(OCSPResponseStatus.TRY_LATER)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Enrolment:
         if not certificate:
             raise EnrolmentRefused(RefusalReason.NO_CERTIFICATE, f"the client certificate is missing: {why}")
         try:
-            found = certified(certificate)
+            found = read_certificate(certificate)
         except InvalidPeer as fault:
             raise EnrolmentRefused(RefusalReason.NO_CERTIFICATE, f"{fault}: {why}") from None
         serial = f"{found.serial:x}"
@@ -288,7 +288,7 @@ class Enrolment:
         record = registry.certificate(f"{question.serial:x}")
         at = None if record is None or record.revoked_at is None else record.revoked_at / 1e6
         standing = ocsp.RevocationStatus(at) if record is not None else None
-        return ocsp.answer(self.authority, question, standing, self._now())
+        return ocsp.make_response(self.authority, question, standing, self._now())
 
     def _now_us(self) -> int:
         return int(self._now() * 1_000_000)

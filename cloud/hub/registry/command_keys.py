@@ -24,7 +24,7 @@ def content_digest(*content: object) -> str:
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
 
-def known(tx: sa.Connection, owner: tuple[str, str], key: str, digest: str, now_us: int) -> str | None:
+def find_command(tx: sa.Connection, owner: tuple[str, str], key: str, digest: str, now_us: int) -> str | None:
     """Return the identifier of the command sent under this key by (tenant, user); None without a valid one. Raises
     `OtherContent`."""
     mine = (command_keys.c.tenant == owner[0], command_keys.c.sent_by == owner[1], command_keys.c.key == key)
@@ -40,7 +40,7 @@ def known(tx: sa.Connection, owner: tuple[str, str], key: str, digest: str, now_
     return str(row.command)
 
 
-def keep(
+def store_key(
     tx: sa.Connection, owner: tuple[str, str], key: str, digest: str, command: str, times: tuple[int, int]
 ) -> None:
     """Store the key of a command. `times`: when it was sent and when it expires, UTC microseconds."""
@@ -50,7 +50,7 @@ def keep(
     tx.execute(command_keys.insert().values(**values, kept_until=kept_until))
 
 
-def forget(tx: sa.Connection, now_us: int) -> None:
+def delete_expired(tx: sa.Connection, now_us: int) -> None:
     """Delete some expired keys."""
     old = sa.select(command_keys.c.tenant, command_keys.c.sent_by, command_keys.c.key)
     rows = tx.execute(old.where(command_keys.c.kept_until <= now_us).limit(COMMAND_KEYS_FORGOTTEN_MAX)).all()

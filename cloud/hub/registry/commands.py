@@ -26,9 +26,9 @@ from bridge.hidden import hides
 from cloud.hub.registry import command_keys
 from cloud.hub.registry.command_keys import OtherContent, content_digest
 from cloud.hub.registry.names import is_known
-from cloud.hub.registry.opening import opened
+from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import commands
-from cloud.hub.tenants import full
+from cloud.hub.tenants import quota_message
 
 
 class CommandState(enum.Enum):
@@ -166,7 +166,7 @@ class Commands:
 
     def __init__(self, url: sa.URL) -> None:
         """Open the registry; create a missing one."""
-        self._database = opened(url).database
+        self._database = open_registry(url).database
 
     def close(self) -> None:
         self._database.close()
@@ -196,7 +196,7 @@ class Commands:
             number = tx.execute(commands.insert().values(**values)).inserted_primary_key
             if key is not None:
                 times = (command.created_at, command.expires_at)
-                command_keys.keep(tx, (command.tenant, command.sent_by), key, command.digest, command.id, times)
+                command_keys.store_key(tx, (command.tenant, command.sent_by), key, command.digest, command.id, times)
             return command._replace(number=int(number[0]) if number is not None else 0)
 
         return self._database.transaction(work)
@@ -294,7 +294,7 @@ class Commands:
         def work(tx: sa.Connection) -> int:
             numbers = [row[0] for row in tx.execute(old.limit(limit))]
             tx.execute(commands.delete().where(commands.c.number.in_(numbers)))
-            command_keys.forget(tx, now_us)
+            command_keys.delete_expired(tx, now_us)
             return len(numbers)
 
         return self._database.transaction(work)
@@ -314,7 +314,9 @@ def _one(tx: sa.Connection, identifier: str) -> CommandRecord | None:
 def _sent_before(tx: sa.Connection, command: CommandRecord, key: str) -> CommandRecord | None:
     """Return the command of a key; None without one. Raises `CommandRefused`."""
     try:
-        identifier = command_keys.known(tx, (command.tenant, command.sent_by), key, command.digest, command.created_at)
+        identifier = command_keys.find_command(
+            tx, (command.tenant, command.sent_by), key, command.digest, command.created_at
+        )
     except OtherContent:
         words = f"another command was sent with the idempotency key {key[:64]!r}: use a new key for each command"
         raise CommandRefused(CommandRefusal.OTHER_CONTENT, words) from None
@@ -335,7 +337,7 @@ def _require_gateway(tx: sa.Connection, command: CommandRecord) -> None:
 def _require_room(tx: sa.Connection, command: CommandRecord, gateway_max: int, tenant_max: int) -> None:
     still = sa.select(sa.func.count()).where(commands.c.state.in_(OPEN), commands.c.tenant == command.tenant)
     if (tx.execute(still).scalar() or 0) >= tenant_max:
-        words = f"{full(command.tenant, 'commands')}: {tenant_max} are open"
+        words = f"{quota_message(command.tenant, 'commands')}: {tenant_max} are open"
         raise CommandRefused(CommandRefusal.TENANT_FULL, f"{words}; wait, or send with a shorter time to live")
     if (tx.execute(still.where(commands.c.gateway == command.gateway)).scalar() or 0) >= gateway_max:
         words = f"gateway {command.gateway} has {gateway_max} open commands"

@@ -29,7 +29,7 @@ from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.limits import VERSIONS_KEPT, WHY_CHARACTERS_MAX
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.names import is_known, known
+from cloud.hub.registry.names import is_known, known_gateways
 from cloud.hub.registry.schema import (
     configurations,
     configured,
@@ -224,7 +224,7 @@ class Configurations:
 
     def known(self, tenant: str) -> list[tuple[str, bool]]:
         """Return (name, connected) of every known gateway of a tenant, by name."""
-        return self._database.transaction(lambda tx: list(known(tx, tenant).items()))
+        return self._database.transaction(lambda tx: list(known_gateways(tx, tenant).items()))
 
     def reported(self, reports: Sequence[tuple[Key, DesiredReport]], now_us: int) -> list[ConfigurationOffer | None]:
         """Store reports; return the version that each gateway should get next, if any."""

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cloud.hub.limits import REGISTRY_ATTEMPTS_MAX, REGISTRY_RETRY_S_MAX
 from cloud.hub.registry.dialects import SqlDialect, dialect_of
-from cloud.hub.registry.location import shown
+from cloud.hub.registry.location import redact_url
 from cloud.lake.faults import RegistryError
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class Database:
 
     def __init__(self, url: sa.URL) -> None:
         """The connection is made with the first transaction."""
-        self.where = shown(url)
+        self.where = redact_url(url)
         self.rolled_back: list[Callable[[], None]] = []
         """Called after a failed transaction: cached rows may be wrong."""
         self.dialect: SqlDialect = dialect_of(url)

@@ -20,9 +20,9 @@ from cloud.hub.groups import Key
 from cloud.hub.labels import LabelError
 from cloud.hub.registry import labels, names
 from cloud.hub.registry.forgetting import withdraw
-from cloud.hub.registry.opening import opened
+from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import PARAMETERS_MAX, attestations, certificates, tokens
-from cloud.hub.tenants import full
+from cloud.hub.tenants import quota_message
 
 TIES_US = 10_000_000
 """Margin of the query for revocations after the last one seen: other processes have clocks of their own, and their
@@ -124,7 +124,7 @@ class TenantFull(EnrolmentRefused):
     """The tenant has reached its limit of gateways."""
 
     def __init__(self, tenant: str, gateways_max: int) -> None:
-        words = f"{full(tenant, 'gateways')}: {gateways_max} names are known"
+        words = f"{quota_message(tenant, 'gateways')}: {gateways_max} names are known"
         step = "or forget an unused gateway (waypost fleet forget), or enrol with a token made for a known name"
         super().__init__(RefusalReason.TENANT_FULL, f"{words}; {step}")
         self.tenant = tenant
@@ -156,7 +156,7 @@ class Enrolments:
 
     def __init__(self, url: sa.URL) -> None:
         """Open the registry; create a missing one."""
-        self._database = opened(url).database
+        self._database = open_registry(url).database
 
     def close(self) -> None:
         self._database.close()
@@ -209,7 +209,7 @@ class Enrolments:
 
     def forgotten(self, since_us: int = 0) -> dict[Key, int]:
         """Return the gateways forgotten since then that have not returned, with the time."""
-        return self._database.transaction(lambda tx: names.forgotten(tx, since_us - TIES_US))
+        return self._database.transaction(lambda tx: names.forgotten_gateways(tx, since_us - TIES_US))
 
     def labels(self) -> dict[Key, dict[str, str]]:
         """Return the labels of each gateway that has some."""
@@ -342,7 +342,7 @@ def _enrol(
         raise EnrolmentRefused(
             RefusalReason.NAME_TAKEN, f"{words}, ask for a token made with --gateway {asked.gateway}"
         )
-    if not known and names.count(tx, token.tenant) >= (most := gateways_max(token.tenant)):
+    if not known and names.count_known(tx, token.tenant) >= (most := gateways_max(token.tenant)):
         raise TenantFull(token.tenant, most)
     if not known:
         withdraw(tx, (token.tenant, asked.gateway), now_us)

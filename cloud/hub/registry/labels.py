@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
-from cloud.hub.labels import Changes, changed
+from cloud.hub.labels import Changes, apply_changes
 from cloud.hub.registry.schema import PARAMETERS_MAX, labels
 
 
@@ -35,7 +35,7 @@ def all_labels(tx: sa.Connection) -> dict[Key, dict[str, str]]:
 def put(tx: sa.Connection, tenant: str, gateway: str, changes: Changes) -> None:
     """Change the labels of a gateway. Raises `LabelError` for too many."""
     before = labels_of(tx, tenant, (gateway,)).get(gateway, {})
-    after = changed(before, changes)
+    after = apply_changes(before, changes)
     if after != before:
         drop(tx, tenant, gateway)
     if after != before and after:

@@ -44,7 +44,7 @@ class Lineages:
         known = [] if row is None else unpack_openings(row.openings, store.gateway)
         if known and known[-1] not in lineage.openings:
             return next((opening for opening in reversed(lineage.openings) if opening in known), "")
-        if row is not None and known and went_further(known[-1], unpack_ends(row.ends, store.gateway), lineage):
+        if row is not None and known and is_earlier_copy(known[-1], unpack_ends(row.ends, store.gateway), lineage):
             return known[-1]
         packed = msgspec.msgpack.encode(lineage.openings)
         if row is None:
@@ -100,7 +100,7 @@ def _row_of(store: GatewayStore) -> sa.ColumnElement[bool]:
     return sa.and_(*(lineages.c[name] == value for name, value in store._asdict().items()))
 
 
-def went_further(last: str, reached: Mapping[int, int], lineage: GatewayLineage) -> bool:
+def is_earlier_copy(last: str, reached: Mapping[int, int], lineage: GatewayLineage) -> bool:
     """Return whether the store is a copy taken earlier: after its opening `last` the known store went beyond where this
     one ended at its next opening."""
     after = lineage.openings.index(last) + 1

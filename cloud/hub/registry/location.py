@@ -31,12 +31,12 @@ def parse(text: str) -> sa.URL:
     return url
 
 
-def sqlite_file(path: Path) -> sa.URL:
+def sqlite_url(path: Path) -> sa.URL:
     """Return the URL of a registry in a SQLite file."""
     return sa.URL.create(SQLITE, database=str(path))
 
 
-def shown(url: sa.URL) -> str:
+def redact_url(url: sa.URL) -> str:
     """Return the URL without password and options."""
     if url.drivername == SQLITE:
         return url.database or ""

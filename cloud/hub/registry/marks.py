@@ -154,7 +154,7 @@ def _read(tx: sa.Connection, key: Key) -> GatewayMarks:
             known.damage[stream] = "the registry was an older copy"
             continue
         try:
-            known.landed[stream] = unpack(stream, row.mark, row.spans, row.checksum)
+            known.landed[stream] = unpack_marks(stream, row.mark, row.spans, row.checksum)
         except MarkDamaged as error:
             log.error("registry: the row of %r of gateway %s is damaged: %s", row.address, key[1], error)  # noqa: TRY400
             known.damage[stream] = str(error)
@@ -168,7 +168,7 @@ def _row(stream: SequenceStream, landed: SequenceSet, names: Sequence[str] = _RO
     return dict(zip(names, values, strict=True))
 
 
-def unpack(stream: SequenceStream, mark: Any, spans: Any, checksum: Any) -> SequenceSet:
+def unpack_marks(stream: SequenceStream, mark: Any, spans: Any, checksum: Any) -> SequenceSet:
     """Unpack a row. Raises `MarkDamaged`. A row without checksum, from an older version, is checked as far as
     possible."""
     try:

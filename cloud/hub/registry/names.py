@@ -12,7 +12,7 @@ from cloud.hub.groups import Key
 from cloud.hub.registry.schema import certificates, gateways, tenants
 
 
-def known(tx: sa.Connection, tenant: str) -> dict[str, bool]:
+def known_gateways(tx: sa.Connection, tenant: str) -> dict[str, bool]:
     """Return the known gateways of a tenant by name, with whether each is connected."""
     connected = sa.select(gateways.c.name).where(gateways.c.tenant == tenant, gateways.c.connected.is_(True))
     there = set(tx.execute(connected).scalars())
@@ -28,7 +28,7 @@ def is_known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
     return tx.execute(sa.select(certificates.c.serial).where(*mine).limit(1)).first() is not None
 
 
-def count(tx: sa.Connection, tenant: str) -> int:
+def count_known(tx: sa.Connection, tenant: str) -> int:
     """Return the number of known gateways of a tenant."""
     return tx.execute(sa.select(sa.func.count()).select_from(_known(tenant).subquery())).scalar() or 0
 
@@ -38,7 +38,7 @@ def is_connected(tx: sa.Connection, tenant: str, gateway: str) -> bool:
     return bool(tx.execute(sa.select(gateways.c.connected).where(*_row_of(tenant, gateway))).scalar())
 
 
-def forgotten(tx: sa.Connection, since_us: int) -> dict[Key, int]:
+def forgotten_gateways(tx: sa.Connection, since_us: int) -> dict[Key, int]:
     """Return the gateways forgotten since then, with the time."""
     query = sa.select(gateways.c.tenant, gateways.c.name, gateways.c.forgotten_at)
     rows = tx.execute(query.where(gateways.c.forgotten_at >= since_us))

@@ -18,7 +18,7 @@ class OpenRegistry(NamedTuple):
     registry_id: str
 
 
-def opened(url: sa.URL, begin: Callable[[sa.Connection], None] = lambda _tx: None) -> OpenRegistry:
+def open_registry(url: sa.URL, begin: Callable[[sa.Connection], None] = lambda _tx: None) -> OpenRegistry:
     """Open a registry for the calling thread; create missing tables. `begin` is called in the same transaction.
 
     Raises `RegistryError`; then nothing stays open."""

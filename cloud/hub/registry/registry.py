@@ -8,7 +8,7 @@ from cloud.hub.registry.commits import RegistryCommits
 from cloud.hub.registry.directory import Directory
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.lineages import Lineages
-from cloud.hub.registry.opening import opened
+from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.writer import RegistryWriter
 
 
@@ -22,7 +22,7 @@ class Registry:
         Raises `RegistryError` with the next step in its message.
         """
         writer, generations = RegistryWriter(writer_id), Generations()
-        self._database, self.registry_id = opened(url, writer.start)
+        self._database, self.registry_id = open_registry(url, writer.start)
         try:
             self.directory = Directory(self._database, writer, generations)
             self.lineages = Lineages(self._database)

@@ -28,7 +28,7 @@ from cloud.hub.registry.configurations import (
 )
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import configurations, gateways, rollout_members, rollouts
-from cloud.hub.registry.selectors import SelectorRecord, held_in, keep, require_room
+from cloud.hub.registry.selectors import SelectorRecord, held_in, require_room, store_selector
 from cloud.hub.rollout import (
     GOING,
     OPEN,
@@ -38,8 +38,8 @@ from cloud.hub.rollout import (
     RolloutPace,
     RolloutState,
     RolloutStep,
-    look,
-    resumed,
+    plan_step,
+    resume_members,
 )
 
 ENDED = (RolloutState.DONE.value, RolloutState.ABORTED.value)
@@ -188,7 +188,7 @@ def _change(
         raise RolloutError(f"roll-out {rollout} is {record.state.value}")
     known = _members(tx, rollout)
     if after is RolloutState.RUNNING:
-        _update(tx, rollout, resumed(known, now_us))
+        _update(tx, rollout, resume_members(known, now_us))
     if after is RolloutState.ABORTED and record.selector is not None:
         mine = (configurations.c.tenant == record.tenant, configurations.c.rollout == rollout)
         tx.execute(configurations.update().where(*mine).values(selector=None))
@@ -232,13 +232,13 @@ def _advance(tx: sa.Connection, rollout: str, now_us: int, sign: Sign) -> Rollou
     if record.state is not RolloutState.RUNNING:  # another hub was faster
         return None
     known = _members(tx, rollout)
-    step = look(record.wave, record.pace, known, _seen(tx, record.tenant, known), record.confirm_s, now_us)
+    step = plan_step(record.wave, record.pace, known, _seen(tx, record.tenant, known), record.confirm_s, now_us)
     sent = _send(tx, record, step, now_us, sign)
     _update(tx, rollout, [*step.members, *sent])
     if (step.wave, step.state) == (record.wave, record.state):
         return None
     if step.state is RolloutState.DONE and record.selector is not None:
-        keep(tx, _standing(record))
+        store_selector(tx, _standing(record))
     if step.state is RolloutState.HALTED:
         touch(tx, record.tenant, [each.gateway for each in known if each.phase in OPEN], now_us)
     values = {"wave": step.wave, "state": step.state.value, "why": step.why}

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from bridge.desired import read
 from bridge.hidden import hides
-from cloud.hub.labels import Changes, LabelError, Labels, LabelSelector, selector
+from cloud.hub.labels import Changes, LabelError, Labels, LabelSelector, parse_selector
 from cloud.hub.limits import SELECTORS_MAX
 from cloud.hub.registry import labels, names
 from cloud.hub.registry.configurations import (
@@ -84,7 +84,7 @@ class Selectors:
 
         def work(tx: sa.Connection) -> dict[str, dict[str, str]]:
             found = labels.labels_of(tx, tenant)
-            return {name: found.get(name, {}) for name in names.known(tx, tenant)}
+            return {name: found.get(name, {}) for name in names.known_gateways(tx, tenant)}
 
         return self._database.transaction(work)
 
@@ -112,7 +112,7 @@ class Selectors:
 
         def work(tx: sa.Connection) -> list[VersionRecord]:
             require_room(tx, record.tenant, record.selector)
-            keep(tx, record._replace(decided_at=in_order(tx, making.now_us)))
+            store_selector(tx, record._replace(decided_at=in_order(tx, making.now_us)))
             return _apply_selectors(tx, record.tenant, None, making)
 
         return self._database.transaction(work)
@@ -146,7 +146,7 @@ class Selectors:
 _SELECTOR = [selectors.c[name] for name in SelectorRecord._fields]
 
 
-def keep(tx: sa.Connection, record: SelectorRecord) -> None:
+def store_selector(tx: sa.Connection, record: SelectorRecord) -> None:
     """Store the configuration of a selector, unless a later one exists."""
     mine = (selectors.c.tenant == record.tenant, selectors.c.selector == record.selector)
     before = tx.execute(sa.select(selectors.c.decided_at).where(*mine)).scalar()
@@ -192,9 +192,9 @@ def _apply_selectors(
 
 def _find_outdated(tx: sa.Connection, tenant: str, gateways: Collection[str] | None) -> list[WantedConfiguration]:
     """Return the new wanted configurations of those of these gateways (None: all) that are out of date."""
-    choices = [_Choice(selector(each.selector), each) for each in _all(tx, tenant)]
+    choices = [_Choice(parse_selector(each.selector), each) for each in _all(tx, tenant)]
     held = held_in(tx, tenant)
-    known = names.known(tx, tenant).keys() if choices or held else set()
+    known = names.known_gateways(tx, tenant).keys() if choices or held else set()
     candidates = set(known) if choices else {name for name in known if held.get(name, (None, 0))[0] is not None}
     if gateways is not None:
         candidates &= set(gateways)

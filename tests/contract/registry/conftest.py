@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cloud.hub.registry.location import parse, sqlite_file
+from cloud.hub.registry.location import parse, sqlite_url
 from cloud.hub.registry.registry import Registry
 
 HERE, THERE = "a" * 32, "b" * 32
@@ -48,7 +48,7 @@ def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
 
     def make() -> Place:
         if request.param == "sqlite":
-            url = sqlite_file(tmp_path / f"registry{len(made)}.db")
+            url = sqlite_url(tmp_path / f"registry{len(made)}.db")
         else:
             server = request.getfixturevalue("postgres")
             url = parse(server.url(server.schema()))

@@ -21,9 +21,9 @@ from cloud.hub.groups import Presence
 from cloud.hub.limits import ROLLOUTS_KEPT, VERSIONS_KEPT, WHY_CHARACTERS_MAX
 from cloud.hub.registry.configurations import ConfigurationOffer, Configurations, UnknownGateway, WantedConfiguration
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.opening import opened as open_registry
+from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts
-from cloud.hub.rollout import MemberPhase, RolloutState, Wave, members
+from cloud.hub.rollout import MemberPhase, RolloutState, Wave, make_members
 from tests.contract.registry.conftest import Place
 
 SECOND = 1_000_000
@@ -234,7 +234,7 @@ def begin(rollouts: Rollouts, sizes: list[int], **more: Any) -> str:
     )._replace(**more)
     left = list(GATEWAYS)
     waves = [Wave("", [left.pop(0) for _ in range(size)]) for size in sizes]
-    rollouts.add(record, members(waves, 1))
+    rollouts.add(record, make_members(waves, 1))
     return record.id
 
 

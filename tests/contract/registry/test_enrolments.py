@@ -24,7 +24,7 @@ from cloud.hub.registry.enrolments import (
     TokenClaim,
     TokenRecord,
 )
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from tests.contract.registry.conftest import Place
 from tests.support.medium import fast_folder
 
@@ -221,7 +221,7 @@ class SingleUse(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(dir=fast_folder())
-        self.enrolments = Enrolments(sqlite_file(Path(self.folder.name, "registry.db")))
+        self.enrolments = Enrolments(sqlite_url(Path(self.folder.name, "registry.db")))
         self.now = 1
         self.given: dict[str, set[bytes]] = {}
         self.enrolments.add([token(name) for name in "abc"])

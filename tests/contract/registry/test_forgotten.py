@@ -20,7 +20,7 @@ from cloud.hub.registry.enrolments import (
     NotForgotten,
     TenantFull,
 )
-from cloud.hub.registry.opening import opened
+from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.lake.sequences import SequenceRange
 from tests.contract.registry.conftest import THERE, Place
@@ -59,7 +59,7 @@ def why_not(to: Enrolments, now: int, gateway: str = "hall") -> ForgetRefusal:
 
 
 def known(place: Place) -> dict[str, bool]:
-    with contextlib.closing(opened(place.url).database) as database:
+    with contextlib.closing(open_registry(place.url).database) as database:
         return dict(Configurations(database).known("acme"))
 
 
@@ -184,11 +184,11 @@ def test_forgotten_and_enrolled_at_once(enrolments: Enrolments, place: Place) ->
 def test_who_is_forgotten_is_sent_nothing(enrolments: Enrolments, place: Place) -> None:
     enrol_one(enrolments, "hall", 1, 5)
     enrolments.revoke("acme", "hall", 2)
-    with contextlib.closing(opened(place.url).database) as database:
+    with contextlib.closing(open_registry(place.url).database) as database:
         assert database.transaction(lambda tx: names.is_known(tx, *HALL))
         enrolments.forget("acme", "hall", 3)
         assert not database.transaction(lambda tx: names.is_known(tx, *HALL))
-        assert database.transaction(lambda tx: names.count(tx, "acme")) == 0
+        assert database.transaction(lambda tx: names.count_known(tx, "acme")) == 0
 
 
 def test_a_registry_of_the_schema_before_gets_the_column_and_its_index(place: Place) -> None:

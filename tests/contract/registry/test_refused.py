@@ -37,7 +37,7 @@ CASES: dict[str, tuple[Callable[[Postgres], str], str]] = {
     "database": (lambda at: at.address(database="fleet"), "createdb -O USER DATABASE"),
     "not let in": (lambda at: at.address("stranger"), "pg_hba.conf"),
     "no rights": (lambda at: at.url("public", CAREFUL), "GRANT CREATE, USAGE"),
-    "read-only": (lambda at: at.address() + "?options=-cdefault_transaction_read_only%3Don", "name the primary"),
+    "read-only": (lambda at: at.address() + "?options=-cdefault_transaction_read_only%3Don", "use the primary"),
 }
 
 
@@ -72,8 +72,8 @@ def test_files(tmp_path: Path) -> None:
     Registry(parse(f"sqlite:///{tmp_path}/registry.db"), "a" * 32).close()
     cases = {
         f"sqlite:///{tmp_path}/garbage": "not a database",
-        f"sqlite:///{tmp_path}/no/such/folder/registry.db": "its folder must be there",
-        f"sqlite:///file:{tmp_path}/registry.db?mode=ro&uri=true": "let this user write the file",
+        f"sqlite:///{tmp_path}/no/such/folder/registry.db": "create its folder",
+        f"sqlite:///file:{tmp_path}/registry.db?mode=ro&uri=true": "write access to the file",
     }
     for url, words in cases.items():
         error = refused(url)
@@ -98,4 +98,4 @@ def test_the_program_ends_with_one_line(tmp_path: Path, host: str, code: int) ->
     assert WRONG not in done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
-    assert re.search(r"start the server|write its URL as", errors[0])
+    assert re.search(r"start the server|unknown kind of registry", errors[0])

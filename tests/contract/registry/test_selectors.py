@@ -10,15 +10,15 @@ import pytest
 
 from bridge.desired import ApplyFailure, ApplyOutcome, DesiredError, DesiredReport
 from bridge.enrolment import RefusalReason
-from cloud.hub.desired.making import ConfigurationTables, RolloutTarget, rollout, want_of
+from cloud.hub.desired.making import ConfigurationTables, RolloutTarget, start_rollout, want_for_selector
 from cloud.hub.groups import Presence
-from cloud.hub.labels import LabelError, selector
+from cloud.hub.labels import LabelError, parse_selector
 from cloud.hub.limits import LABELS_MAX, SELECTORS_MAX
 from cloud.hub.registry import labels
 from cloud.hub.registry.configurations import UnknownGateway, WantedConfiguration
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Enrolments, TokenClaim, TokenRecord
-from cloud.hub.registry.opening import opened
+from cloud.hub.registry.opening import open_registry
 from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.hub.registry.selectors import VersionContext
 from cloud.hub.rollout import MemberPhase, RolloutPace, RolloutState
@@ -65,7 +65,7 @@ class Person:
         wanted = WantedConfiguration(
             tenant, "", [document(name) for name in names], 60.0, False, "ann", "", selector=text
         )
-        return [each.gateway for each in want_of(self.tables.selectors, wanted, self.how.now_us, sign)]
+        return [each.gateway for each in want_for_selector(self.tables.selectors, wanted, self.how.now_us, sign)]
 
     def say_by_name(self, gateway: str, *names: str) -> None:
         wanted = WantedConfiguration("acme", gateway, [document(name) for name in names], 60.0, False, "ann", "")
@@ -73,8 +73,8 @@ class Person:
 
     def begin(self, text: str, name: str, waves: str = "1,100%") -> str:
         wanted = WantedConfiguration("acme", "", [document(name)], 5.0, False, "ann", "")
-        whom = RolloutTarget((), selector(text))
-        return rollout(self.tables, wanted, whom, waves, RolloutPace(10.0, 100.0, 0), self.how.now_us).id
+        whom = RolloutTarget((), parse_selector(text))
+        return start_rollout(self.tables, wanted, whom, waves, RolloutPace(10.0, 100.0, 0), self.how.now_us).id
 
     def falls(self) -> list[str]:
         """As a hub that runs does for everybody."""
@@ -110,7 +110,7 @@ def database(place: Place) -> Iterator[Database]:
     there = Presence("here", True, 1, 1)
     registry.directory.presence({(tenant, name): there for tenant in ("acme", "umbrella") for name in GATEWAYS})
     registry.close()
-    with contextlib.closing(opened(place.url).database) as found:
+    with contextlib.closing(open_registry(place.url).database) as found:
         yield found
 
 
@@ -206,10 +206,10 @@ class TestWhatIsSaidForSelectors:
         monkeypatch.setattr("cloud.hub.registry.selectors.SELECTORS_MAX", 2)
         person.say_for("a", "one")
         person.say_for("b", "one")
-        with pytest.raises(LabelError, match="have a configuration at most"):
+        with pytest.raises(LabelError, match="selectors with a configuration is reached"):
             person.say_for("c", "one")
         person.label("g1", d="1")
-        with pytest.raises(LabelError, match="have a configuration at most"):
+        with pytest.raises(LabelError, match="selectors with a configuration is reached"):
             person.begin("d", "one")
         person.say_for("a", "again")
         person.say_for("c", "one", tenant="umbrella")
@@ -403,7 +403,7 @@ class TestEnrolment:
         self.enrol(place, self.TOKEN._replace(labels=None), "new")
         person.label("new", **{f"k{number}": "v" for number in range(LABELS_MAX)})
         again = self.TOKEN._replace(id="t2", gateway="new")
-        with pytest.raises(EnrolmentRefused, match="take some away") as refused:
+        with pytest.raises(EnrolmentRefused, match="remove some") as refused:
             self.enrol(place, again, "new")
         assert refused.value.reason is RefusalReason.UNAVAILABLE
         person.label("new", k0=None)
@@ -415,7 +415,7 @@ class TestEnrolment:
 
 def test_a_registry_of_the_schema_before_gets_tables_and_columns(place: Place) -> None:
     place.open().directory.presence({("acme", "g1"): Presence("here", True, 1, 1)})
-    with contextlib.closing(opened(place.url).database) as database:
+    with contextlib.closing(open_registry(place.url).database) as database:
         Person(database).say_by_name("g1", "before")
     place.execute("DROP TABLE labels")
     place.execute("DROP TABLE selectors")
@@ -425,7 +425,7 @@ def test_a_registry_of_the_schema_before_gets_tables_and_columns(place: Place) -
         for name in names:
             place.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
     place.execute("UPDATE schema_version SET version = 9")
-    with contextlib.closing(opened(place.url).database) as database:
+    with contextlib.closing(open_registry(place.url).database) as database:
         person = Person(database)
         assert person.has("g1") == ["before"]
         person.label("g1", site="berlin")

@@ -113,7 +113,7 @@ class Fleet:
 
     @property
     def renewals(self) -> int:
-        return len(re.findall("has renewed its certificate", (self.folder / "hub.log").read_text()))
+        return len(re.findall("renewed the certificate of gateway", (self.folder / "hub.log").read_text()))
 
 
 @contextmanager

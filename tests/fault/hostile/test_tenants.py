@@ -275,7 +275,7 @@ class TestCommands:
         assert hub.ask(f"{self.PATH}/{identifier}", "app@alpha")[0] == 200
         for query in ("", "?wait=1"):
             status, said = hub.ask(f"{self.PATH}/{identifier}{query}", "app@beta")
-            assert (status, said) == (404, {"error": f"there is no command {identifier}"})
+            assert (status, said) == (404, {"error": f"no command {identifier}"})
         for query in ("", "?tenant=alpha"):
             page = hub.ask(self.PATH + query, "app@beta")[1]["commands"]
             assert {command["tenant"] for command in page} <= {"beta"}
@@ -330,7 +330,7 @@ class TestDesiredConfigurations:
         status, begun = hub.ask(rollouts + wanted, "app@alpha", document=self.WANTED)
         assert status == 201, begun
         for path in (f"{rollouts}/{begun['id']}", f"{rollouts}/{begun['id']}?tenant=alpha"):
-            assert hub.ask(path, "app@beta") == (404, {"error": f"there is no roll-out {begun['id']}"})
+            assert hub.ask(path, "app@beta") == (404, {"error": f"no roll-out {begun['id']}"})
         for step in ("pause", "resume", "abort"):
             assert hub.ask(f"{rollouts}/{begun['id']}/{step}", "app@beta", document="")[0] == 404
         assert hub.ask(f"{rollouts}?tenant=alpha", "app@beta")[1] == {"rollouts": []}

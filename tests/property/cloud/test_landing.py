@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bridge.batch import decode, encode
 from bridge.lane import BatchLane
 from bridge.message import CLOCK_GOOD, Run, Stored
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
 from cloud.lake import landing, parts
 from cloud.lake.commits import FAILPOINTS
@@ -46,7 +46,7 @@ class Hub:
         self.start()
 
     def start(self) -> None:
-        self.registry = Registry(sqlite_file(self.directory / "registry.db"), "a" * 32)
+        self.registry = Registry(sqlite_url(self.directory / "registry.db"), "a" * 32)
         self.landing = Landing(
             DeltaLake(self.directory / "lake", failpoint=self.failpoint),
             self.registry.commits,

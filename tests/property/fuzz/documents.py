@@ -25,10 +25,9 @@ from bridge.manifest import GENESIS, ManifestStatement
 from cloud.hub.documents import DocumentError, clock_offset_rows, manifest_rows
 from cloud.hub.enrolment.authority import OwnAuthority, RequestError, new_key, read_request
 from cloud.hub.groups import GatewaySession
-from cloud.hub.peers import InvalidPeer, certified
-from cloud.lake.rows import records
-from cloud.proof.statements import StatementKeys, chain_faults, closing_faults, doubt
-from cloud.proof.statements import read as read_statement
+from cloud.hub.peers import InvalidPeer, read_certificate
+from cloud.lake.rows import record_rows
+from cloud.proof.statements import StatementKeys, chain_faults, closing_faults, doubt, read_statement
 from edge.appliance.identity.request import signing_request
 from edge.health.certificates import CertificateError, certificates_in
 from tests.property.fuzz.parser import Parser
@@ -67,7 +66,7 @@ def take_certificate(data: bytes) -> None:
         "subjectAltName": (("URI", der[:200].decode("utf-8", "replace")),),
     }
     with contextlib.suppress(InvalidPeer):
-        certified(shown)
+        read_certificate(shown)
     with warnings.catch_warnings(action="ignore"):  # of certificates that the library will refuse one day
         certificates_in(ssl.DER_cert_to_PEM_cert(der).encode())
 
@@ -75,7 +74,7 @@ def take_certificate(data: bytes) -> None:
 def take_manifest(data: bytes) -> None:
     """A manifest as the hub takes it; what is taken can be landed, and read again by who proves."""
     document = msgspec.json.decode(data, type=dict[str, object])
-    rows = records("manifests", manifest_rows(SESSION, document), AT_US)
+    rows = record_rows("manifests", manifest_rows(SESSION, document), AT_US)
     keys, believed = StatementKeys(), list[ManifestStatement]()
     for row in rows.to_pylist():
         signed = read_statement(row)
@@ -91,7 +90,7 @@ def take_manifest(data: bytes) -> None:
 
 def take_clock(data: bytes) -> None:
     """How far a clock was off; what is taken can be landed."""
-    records(
+    record_rows(
         "clock_offsets", clock_offset_rows(SESSION, msgspec.json.decode(data, type=dict[str, object]), AT_US), AT_US
     )
 

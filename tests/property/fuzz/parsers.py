@@ -22,13 +22,13 @@ from bridge.sasl.bearer import BearerError
 from bridge.sasl.bearer import read as read_bearer
 from bridge.sasl.scram import ScramClient, ScramError, ScramKeys, ScramServer, ScramVerifier, derive
 from cloud.hub.configuration import parse as parse_hub
-from cloud.hub.documents import DocumentError, ledger_ranges, lineage, status_row
+from cloud.hub.documents import DocumentError, ledger_ranges, parse_lineage, status_row
 from cloud.hub.groups import GatewaySession
 from cloud.lake.faults import ContentError
 from cloud.lake.landing import LandedSets, plan
 from cloud.lake.parts import parts_of
 from cloud.lake.properties import describe_mqtt
-from cloud.lake.rows import ReceivedBatch, telemetry
+from cloud.lake.rows import ReceivedBatch, telemetry_rows
 from cloud.lake.sequences import SequenceSet
 from edge.broker.configuration import TokenIssuer
 from edge.broker.hono.errors import DeviceError
@@ -107,7 +107,7 @@ def take_documents(data: bytes) -> None:
     with contextlib.suppress(DocumentError):
         status_row(SESSION, document, 1)
     with contextlib.suppress(DocumentError):
-        lineage(document) if "lineage" in document else ledger_ranges(SESSION, document, 1)
+        parse_lineage(document) if "lineage" in document else ledger_ranges(SESSION, document, 1)
 
 
 def take_token(data: bytes) -> None:
@@ -209,7 +209,7 @@ def take_landing(data: bytes) -> None:
     whole = plan([received], LandedSets(lambda _stream: SequenceSet()))
     new = plan(parts_of(received), LandedSets(lambda _stream: SequenceSet()))
     assert new.landed.rows == whole.landed.rows
-    assert telemetry(new.slices, 1_000_000).num_rows == new.landed.rows
+    assert telemetry_rows(new.slices, 1_000_000).num_rows == new.landed.rows
 
 
 def _landing_seeds() -> list[bytes]:

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from bridge.desired import DesiredError
-from cloud.hub.desired.making import ConfigurationTables, RolloutTarget, making_of, rollout, want_of
-from cloud.hub.desired.service import signing
-from cloud.hub.labels import LabelError, selector
+from cloud.hub.desired.making import ConfigurationTables, RolloutTarget, make_context, start_rollout, want_for_selector
+from cloud.hub.desired.service import make_signer
+from cloud.hub.labels import LabelError, parse_selector
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.commands import CommandRecord, CommandRefused, Commands, CommandState
 from cloud.hub.registry.configurations import UnknownGateway, WantedConfiguration
@@ -111,7 +111,7 @@ class Person:
         wanted = self._wanted("name", gateway)._replace(gateway=gateway)
         self.do(
             f"config apply {gateway}",
-            lambda: self._tables.configurations.want([wanted], self.now_us, signing(AUTHORITY)),
+            lambda: self._tables.configurations.want([wanted], self.now_us, make_signer(AUTHORITY)),
         )
 
     def say_for_selector(self) -> None:
@@ -119,7 +119,7 @@ class Person:
         wanted = self._wanted("selector", text)._replace(selector=text)
         self.do(
             f"config apply -l {text}",
-            lambda: want_of(self._tables.selectors, wanted, self.now_us, signing(AUTHORITY)),
+            lambda: want_for_selector(self._tables.selectors, wanted, self.now_us, make_signer(AUTHORITY)),
         )
 
     def delete_selector(self) -> None:
@@ -135,7 +135,7 @@ class Person:
 
     def begin_rollout(self) -> None:
         whom = (
-            RolloutTarget((), selector(self._random.choice(SELECTORS)))
+            RolloutTarget((), parse_selector(self._random.choice(SELECTORS)))
             if self._random.random() < 0.5
             else RolloutTarget(("*",), None)
         )
@@ -143,7 +143,7 @@ class Person:
         waves = self._random.choice(WAVES)
         self.do(
             f"rollout start {whom.selector or '*'} {waves}",
-            lambda: rollout(self._tables, wanted, whom, waves, PACE, self.now_us),
+            lambda: start_rollout(self._tables, wanted, whom, waves, PACE, self.now_us),
         )
 
     def step_rollout(self) -> None:
@@ -172,7 +172,7 @@ class Person:
         elif step == "abort":
             self._tables.rollouts.abort(newest.id)
         else:
-            self._tables.rollouts.take_back(newest.id, "anna", self.now_us, signing(AUTHORITY))
+            self._tables.rollouts.take_back(newest.id, "anna", self.now_us, make_signer(AUTHORITY))
 
     # --- gateways -------------------------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class Person:
 
     @property
     def _making(self) -> VersionContext:
-        return making_of(self.now_us, signing(AUTHORITY))
+        return make_context(self.now_us, make_signer(AUTHORITY))
 
     def _wanted(self, how: str, target: str) -> WantedConfiguration:
         mark = len(self.kinds) + 1
@@ -270,5 +270,5 @@ class HasDatabase(Protocol):
 
 
 def opened(world: HasDatabase) -> Callable[[object], Any]:
-    """In place of `cloud.hub.registry.opening.opened`."""
+    """In place of `cloud.hub.registry.opening.open_registry`."""
     return lambda _url: SimpleNamespace(database=world.database)

@@ -308,7 +308,7 @@ class TestQuota:
         assert reader.refusal is None
         condition, words = Connection(hub, "more", SaslClient("reader@acme", "opensesame")).refusal or ("", "")
         assert condition == "amqp:resource-limit-exceeded"
-        assert words.startswith("tenant acme is at its quota `applications`; who runs the hub can raise it")
+        assert words.startswith("tenant acme is at its quota `applications`; the operator of the hub can raise it")
         assert Connection(hub, "gw1", external(), certificate()).refusal is None
         assert tenants.reached == {("acme", "applications"): 1}
         hub.acceptor.gone(cast(ConnectionDriver, reader))

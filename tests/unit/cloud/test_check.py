@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 
 from cloud.hub.cli import hub
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
 from tests.support.certificates import Authority
 
@@ -27,14 +27,14 @@ def checked(folder: Path, spec: str) -> tuple[int, str]:
 
 def test_all_is_well(tmp_path: Path) -> None:
     issued = Authority(tmp_path / "pki").issue("hub")
-    Registry(sqlite_file(tmp_path / "registry.db"), "w1").close()
+    Registry(sqlite_url(tmp_path / "registry.db"), "w1").close()
     code, said = checked(
         tmp_path,
         f"  amqp: 127.0.0.1:5673\n  tls: {{certificate: {issued.certificate}, key: {issued.key}}}\n"
         f"  registry: sqlite:///{tmp_path}/registry.db\n",
     )
     assert code == 0
-    assert "tls: DIR/pki/hub.pem and its key fit" in said
+    assert "tls: DIR/pki/hub.pem matches its key" in said
     assert "registry: DIR/registry.db, schema " in said
     assert said.endswith("DIR/hub.yaml: no errors\n")
 
@@ -42,7 +42,7 @@ def test_all_is_well(tmp_path: Path) -> None:
 def test_a_registry_that_is_not_there_yet(tmp_path: Path) -> None:
     assert "registry: registry.db of the data directory" in checked(tmp_path, "  http: 127.0.0.1:8081\n")[1]
     code, said = checked(tmp_path, f"  registry: sqlite:///{tmp_path}/new.db\n")
-    assert (code, "registry: DIR/new.db is made at the first start" in said) == (0, True)
+    assert (code, "registry: DIR/new.db will be created at the first start" in said) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,14 @@ def test_a_registry_that_is_not_there_yet(tmp_path: Path) -> None:
         ("  tenants: [{name: Acme, quota: {}}]\n", "Hub hub: spec.tenants[0].name: the name of a tenant is"),
         (
             "  tenants: [{name: a, quota: {}}, {name: a, quota: {}}]\n",
-            "spec.tenants[1].name: tenant a is there already",
+            "spec.tenants[1].name: tenant a is listed twice",
         ),
         ("  tenantQuota: {bytesPerSecond: 0}\n", "spec.tenantQuota: 0 bytes would stop the tenant"),
         ("  tenants: [{name: a, quota: {gateways: 0}}]\n", "spec.tenants[0].quota.gateways: "),
-        ("  registry: sqlite:////nowhere/at/all.db\n", "DIR/hub.yaml:4: Hub hub: spec.registry: there is no folder"),
+        (
+            "  registry: sqlite:////nowhere/at/all.db\n",
+            "DIR/hub.yaml:4: Hub hub: spec.registry: folder /nowhere/at is missing",
+        ),
     ],
 )
 def test_what_is_wrong(tmp_path: Path, spec: str, expected: str) -> None:
@@ -68,10 +71,10 @@ def test_what_is_wrong(tmp_path: Path, spec: str, expected: str) -> None:
 
 
 def test_a_database_of_another_program(tmp_path: Path) -> None:
-    url = sqlite_file(tmp_path / "other.db")
+    url = sqlite_url(tmp_path / "other.db")
     engine = sa.create_engine(url)
     with engine.begin() as tx:
         tx.exec_driver_sql("CREATE TABLE invoices (number INTEGER)")
     engine.dispose()
     code, said = checked(tmp_path, f"  registry: sqlite:///{tmp_path}/other.db\n")
-    assert (code, "tables that are no registry's (invoices)" in said) == (2, True)
+    assert (code, "tables of another program (invoices)" in said) == (2, True)

@@ -23,7 +23,7 @@ from cloud.hub.registry.commands import (
     Commands,
     CommandState,
 )
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 
 GATEWAY: Key = ("acme", "hall")
 DRAFT = Draft(*GATEWAY, "pump7", "on", b"{}", None, 60.0)
@@ -31,7 +31,7 @@ DRAFT = Draft(*GATEWAY, "pump7", "on", b"{}", None, 60.0)
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[Commands]:
-    opened = Commands(sqlite_file(tmp_path / "registry.db"))
+    opened = Commands(sqlite_url(tmp_path / "registry.db"))
     yield opened
     opened.close()
 
@@ -233,7 +233,7 @@ def test_a_gateway_keeps_each_command_once_in_every_order_of_events(registry: Co
 def test_bounds_of_a_gateway_and_of_a_tenant(registry: Commands) -> None:
     for _ in range(2):
         add(registry, most=2)
-    with pytest.raises(CommandRefused, match="gateway hall has 2 commands") as refused:
+    with pytest.raises(CommandRefused, match="gateway hall has 2 open commands") as refused:
         add(registry, most=2)
     assert refused.value.why is CommandRefusal.FULL
     for _ in range(2):

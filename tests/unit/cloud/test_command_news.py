@@ -8,7 +8,7 @@ from bridge.batch import Batch, decode, encode
 from bridge.command import Receipt, receipt_body
 from bridge.message import AMQP, Run, Stored
 from cloud.hub.commands.limits import RESPONSE_BYTES_MAX
-from cloud.hub.commands.news import has_news, news_of
+from cloud.hub.commands.news import has_news, read_news
 from cloud.hub.registry.commands import CommandNews, CommandState
 from edge.broker.hono import messages
 from edge.broker.message.mqtt_properties import Properties, encode_run
@@ -26,7 +26,7 @@ def run(address: str, body: bytes, properties: Properties | None = None, device:
 
 
 def news(*runs: Run) -> list[CommandNews]:
-    return news_of(*WHERE, batch(*runs), 7)
+    return read_news(*WHERE, batch(*runs), 7)
 
 
 def test_a_receipt() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cloud.hub.commands.documents import CommandDocument, InvalidCommand, draft
+from cloud.hub.commands.documents import CommandDocument, InvalidCommand, check_command
 from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, REQUESTS_MAX, WAITING_MAX
 from cloud.hub.commands.service import ApplicationsUnavailable, CommandsBusy, Draft, HubCommands
 from cloud.hub.registry.commands import CancelTooLate, CommandNews, CommandRecord, Commands, CommandState
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from tests.unit.cloud.test_command_dispatch import FakeLine
 
 WAIT_S = 20.0
@@ -22,7 +22,7 @@ DRAFT = Draft("acme", "hall", "pump7", "on", b"{}", None, 60.0)
 
 class Hub:
     def __init__(self, folder: Path) -> None:
-        self.url = sqlite_file(folder / "registry.db")
+        self.url = sqlite_url(folder / "registry.db")
         self.told: list[tuple[str, str]] = []
         self.deaf = False
         self.commands = HubCommands(self.url, self.tell, knows=lambda _key: True)
@@ -160,7 +160,7 @@ def test_so_much_is_asked_at_once(tmp_path: Path) -> None:
         assert [type(each) for each in done if each is not None] == [CommandsBusy]
         sent = await hub.commands.send(DRAFT)
         hub.commands._waiting = {str(number): set() for number in range(WAITING_MAX)}
-        with pytest.raises(CommandsBusy, match="too many wait"):
+        with pytest.raises(CommandsBusy, match="too many requests wait"):
             await hub.commands.wait(sent.id, 1.0)
         hub.commands._waiting = {}
         waited = await hub.commands.wait(sent.id, 0.01)
@@ -173,7 +173,7 @@ def test_so_much_is_asked_at_once(tmp_path: Path) -> None:
 def test_a_hub_that_stops_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         hub = Hub(tmp_path)
-        with pytest.raises(CommandsBusy, match="starts or stops"):
+        with pytest.raises(CommandsBusy, match="starting or stopping"):
             await hub.commands.get("x")
         await hub.commands.close()
         await hub.commands.close()
@@ -201,13 +201,13 @@ GOOD = CommandDocument(gateway="hall", device="pump7", name="on")
 )
 def test_what_is_written_wrong_is_said(document: CommandDocument, words: str) -> None:
     with pytest.raises(InvalidCommand, match=words):
-        draft(document, "acme", "")
-    assert draft(GOOD, "acme", "").payload == b""
+        check_command(document, "acme", "")
+    assert check_command(GOOD, "acme", "").payload == b""
 
 
 @pytest.mark.parametrize(
     ("payload", "body", "content_type"), [("on", b"on", None), ({"a": 1}, b'{"a":1}', "application/json")]
 )
 def test_a_payload_is_text_or_json(payload: object, body: bytes, content_type: str | None) -> None:
-    made = draft(CommandDocument(gateway="hall", device="pump7", name="on", payload=payload), "acme", "")
+    made = check_command(CommandDocument(gateway="hall", device="pump7", name="on", payload=payload), "acme", "")
     assert (made.payload, made.content_type) == (body, content_type)

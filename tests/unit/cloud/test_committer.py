@@ -34,13 +34,13 @@ from cloud.hub.groups import (
     Presence,
 )
 from cloud.hub.lander import Lander
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import LakeError
 from cloud.lake.landing import QUARANTINED, LandedRanges, Landing, LedgerRange, UnreadableContent
 from cloud.lake.limits import QUIET_BYTES_MIN
-from cloud.lake.rows import ReceivedBatch, telemetry
+from cloud.lake.rows import ReceivedBatch, telemetry_rows
 from cloud.place.folder import Folder
 from tests.support.lake import rows
 
@@ -52,7 +52,7 @@ def _retries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_registry(directory: Path, writer: str = "this hub") -> Registry:
-    return Registry(sqlite_file(directory / "registry.db"), writer)
+    return Registry(sqlite_url(directory / "registry.db"), writer)
 
 
 class Bench:
@@ -712,11 +712,11 @@ class TestWhatCannotBeRead:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def faulty(slices: Any, now_us: int) -> pa.Table:
-            return telemetry(
+            return telemetry_rows(
                 [one._replace(address="\udcff") if one.address == "bad" else one for one in slices], now_us
             )
 
-        monkeypatch.setattr("cloud.lake.landing.telemetry", faulty)
+        monkeypatch.setattr("cloud.lake.landing.telemetry_rows", faulty)
 
         async def scenario(bench: Bench) -> None:
             session = bench.session()
@@ -796,7 +796,7 @@ def test_memory_is_given_back_in_time_whatever_follows(tmp_path: Path, monkeypat
     given_back: list[float] = []
     for name, value in (("BYTES_MIN", 1), ("AFTER_S", 60.0), ("WITHIN_S", 0.2)):
         monkeypatch.setattr(f"cloud.hub.committer.GIVEN_BACK_{name}", value)
-    monkeypatch.setattr("cloud.hub.committer.give_back", lambda: given_back.append(time.monotonic()))
+    monkeypatch.setattr("cloud.hub.committer.release_memory", lambda: given_back.append(time.monotonic()))
 
     async def scenario(bench: Bench) -> None:
         session, number = bench.session(), 0
@@ -816,7 +816,7 @@ def test_memory_is_given_back_after_files_were_put_together(tmp_path: Path, monk
     for module in ("tables", "compaction"):
         monkeypatch.setattr(f"cloud.lake.{module}.COMPACTED_FILES_MIN", 3)
     monkeypatch.setattr("cloud.hub.committer.GIVEN_BACK_AFTER_S", 0.01)
-    monkeypatch.setattr("cloud.hub.committer.give_back", lambda: given_back.append(1))
+    monkeypatch.setattr("cloud.hub.committer.release_memory", lambda: given_back.append(1))
 
     async def scenario(bench: Bench) -> None:
         session = bench.session()

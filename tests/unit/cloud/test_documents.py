@@ -14,7 +14,7 @@ from cloud.hub.documents import DocumentError, clock_offset_rows, ledger_ranges,
 from cloud.hub.groups import GatewaySession
 from cloud.hub.limits import STATEMENTS_MAX
 from cloud.lake.landing import LedgerRange
-from cloud.lake.rows import records
+from cloud.lake.rows import record_rows
 from cloud.place.data_file import statistics
 
 NOW_US = 1_795_250_665_237_123
@@ -77,7 +77,7 @@ def test_a_time_at_an_end_of_the_calendar_is_none(time: object) -> None:
 def test_the_last_time_there_is_can_be_landed() -> None:
     """In 2262, the end of what nanoseconds reach."""
     row = status_row(SESSION, {"reported_at": (1 << 63) - 1}, NOW_US)
-    latest = statistics(records("gateway_status", [row], NOW_US))["maxValues"]
+    latest = statistics(record_rows("gateway_status", [row], NOW_US))["maxValues"]
     assert latest["reported_at"] == "2262-04-11T23:47:16.855Z"
 
 
@@ -107,7 +107,7 @@ def test_a_clock_document_has_a_row_for_each_range_and_one_for_a_stretch_without
     assert (ranged["epoch"], ranged["address"], ranged["first_sequence"], ranged["last_sequence"]) == ("e", "a", 3, 9)
     assert (ranged["stamped_after"], ranged["stamped_until"], ranged["whole"]) == (None, 4, False)
     assert (bare["told_at"], bare["heard_at"]) == (9, NOW_US)
-    assert records("clock_offsets", [ranged, bare], NOW_US).num_rows == 2
+    assert record_rows("clock_offsets", [ranged, bare], NOW_US).num_rows == 2
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
         ("apiVersion: waypost/v2\nkind: Hub\nspec: {}\n", ":1: apiVersion: "),
         ("apiVersion: waypost/v1\nkind: Hub\n", ':1: "spec" is missing'),
         ("kind: [\n", ":2: "),
-        ("", ": one resource of kind Hub is wanted, not 0"),
+        ("", ": expected one resource of kind Hub, found none"),
         ("kind: Hub\nspec: {}\nkind: Hub\n", ':3: kind: "kind" is written twice; first in line 1'),
         ("kind: &kind Hub\nspec: *kind\n", ":1: spec: YAML aliases"),
     ],

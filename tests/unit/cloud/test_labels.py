@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.hub.labels import LabelError, LabelSelector, changed, changes, require_sound, selector, shown
+from cloud.hub.labels import (
+    LabelError,
+    LabelSelector,
+    apply_changes,
+    format_labels,
+    parse_changes,
+    parse_selector,
+    validate_labels,
+)
 from cloud.hub.limits import LABELS_MAX, SELECTOR_CHARACTERS_MAX
 
 BERLIN = {"site": "berlin", "ring": "canary", "example.org/floor": "2"}
@@ -29,7 +37,7 @@ class TestSelectors:
         ],
     )
     def test_who_is_chosen(self, text: str, expected: bool) -> None:
-        assert selector(text).matches(BERLIN) is expected
+        assert parse_selector(text).matches(BERLIN) is expected
 
     @pytest.mark.parametrize(
         "text",
@@ -37,47 +45,49 @@ class TestSelectors:
     )
     def test_what_is_none(self, text: str) -> None:
         with pytest.raises(LabelError):
-            selector(text)
+            parse_selector(text)
 
     def test_one_text_whatever_the_order(self) -> None:
-        assert str(selector("site=berlin, ring!=canary,!x")) == str(selector("!x,ring!=canary,site=berlin,!x"))
+        assert str(parse_selector("site=berlin, ring!=canary,!x")) == str(
+            parse_selector("!x,ring!=canary,site=berlin,!x")
+        )
 
     @given(st.text())
     def test_any_text_is_one_or_is_refused(self, text: str) -> None:
         try:
-            found = selector(text)
+            found = parse_selector(text)
         except LabelError:
             return
         assert isinstance(found, LabelSelector)
-        assert selector(str(found)) == found
+        assert parse_selector(str(found)) == found
 
     def test_length(self) -> None:
         text = ",".join(f"k{number}" for number in range(100))[: SELECTOR_CHARACTERS_MAX - 1].rstrip(",")
-        selector(text)
-        with pytest.raises(LabelError, match="255 characters at most"):
-            selector(text + "," + "x" * SELECTOR_CHARACTERS_MAX)
+        parse_selector(text)
+        with pytest.raises(LabelError, match="longer than 255 characters"):
+            parse_selector(text + "," + "x" * SELECTOR_CHARACTERS_MAX)
 
 
 class TestChanges:
     def test_set_and_taken_away(self) -> None:
-        after = changed(BERLIN, changes(["site=paris", "ring-", "rack=7", "none-"]))
-        assert shown(after) == "example.org/floor=2,rack=7,site=paris"
+        after = apply_changes(BERLIN, parse_changes(["site=paris", "ring-", "rack=7", "none-"]))
+        assert format_labels(after) == "example.org/floor=2,rack=7,site=paris"
 
     @pytest.mark.parametrize(
         "word", ["site", "=x", "-", "site=", "s ite=x", "site=x/y", "x" * 64 + "=a", "a=" + "x" * 64]
     )
     def test_what_is_none(self, word: str) -> None:
         with pytest.raises(LabelError):
-            changes([word])
+            parse_changes([word])
 
     def test_of_a_request(self) -> None:
-        require_sound({"site": None, "ring": "a.b-c_d"})
+        validate_labels({"site": None, "ring": "a.b-c_d"})
         with pytest.raises(LabelError):
-            require_sound({"site": ""})
+            validate_labels({"site": ""})
 
     def test_so_many(self) -> None:
         most = {f"k{number}": "v" for number in range(LABELS_MAX)}
-        assert changed(most, {"k0": "w"})["k0"] == "w"
-        assert len(changed(most, {"k0": None, "other": "v"})) == LABELS_MAX
-        with pytest.raises(LabelError, match="32 labels at most"):
-            changed(most, {"other": "v"})
+        assert apply_changes(most, {"k0": "w"})["k0"] == "w"
+        assert len(apply_changes(most, {"k0": None, "other": "v"})) == LABELS_MAX
+        with pytest.raises(LabelError, match="more than 32 labels"):
+            apply_changes(most, {"other": "v"})

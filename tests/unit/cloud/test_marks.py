@@ -15,7 +15,7 @@ import pytest
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
 from cloud.hub.groups import Presence
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
 from cloud.lake.landing import Landing
 from cloud.lake.rows import ReceivedBatch
@@ -42,7 +42,7 @@ class Hub:
         self.land(batch("a", 0, 9), batch("a", 20, 29), batch("b", 3, 5), batch("a", 0, 4, "gw2"))
 
     def open(self) -> None:
-        self.registry = Registry(sqlite_file(self.directory / FILE), "a" * 32)
+        self.registry = Registry(sqlite_url(self.directory / FILE), "a" * 32)
         self.landing = Landing(self.lake, self.registry.commits)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from bridge.message import Run, Stored
 from cloud.lake import parts
 from cloud.lake.landing import LandedSets, plan
 from cloud.lake.parts import parts_of
-from cloud.lake.rows import ReceivedBatch, telemetry
+from cloud.lake.rows import ReceivedBatch, telemetry_rows
 from cloud.lake.sequences import SequenceSet
 
 EPOCH = "e" * 32
@@ -29,7 +29,7 @@ def several() -> list[ReceivedBatch]:
 
 
 def rows_of(batches: Sequence[ReceivedBatch]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = telemetry(
+    rows: list[dict[str, Any]] = telemetry_rows(
         plan(batches, LandedSets(lambda _stream: SequenceSet())).slices, 1
     ).to_pylist()
     return rows

@@ -14,12 +14,12 @@ from cloud.hub.peers import (
     HubPeer,
     InvalidPeer,
     PeerKind,
-    certified,
     gateway_fault,
     gateway_uri,
+    parse_user,
+    read_certificate,
     tenant_fault,
     tenants_of,
-    user,
 )
 
 
@@ -34,12 +34,12 @@ def shown(*uris: str) -> dict[str, Any]:
 
 class TestCertificates:
     def test_the_uri_names_the_gateway(self) -> None:
-        found = certified(shown("https://elsewhere/", "waypost://acme/gw1"))
+        found = read_certificate(shown("https://elsewhere/", "waypost://acme/gw1"))
         assert found == CertifiedGateway(HubPeer("acme", "gw1", PeerKind.GATEWAY), 0x0A1B)
 
     @given(st.text(min_size=1, max_size=GATEWAY_NAME_CHARACTERS_MAX).filter(lambda name: gateway_fault(name) is None))
     def test_every_name_of_a_gateway_survives(self, name: str) -> None:
-        assert certified(shown(gateway_uri("acme", name))).peer == HubPeer("acme", name, PeerKind.GATEWAY)
+        assert read_certificate(shown(gateway_uri("acme", name))).peer == HubPeer("acme", name, PeerKind.GATEWAY)
 
     @pytest.mark.parametrize(
         "uris",
@@ -68,18 +68,18 @@ class TestCertificates:
     )
     def test_others_name_nobody(self, uris: tuple[str, ...]) -> None:
         with pytest.raises(InvalidPeer):
-            certified(shown(*uris))
+            read_certificate(shown(*uris))
 
     def test_a_common_name_names_nobody(self) -> None:
         """Whoever else the authority has issued certificates to is no gateway by that."""
         with pytest.raises(InvalidPeer, match="0 URIs"):
-            certified({"subject": ((("commonName", "gw1"),),), "serialNumber": "01"})
+            read_certificate({"subject": ((("commonName", "gw1"),),), "serialNumber": "01"})
 
 
 class TestUsers:
     def test_a_user_is_of_one_tenant(self) -> None:
-        assert user("reader@acme", PeerKind.APPLICATION) == HubPeer("acme", "reader", PeerKind.APPLICATION)
-        assert user("reader@acme", PeerKind.PERSON).identity == "reader@acme"
+        assert parse_user("reader@acme", PeerKind.APPLICATION) == HubPeer("acme", "reader", PeerKind.APPLICATION)
+        assert parse_user("reader@acme", PeerKind.PERSON).identity == "reader@acme"
 
     @pytest.mark.parametrize(
         "identity",
@@ -87,7 +87,7 @@ class TestUsers:
     )
     def test_others_are_nobody(self, identity: str) -> None:
         with pytest.raises(InvalidPeer):
-            user(identity, PeerKind.PERSON)
+            parse_user(identity, PeerKind.PERSON)
 
     def test_their_tenants(self) -> None:
         """A tenant's name becomes that of a folder."""

@@ -166,10 +166,10 @@ class TestTenant:
         tenant = TenantPressure(100, lambda: total[0])
         tenant.add(cast(Intake, first))
         tenant.add(cast(Intake, second))
-        tenant.look_at_some()
+        tenant.update_some()
         assert not first.reasons
         second.waiting_bytes, total[0] = 50, 110
-        tenant.look_at_some()
+        tenant.update_some()
         tenant.add(cast(Intake, late))
         assert [each.reasons for each in (first, second, late)] == [{QUOTA}] * 3
         first.waiting_bytes = 10
@@ -183,7 +183,7 @@ class TestTenant:
         held = Held(101)
         tenant = TenantPressure(100, lambda: 101)
         tenant.add(cast(Intake, held))
-        tenant.look_at_some()
+        tenant.update_some()
         assert tenant.has_room(cast(Intake, held))
         held.unsettled = (1, 50)
         assert not tenant.has_room(cast(Intake, held))

@@ -150,7 +150,7 @@ def test_a_statement_signed_with_another_key_is_forged(tmp_path: Path) -> None:
         gateway.state(hour, key=key)
     proof = prove(lake.path)
     assert ("statement forged", "plant/1", 5, 9) in found(proof)
-    assert "another key" in proof.findings[0].words
+    assert "a different key" in proof.findings[0].words
 
 
 def test_a_statement_that_says_less_is_one_that_overlaps(tmp_path: Path) -> None:
@@ -361,8 +361,8 @@ def test_the_command_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--lake", "nowhere"), 1, "is no lake"),
-        (("--lake", ".", "--since", "yesterday"), 2, "give a day"),
+        (("--lake", "nowhere"), 1, "is not a lake"),
+        (("--lake", ".", "--since", "yesterday"), 2, "expected a day"),
         ((), 2, "Missing option '--lake'"),
     ],
 )

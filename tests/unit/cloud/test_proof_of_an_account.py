@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from bridge.store_account import AccountLoss, AccountRange, AddressAccount, StoreAccount
 from cloud.lake.contract import contract
-from cloud.lake.rows import records
+from cloud.lake.rows import record_rows
 from cloud.proof.account import prove_account
 from cloud.proof.cli import prove as command
 from cloud.proof.proof import Proof
@@ -141,7 +141,7 @@ def test_a_lake_made_before_there_were_origins_goes_on(tmp_path: Path) -> None:
     """Its rows have none, new ones do, and both are read."""
     schema = contract().tables["telemetry"].arrow_schema
     origins = [name for name in schema.names if name.startswith("origin_") or name == "relayed_by"]
-    old = records("telemetry", [OLD_ROW], START_US).drop_columns(origins)
+    old = record_rows("telemetry", [OLD_ROW], START_US).drop_columns(origins)
     write_deltalake(tmp_path / "lake" / "telemetry", old, partition_by=["ingest_date"])
     lake = StatedLake(tmp_path / "lake")
     relay(lake, range(10))

@@ -14,7 +14,7 @@ from bridge.resources.errors import ConfigurationRejected
 from cloud.hub.configuration import HubSettings
 from cloud.hub.configuration import parse as parse_configuration
 from cloud.hub.registry.faults import RegistryUrlError
-from cloud.hub.registry.location import parse, shown
+from cloud.hub.registry.location import parse, redact_url
 
 SECRET = "h0nk"
 
@@ -31,18 +31,18 @@ SECRET = "h0nk"
     ],
 )
 def test_what_is_taken(text: str, what: str) -> None:
-    assert shown(parse(text)) == what
+    assert redact_url(parse(text)) == what
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "cannot be read"),
-        ("h0nk", "cannot be read"),
-        ("postgresql+psycopg//hub:h0nk@db/fleet", "cannot be read"),
-        ("postgresql://hub:h0nk@db:port/fleet", "cannot be read"),
-        ("mysql://hub:h0nk@db/fleet", "cannot be at 'mysql'"),
-        ("postgresql+psycopg2://hub:h0nk@db/fleet", "cannot be at 'postgresql+psycopg2'"),
+        ("", "is invalid"),
+        ("h0nk", "is invalid"),
+        ("postgresql+psycopg//hub:h0nk@db/fleet", "is invalid"),
+        ("postgresql://hub:h0nk@db:port/fleet", "is invalid"),
+        ("mysql://hub:h0nk@db/fleet", "unknown kind of registry 'mysql'"),
+        ("postgresql+psycopg2://hub:h0nk@db/fleet", "unknown kind of registry 'postgresql+psycopg2'"),
         ("postgresql://hub:h0nk@h0nk@db/fleet", "%40"),
         ("postgresql://hub:h0nk@db", "names no database"),
         ("postgresql://hub@db/fleet?password=h0nk", "passfile"),
@@ -73,7 +73,7 @@ def test_the_driver_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.text())
 def test_whatever_it_is(text: str) -> None:
     with contextlib.suppress(RegistryUrlError):
-        shown(parse(text))
+        redact_url(parse(text))
 
 
 def test_a_representation_shows_no_password() -> None:

@@ -17,10 +17,10 @@ from cloud.hub.rollout import (
     RolloutStep,
     Wave,
     WavesError,
-    look,
-    members,
-    resumed,
-    waves,
+    make_members,
+    parse_waves,
+    plan_step,
+    resume_members,
 )
 
 PACE = RolloutPace(soak_s=10.0, away_s=100.0, failures_max=0)
@@ -34,13 +34,13 @@ class Fleet:
         self.pace = pace
         left = list(names)
         found = [Wave("", [left.pop(0) for _ in range(size)]) for size in sizes]
-        self.known = {each.gateway: each for each in members(found, 0)}
+        self.known = {each.gateway: each for each in make_members(found, 0)}
         self.seen = {name: ObservedGateway(connected=True, wanted=0, version=0) for name in names}
         self.wave, self.state, self.why, self.now = 0, RolloutState.RUNNING, "", 0
 
     def look(self, after_s: float = 1.0) -> RolloutStep:
         self.now += int(after_s * SECOND)
-        step = look(self.wave, self.pace, list(self.known.values()), self.seen, 5.0, self.now)
+        step = plan_step(self.wave, self.pace, list(self.known.values()), self.seen, 5.0, self.now)
         sent = [each._replace(phase=MemberPhase.SENT, since=self.now, version=7) for each in step.send]
         self.known.update({each.gateway: each for each in (*step.members, *sent)})
         self.seen.update({each.gateway: self.seen[each.gateway]._replace(wanted=7) for each in sent})
@@ -76,23 +76,23 @@ class TestWaves:
         ],
     )
     def test_sizes(self, text: str, total: int, sizes: list[int]) -> None:
-        assert [len(each.gateways) for each in waves(text, named(total), {})] == sizes
+        assert [len(each.gateways) for each in parse_waves(text, named(total), {})] == sizes
 
     @pytest.mark.parametrize("text", ["", "0", "ten", "101%", "1;2", "-1"])
     def test_what_is_none(self, text: str) -> None:
-        with pytest.raises(WavesError, match="is no wave"):
-            waves(text, named(10), {})
+        with pytest.raises(WavesError, match="is not a wave"):
+            parse_waves(text, named(10), {})
 
     @given(st.lists(st.integers(1, 100)), st.integers(1, 500))
     def test_everybody_is_in_one(self, shares: list[int], total: int) -> None:
-        found = waves(",".join(f"{share}%" for share in shares) or "100%", named(total), {})
+        found = parse_waves(",".join(f"{share}%" for share in shares) or "100%", named(total), {})
         assert [name for each in found for name in each.gateways] == named(total)
         assert all(each.gateways for each in found)
 
     def test_labels_before_shares(self) -> None:
         labels = {name: {"ring": "canary", "site": "b" if name == "g8" else "a"} for name in ("g3", "g8")}
         labels |= {name: {"ring": "early"} for name in ("g0", "g1", "g2")}
-        found = waves("site=b+ring=canary, ring=canary ,30%,ring=early", named(10), labels)
+        found = parse_waves("site=b+ring=canary, ring=canary ,30%,ring=early", named(10), labels)
         assert [(each.words, each.gateways) for each in found] == [
             ("site=b+ring=canary", ["g8"]),
             ("ring=canary", ["g3"]),
@@ -102,8 +102,8 @@ class TestWaves:
         ]
 
     def test_a_label_that_nobody_is_left_for_is_a_mistake(self) -> None:
-        with pytest.raises(WavesError, match='wave "ring=canary": no gateway'):
-            waves("50%,ring=canary,100%", named(4), {"g0": {"ring": "canary"}})
+        with pytest.raises(WavesError, match='wave "ring=canary": it selects no gateway'):
+            parse_waves("50%,ring=canary,100%", named(4), {"g0": {"ring": "canary"}})
 
 
 class TestLook:
@@ -182,14 +182,14 @@ class TestLook:
         assert fleet.state is RolloutState.RUNNING
         fleet.look(51.0)
         assert fleet.state is RolloutState.HALTED
-        assert "has gone" in fleet.why
+        assert "did not come back" in fleet.why
 
     def test_who_is_there_and_says_nothing_has_failed(self) -> None:
         fleet = Fleet("ab", [1, 1])
         fleet.look()
         fleet.look(101.0)
         assert fleet.state is RolloutState.HALTED
-        assert "is its program older?" in fleet.why
+        assert "has not reported on the version" in fleet.why
 
     def test_another_version_takes_its_place(self) -> None:
         fleet = Fleet("ab", [1, 1])
@@ -205,7 +205,7 @@ class TestLook:
         fleet.seen["a"] = fleet.seen["a"]._replace(failed=7, why="refused")
         fleet.look()
         assert fleet.state is RolloutState.HALTED
-        fleet.known.update({each.gateway: each for each in resumed(list(fleet.known.values()), fleet.now)})
+        fleet.known.update({each.gateway: each for each in resume_members(list(fleet.known.values()), fleet.now)})
         assert sent(fleet.look(11.0)) == ["c"]
         assert fleet.phases() == {"a": "left-out", "b": "done", "c": "sent"}
 
@@ -231,5 +231,5 @@ class TestLook:
 
 def test_a_member_that_has_no_version_is_waited_for() -> None:
     member = RolloutMember("a", 0, MemberPhase.SENT, 0)
-    step = look(0, PACE, [member], {"a": ObservedGateway(connected=True, wanted=0, version=0)}, 5.0, 500 * SECOND)
+    step = plan_step(0, PACE, [member], {"a": ObservedGateway(connected=True, wanted=0, version=0)}, 5.0, 500 * SECOND)
     assert step.members == []

@@ -13,7 +13,7 @@ from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
 from bridge.publisher import publisher_name
 from cloud.lake.landing import LandedSets, plan
 from cloud.lake.properties import MALFORMED
-from cloud.lake.rows import ReceivedBatch, telemetry
+from cloud.lake.rows import ReceivedBatch, telemetry_rows
 from cloud.lake.sequences import SequenceSet
 
 NOW_US = 1_795_250_665_237_123
@@ -27,7 +27,7 @@ def received(*stored: Stored, lane: BatchLane = BatchLane.LIVE, gateway: str = "
 
 def rows(*batches: ReceivedBatch, landed: SequenceSet | None = None) -> list[dict[str, object]]:
     slices = plan(batches, LandedSets(lambda place: landed or SequenceSet())).slices
-    return telemetry(slices, NOW_US).to_pylist()
+    return telemetry_rows(slices, NOW_US).to_pylist()
 
 
 def at(microseconds: int) -> datetime.datetime:

@@ -19,9 +19,9 @@ from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import TransactionId
 from cloud.lake.limits import COMPACTED_FILES_MIN, LOG_KEPT_DAYS
-from cloud.lake.rows import records
+from cloud.lake.rows import record_rows
 from cloud.lake.tables import LakeTable
-from cloud.place.data_file import added, statistics
+from cloud.place.data_file import merge_statistics, statistics
 from cloud.place.folder import Folder
 from tests.support.delta_commits import data_changes
 
@@ -30,7 +30,7 @@ NOW_US = 1_795_250_665_237_123
 
 def state(number: int) -> pa.Table:
     row = {"tenant": "default", "gateway": f"gw{number}", "reported_at": NOW_US, "state": "running"}
-    return records("gateway_status", [row], NOW_US)
+    return record_rows("gateway_status", [row], NOW_US)
 
 
 def gateways(lake: Path) -> list[str]:
@@ -125,7 +125,7 @@ def test_a_table_of_an_older_program_gets_the_columns_that_came_later(tmp_path: 
     table = LakeTable.open(tmp_path, "manifests")
     row = dict.fromkeys(("tenant", "gateway", "epoch", "address", "digest", "public_key"), "x")
     row |= dict.fromkeys(("first_sequence", "last_sequence", "count", "hour", "closing"), 1)
-    table.append(records("manifests", [row], NOW_US))
+    table.append(record_rows("manifests", [row], NOW_US))
     assert LakeTable.open(tmp_path, "manifests").version == table.version
     (found,) = DeltaTable(tmp_path / "manifests").to_pyarrow_table().to_pylist()
     assert (found["public_key"], found["closing"], found["previous"]) == ("x", 1, None)
@@ -280,7 +280,7 @@ class TestCompaction:
         content = bytearray(damaged.read_bytes())
         content[len(content) // 3] ^= 1
         damaged.write_bytes(content)
-        with pytest.raises(LakeError, match="cannot be put together"):
+        with pytest.raises(LakeError, match="cannot be compacted"):
             table.compact()
         assert len(DeltaTable(tmp_path / "gateway_status").file_uris()) == COMPACTED_FILES_MIN
         assert table.compact() == 0, "not again with each landing"
@@ -328,7 +328,7 @@ def test_statistics_of_parts_add_up_to_those_of_the_whole(
         )
 
     whole = statistics(table(one + other))
-    found = added(statistics(table(one)), statistics(table(other)))
+    found = merge_statistics(statistics(table(one)), statistics(table(other)))
     assert (found["numRecords"], found["nullCount"]) == (whole["numRecords"], whole["nullCount"])
     for key in ("minValues", "maxValues"):
         # An end that is too long in one part is not said of the whole, though the other's may be further out.

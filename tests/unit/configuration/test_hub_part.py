@@ -11,7 +11,7 @@ import yaml
 from bridge.desired import Desired
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
-from cloud.hub.desired.making import checked
+from cloud.hub.desired.making import check_resources
 from edge.configuration.file import RepositoryError
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
@@ -160,7 +160,7 @@ def test_a_newer_program_s_file_is_refused(repository: Repository) -> None:
 )
 def test_what_a_hub_may_not_decide(repository: Repository, document: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationRejected, match=words):
-        checked(given(document))
+        check_resources(given(document))
     failure = repository.take(desired(1, document), "aa", lambda _whole: None).failure
     assert failure is not None
     assert words in failure.why
@@ -168,4 +168,4 @@ def test_what_a_hub_may_not_decide(repository: Repository, document: dict[str, A
 
 def test_the_hub_names_what_is_there_twice() -> None:
     with pytest.raises(ConfigurationRejected, match=r"given.yaml:\d+: .* is defined twice"):
-        checked(given(QUEUE, QUEUE))
+        check_resources(given(QUEUE, QUEUE))

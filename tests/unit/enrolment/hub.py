@@ -13,7 +13,7 @@ from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.peers import gateway_uri
 from cloud.hub.registry.enrolments import EnrolmentRefused, Enrolments, NamelessRequest, TokenRecord
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from edge.appliance.identity.exchange import AnswerLost, HubEnrolmentClient, HubUnreachable, NotIssued
 
 NOW = 1_800_000_000.0
@@ -43,7 +43,7 @@ class Hub(HubEnrolmentClient):
         """Serial number of the certificate a renewal comes with."""
         self.asked = 0
         self.contexts: list[ssl.SSLContext] = []
-        self._url = sqlite_file(folder / "registry.db")
+        self._url = sqlite_url(folder / "registry.db")
         self._life_s = life_s
 
     def token(self, *, gateway: str | None = None, life_s: float = DAY) -> EnrolmentToken:

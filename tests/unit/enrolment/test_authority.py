@@ -18,8 +18,8 @@ from cloud.hub.enrolment.files import (
     OWN,
     AuthorityFileError,
     ServerCertificate,
-    authority_of,
-    own_authority,
+    load_authority,
+    load_own_authority,
     read_authority,
 )
 from edge.appliance.identity.request import key_pem, new_key, server_names, signing_request
@@ -119,15 +119,15 @@ class TestCertificates:
 
 class TestFiles:
     def test_made_once(self, tmp_path: Path) -> None:
-        first = own_authority(tmp_path, NOW, "hub")
-        assert own_authority(tmp_path, NOW + DAY, "another").fingerprint == first.fingerprint
+        first = load_own_authority(tmp_path, NOW, "hub")
+        assert load_own_authority(tmp_path, NOW + DAY, "another").fingerprint == first.fingerprint
         assert {path.stat().st_mode & 0o777 for path in (tmp_path / "authority").iterdir()} == {0o600}
         assert (tmp_path / "authority").stat().st_mode & 0o777 == 0o700
 
     def test_a_command_and_the_hub_at_once(self, tmp_path: Path) -> None:
         found: list[bytes] = []
         threads = [
-            threading.Thread(target=lambda: found.append(own_authority(tmp_path, NOW, "hub").fingerprint))
+            threading.Thread(target=lambda: found.append(load_own_authority(tmp_path, NOW, "hub").fingerprint))
             for _ in range(8)
         ]
         for each in threads:
@@ -138,29 +138,29 @@ class TestFiles:
         assert len(set(found)) == 1
 
     def test_one_that_is_damaged_is_not_replaced(self, tmp_path: Path) -> None:
-        own_authority(tmp_path, NOW, "hub")
+        load_own_authority(tmp_path, NOW, "hub")
         file = tmp_path / "authority" / OWN
         file.write_text(file.read_text()[:300])
-        with pytest.raises(AuthorityFileError, match="put back a copy"):
-            own_authority(tmp_path, NOW, "hub")
+        with pytest.raises(AuthorityFileError, match="restore a copy"):
+            load_own_authority(tmp_path, NOW, "hub")
 
     def test_one_that_is_given(self, tmp_path: Path) -> None:
         theirs = OwnAuthority.make("theirs", NOW)
         certificate, key = tmp_path / "ca.pem", tmp_path / "ca.key"
         certificate.write_text(theirs.pem)
         key.write_text(theirs.key_pem)
-        assert authority_of(tmp_path, (certificate, key), NOW).fingerprint == theirs.fingerprint
+        assert load_authority(tmp_path, (certificate, key), NOW).fingerprint == theirs.fingerprint
         key.write_text(key_pem(new_key()))
         with pytest.raises(AuthorityFileError, match="not the key"):
             read_authority(certificate, key)
         own = new_key()
         certificate.write_text(theirs.gateway_certificate(own.public_key(), "acme", "hall", NOW, DAY).pem)
         key.write_text(key_pem(own))
-        with pytest.raises(AuthorityFileError, match="no authority"):
+        with pytest.raises(AuthorityFileError, match="not an authority"):
             read_authority(certificate, key)
 
     def test_the_hubs_own_certificate_is_renewed(self, tmp_path: Path) -> None:
-        authority = own_authority(tmp_path, NOW, "hub")
+        authority = load_own_authority(tmp_path, NOW, "hub")
         kept = ServerCertificate(tmp_path, authority, ["hub.example", "127.0.0.1", "::1"])
         assert kept.keep(NOW)
         assert not kept.keep(NOW + 59 * DAY)

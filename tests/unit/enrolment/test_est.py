@@ -21,7 +21,7 @@ from bridge.enrolment import RefusalReason, enrolment_request
 from bridge.resources.endpoint import ListenEndpoint
 from cloud.hub.enrolment import service
 from cloud.hub.enrolment.est import EstClient, EstError, EstServer, EstUnavailable, EstUrl
-from cloud.hub.enrolment.files import AuthorityFileError, own_authority, registration_of
+from cloud.hub.enrolment.files import AuthorityFileError, connect_registration, load_own_authority
 from cloud.hub.enrolment.limits import EST_ANSWER_BYTES_MAX
 from cloud.hub.enrolment.registration import CLIENTS, Registration
 from cloud.hub.enrolment.service import Enrolment
@@ -49,12 +49,12 @@ class Behind(Hub):
     def __init__(self, folder: Path, est: EstStub) -> None:
         super().__init__(folder)
         self.now = time.time()
-        self.own = own_authority(folder, self.now, "hub")
+        self.own = load_own_authority(folder, self.now, "hub")
         self.shown = self.own.pem
         self._folder, self._est = folder, est
 
     def enrolment(self, **more: Any) -> Enrolment:
-        return super().enrolment(registration=registration_of(self._folder, self.own, self._est.server()), **more)
+        return super().enrolment(registration=connect_registration(self._folder, self.own, self._est.server()), **more)
 
 
 def request(uri: str = URI, key: Any = None) -> str:
@@ -62,7 +62,7 @@ def request(uri: str = URI, key: Any = None) -> str:
 
 
 def registered(folder: Path, est: EstStub) -> Registration:
-    return registration_of(folder, own_authority(folder, time.time(), "hub"), est.server())
+    return connect_registration(folder, load_own_authority(folder, time.time(), "hub"), est.server())
 
 
 def certificate(registration: Registration, text: str) -> Any:
@@ -106,7 +106,7 @@ class TestGateways:
             await made.open()
             try:
                 serial = EstClient(est.server()).enrol(x509.load_pem_x509_csr(request().encode())).serial_number
-                assert "has asked for no such certificate" in (made.refusal(gateway, serial) or "")
+                assert "did not request this certificate" in (made.refusal(gateway, serial) or "")
                 issued = await made.enrol(enrolment_request(hub.token(), NAME, request()))
                 mine = x509.load_pem_x509_certificate(issued.certificate.encode()).serial_number
                 assert made.refusal(gateway, mine) is None
@@ -157,7 +157,7 @@ class TestGateways:
                 issued = await made.enrol(enrolment_request(hub.token(), NAME, request()))
                 found = x509.load_pem_x509_certificate(issued.certificate.encode())
                 assert made.refusal(gateway, found.serial_number) is None
-                hub.now = found.not_valid_after_utc.timestamp() + service.KNOWN_SORTED_OUT_S
+                hub.now = found.not_valid_after_utc.timestamp() + service.KNOWN_DROPPED_S
                 async with asyncio.timeout(60):
                     while made.refusal(gateway, found.serial_number) is None:
                         await asyncio.sleep(0.01)
@@ -238,9 +238,9 @@ class TestCertificates:
         [
             (lambda est: setattr(est, "copies_names", False), "URI"),
             (lambda est: setattr(est, "profile", _for_a_server), "clientAuth"),
-            (lambda est: setattr(est, "profile", _an_authority), "authority's"),
-            (lambda est: setattr(est, "profile", _later), "not good now"),
-            (lambda est: setattr(est, "profile", _another_key), "no certificate for the key"),
+            (lambda est: setattr(est, "profile", _an_authority), "certificate of an authority"),
+            (lambda est: setattr(est, "profile", _later), "not valid now"),
+            (lambda est: setattr(est, "profile", _another_key), "no certificate for the requested key"),
             (_unnamed, "does not name"),
         ],
         ids=["name", "purpose", "authority", "time", "key", "issuer"],
@@ -310,13 +310,21 @@ class TestServers:
     @pytest.mark.parametrize(
         ("answer", "later", "words"),
         [
-            (Answer(202, headers={"Retry-After": "600"}), True, "says 600 s"),
+            (Answer(202, headers={"Retry-After": "600"}), True, "retry after 600 s"),
             (Answer(500), True, "500"),
             (Answer(429), True, "429"),
             (Answer(404), False, "404"),
             (Answer(400, b"bad\x1b[2J\nprofile", {"Content-Type": "text/plain"}), False, "bad"),
-            (Answer(200, b"AAAA", {"Content-Type": "application/pkcs7-mime"}), False, "no certificates"),
-            (Answer(200, b"-----", {"Content-Type": "application/pkcs7-mime"}), False, "no certificates"),
+            (
+                Answer(200, b"AAAA", {"Content-Type": "application/pkcs7-mime"}),
+                False,
+                "did not answer with certificates",
+            ),
+            (
+                Answer(200, b"-----", {"Content-Type": "application/pkcs7-mime"}),
+                False,
+                "did not answer with certificates",
+            ),
             (Answer(200, b"A" * (EST_ANSWER_BYTES_MAX + 1)), False, "more than"),
         ],
     )
@@ -334,14 +342,14 @@ class TestServers:
                 EstClient(est.server()._replace(url=url), timeout_s=0.2).authorities()
         with pytest.raises(EstUnavailable, match="refused"):
             EstClient(est.server()._replace(url=url)).authorities()
-        away, own = EstServer(url, est.server().tls), own_authority(tmp_path, time.time(), "hub")
+        away, own = EstServer(url, est.server().tls), load_own_authority(tmp_path, time.time(), "hub")
         with pytest.raises(AuthorityFileError, match="once before it starts"):
-            registration_of(tmp_path, own, away)
+            connect_registration(tmp_path, own, away)
 
     def test_somebody_else(self, tmp_path: Path, est: EstStub) -> None:
         with EstStub(tmp_path / "other") as other:
             stranger = est.server()._replace(tls=other.server().tls)
-            with pytest.raises(EstUnavailable, match="does not show the certificate of this server"):
+            with pytest.raises(EstUnavailable, match="its certificate is not valid"):
                 EstClient(stranger).authorities()
 
 

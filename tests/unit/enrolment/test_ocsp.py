@@ -20,13 +20,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 from starlette.applications import Starlette
 
-from cloud.hub.enrolment.authority import SignedCertificate, OwnAuthority, new_key
+from cloud.hub.enrolment.authority import OwnAuthority, SignedCertificate, new_key
 from cloud.hub.enrolment.http import OCSP_PATH, routes
 from cloud.hub.enrolment.limits import OCSP_BACKDATED_S, OCSP_NONCE_BYTES_MAX, OCSP_REQUEST_BYTES_MAX, OCSP_VALID_S
 from cloud.hub.enrolment.ocsp import MEDIA_TYPE
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.registry.enrolments import Enrolments
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 
 DEADLINE_S = 60.0
 PUBLIC = "http://hub.example/enrolment/ocsp"
@@ -43,7 +43,7 @@ class Hub:
         self.issuer = self._written("ca.pem", self.authority.pem)
         self.made = self.authority.gateway_certificate(new_key().public_key(), "acme", "hall", time.time(), 3_600.0)
         self.own = self._written("hall.pem", self.made.pem)
-        self.registry = sqlite_file(folder / "registry.db")
+        self.registry = sqlite_url(folder / "registry.db")
         self.enrolment = Enrolment(self.authority, self.registry, life_s=60.0, revoked=lambda: None)
         app = Starlette(routes=routes(self.enrolment, time.time))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hub")

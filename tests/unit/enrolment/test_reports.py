@@ -17,11 +17,11 @@ from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.groups import Presence
 from cloud.hub.registry.configurations import Sign
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.rollouts import RolloutRecord, Rollouts
 from cloud.hub.rollout import RolloutState as State
-from cloud.hub.rollout import Wave, members
+from cloud.hub.rollout import Wave, make_members
 
 NOW = 1_800_000_000.0
 DEADLINE_S = 60.0
@@ -34,7 +34,7 @@ def test_what_cannot_be_kept_of_one_gateway_keeps_back_nobody_else(
     reports = {name: DesiredReport(newest=1) for name in ("a", "b", "c")} | {"bad": DesiredReport(version=1 << 70)}
 
     async def main() -> list[str]:
-        desired = DesiredConfigurations(OwnAuthority.make("hub", NOW), sqlite_file(tmp_path / "registry.db"))
+        desired = DesiredConfigurations(OwnAuthority.make("hub", NOW), sqlite_url(tmp_path / "registry.db"))
         await desired.open()
         kept = asyncio.Queue[str]()
         try:
@@ -48,7 +48,7 @@ def test_what_cannot_be_kept_of_one_gateway_keeps_back_nobody_else(
             await desired.close()
 
     assert asyncio.run(main()) == ["a", "b", "c"]
-    assert "gateway bad: how it is configured cannot be kept" in caplog.text
+    assert "gateway bad: its configuration report cannot be stored" in caplog.text
 
 
 @pytest.mark.parametrize("report", [{"version": 1 << 63}, {"newest": 1 << 63}, {"trying": -1}])
@@ -62,7 +62,7 @@ def test_a_roll_out_that_cannot_go_on_keeps_back_no_other(
 ) -> None:
     """A fault of ours, or of its row, comes again with each look."""
     monkeypatch.setattr(service, "CONFIGURATIONS_LOOKED_AT_S", 0.01)
-    url = sqlite_file(tmp_path / "registry.db")
+    url = sqlite_url(tmp_path / "registry.db")
     with closing(Registry(url, "hub")) as registry:
         registry.directory.presence({("default", name): Presence("here", True, 1, 1) for name in ("a", "b")})
     advance = Rollouts.advance
@@ -90,9 +90,9 @@ def test_a_roll_out_that_cannot_go_on_keeps_back_no_other(
         finally:
             await desired.close()
 
-    assert asyncio.run(main()) == "a fault of the program: ValueError"
+    assert asyncio.run(main()) == "internal error: ValueError"
     assert "of roll-out bad" in caplog.text
 
 
 def _begun(tables: ConfigurationTables, *, record: RolloutRecord, gateway: str) -> None:
-    tables.rollouts.add(record, members([Wave("", [gateway])], 1))
+    tables.rollouts.add(record, make_members([Wave("", [gateway])], 1))

@@ -17,9 +17,9 @@ from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.older_copy import OlderCopySign
-from cloud.hub.peers import HubPeer, PeerKind, certified
+from cloud.hub.peers import HubPeer, PeerKind, read_certificate
 from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Enrolments
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import sqlite_url
 from cloud.lake.faults import RegistryError
 from edge.appliance.identity.enrolling import enrol
 from edge.appliance.identity.files import GatewayIdentity
@@ -41,7 +41,7 @@ class Watched:
         enrol(data, self.hub, self.hub.token(), "hall", now=lambda: NOW)
         self.serial = GatewayIdentity(data).certificate().serial_number
         self.told = 0
-        url = sqlite_file(folder / "registry.db")
+        url = sqlite_url(folder / "registry.db")
         self.enrolment = Enrolment(self.hub.own, url, life_s=60.0, revoked=self._tell, now=lambda: self.hub.now)
 
     def _tell(self) -> None:
@@ -99,7 +99,7 @@ def test_a_start_knows_what_was_revoked_before(watched: Watched) -> None:
     watched.hub.revoke("hall")
 
     async def work() -> None:
-        assert "enrol it anew" in (watched.enrolment.refusal(HALL, watched.serial) or "")
+        assert "enrol it again" in (watched.enrolment.refusal(HALL, watched.serial) or "")
         assert watched.enrolment.refusal(HALL, watched.serial + 1) is None
 
     watched.run(work)
@@ -193,10 +193,10 @@ class TestOlderCopy:
     def test_a_gateway_it_does_not_know_is_listed_and_can_be_revoked(self, watched: Watched, tmp_path: Path) -> None:
         signs: list[OlderCopySign] = []
         watched.enrolment = enrolment = self.enrolment(watched, tmp_path, signs)
-        yard = certified(shown("AB12", "yard"))
+        yard = read_certificate(shown("AB12", "yard"))
 
         async def work() -> None:
-            enrolment.admitted(certified(shown(f"{watched.serial:X}")))
+            enrolment.admitted(read_certificate(shown(f"{watched.serial:X}")))
             enrolment.admitted(yard)
             await until(lambda: bool(signs))
             assert signs == [OlderCopySign.CERTIFICATES]
@@ -246,7 +246,7 @@ class TestOlderCopy:
 
         async def work() -> None:
             for number in range(3):
-                enrolment.admitted(certified(shown(f"AB{number}", f"yard{number}")))
+                enrolment.admitted(read_certificate(shown(f"AB{number}", f"yard{number}")))
             await until(lambda: bool(signs))
             counts = [await asyncio.to_thread(watched.hub.revoke, f"yard{number}") for number in range(3)]
             assert counts == [1, 0, 0]
@@ -265,7 +265,7 @@ class TestOlderCopy:
 
         async def work() -> None:
             monkeypatch.setattr(Enrolments, step, fail)
-            enrolment.admitted(certified(shown("AB12", "yard")))
+            enrolment.admitted(read_certificate(shown("AB12", "yard")))
             await until(lambda: enrolment.trouble is not None)
             await asyncio.to_thread(watched.hub.revoke, "hall")
             await until(lambda: enrolment.refusal(HALL, watched.serial) is not None)

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from bridge.desired import Desired, DesiredError, SignedDesired, signed_text, to_sign, written
 from bridge.limits import DESIRED_BYTES_MAX
-from cloud.hub.desired.service import signing
+from cloud.hub.desired.service import make_signer
 from cloud.hub.enrolment.authority import OwnAuthority
 from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.request import new_key
@@ -29,7 +29,7 @@ def desired(gateway: str = "hall 7/b", tenant: str = "acme", **more: object) -> 
 
 def signed(authority: OwnAuthority, document: Desired) -> SignedDesired:
     content = written(document)
-    return SignedDesired(content, signing(authority)(content))
+    return SignedDesired(content, make_signer(authority)(content))
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_one_that_is_too_large_is_refused_at_both_ends(data: Path, authority: Ow
         written(large)
     content = msgspec.json.encode(large).decode()
     with pytest.raises(DesiredError, match="more than"):
-        verify(SignedDesired(content, signing(authority)(content)), data)
+        verify(SignedDesired(content, make_signer(authority)(content)), data)
 
 
 def test_a_gateway_that_has_not_enrolled_takes_none(tmp_path: Path, authority: OwnAuthority) -> None:
