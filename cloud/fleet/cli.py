@@ -319,7 +319,7 @@ def revoke_hub(data: Path, config: Path | None) -> None:
             )
         begins_us, ends_us = (int(at * 1e6) for at in (shown.begins_at, shown.ends_at))
         now_us = time.time_ns() // 1_000
-        place.enrolments.revoke_other(shown.serial, shown.key_id, begins_us, ends_us, now_us, shown.pem)
+        place.enrolments.revoke_hub_certificate(shown.serial, shown.key_id, begins_us, ends_us, now_us, shown.pem)
         try:
             forget_certificate(data)
         except OSError as error:

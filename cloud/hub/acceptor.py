@@ -108,9 +108,9 @@ class Acceptor:
         if peer.kind is PeerKind.GATEWAY and peer in self._of_gateway:
             return None
         if self._of_tenant[tenant] >= quota.connections:
-            return self._tenants.at_its_bound(tenant, "connections")
+            return self._tenants.count_refusal(tenant, "connections")
         if peer.kind is PeerKind.APPLICATION and self._applications[tenant] >= quota.applications:
-            return self._tenants.at_its_bound(tenant, "applications")
+            return self._tenants.count_refusal(tenant, "applications")
         return None
 
     def admit(self, driver: ConnectionDriver, connection: PeerConnection, peer: HubPeer) -> None:

@@ -139,7 +139,7 @@ class Committer:
             self._presence_of(session).connected = False
         before = self._queue.bytes
         self._queue.drop_held(session)
-        self._queue.drop_gone(session, LEFT_BEHIND_BYTES_MAX)
+        self._queue.drop_closed(session, LEFT_BEHIND_BYTES_MAX)
         self._count_freed(before - self._queue.bytes)
 
     def put(self, session: GatewaySession, content: Content, answer: Answer) -> None:
@@ -167,7 +167,7 @@ class Committer:
         self._states.append(row)
         self._schedule()
 
-    def heard(self, key: Key) -> None:
+    def record_seen(self, key: Key) -> None:
         """Record that a (tenant, gateway) was seen now."""
         if not self._seen:
             self._seen_due = self._loop.time() + SEEN_EVERY_S
@@ -369,7 +369,7 @@ class Committer:
             entry.due_s = now + min(RETRY_S_FIRST * 2 ** (entry.attempts - 1), RETRY_S_MAX) if progress else now
         self._queue.put_held([entry for entry in left if not entry.session.gone])
         released = [entry for entry in group.entries if entry.verdict is LandingOutcome.RELEASED]
-        self._queue.drop_behind([*released, *(entry for entry in left if entry.session.gone)])
+        self._queue.drop_later([*released, *(entry for entry in left if entry.session.gone)])
         for key, presence in group.presence.items():
             later = self._presence.setdefault(key, presence)
             if later is not presence:
@@ -417,7 +417,7 @@ class Committer:
         if self._failing is not None:
             return
         surplus = self._queue.surplus(HELD_BYTES_MAX)
-        self._queue.drop_behind(surplus)
+        self._queue.drop_later(surplus)
         for entry in surplus:
             entry.answer(LandingOutcome.RELEASED, entry.words)
 

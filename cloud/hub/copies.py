@@ -67,7 +67,7 @@ class Copies:
     def take(self, tenant: str, gateway: str, batch: Batch) -> None:
         """Queue copies of a batch that a gateway of this tenant sent. Duplicates are not removed from it."""
         space = self._spaces.get(tenant)
-        if space is None or batch.lane is not BatchLane.LIVE or not space.listened:
+        if space is None or batch.lane is not BatchLane.LIVE or not space.has_live_subscription:
             return
         live = space.router.subscriptions.live
         wanted = {piece.address for piece in batch.ranges if live.match(piece.address)}

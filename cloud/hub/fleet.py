@@ -141,7 +141,7 @@ class FleetState:
             if len(self.gateways) >= GATEWAYS_MAX:
                 raise FleetFull("this hub has its maximum number of gateways")
             if self.tenant(session.tenant).known >= self.quotas.of(session.tenant).gateways:
-                raise FleetFull(self.quotas.at_its_bound(session.tenant, "gateways"))
+                raise FleetFull(self.quotas.count_refusal(session.tenant, "gateways"))
             landed = self._landed_of_forgotten.pop(session.key, 0)
             gateway = self.gateways[session.key] = GatewayState(*session.key, now_us, now_us, landed=landed)
             self.tenants.setdefault(session.tenant, TenantFigures()).known += 1
@@ -173,7 +173,7 @@ class FleetState:
             self._landed_of_forgotten[key] = gateway.landed
         self.tenants[gateway.tenant].known -= 1
 
-    def connection_line(self, key: Key, now_s: float, every_s: float) -> int:
+    def count_connect(self, key: Key, now_s: float, every_s: float) -> int:
         """Count a connect. Return the number of connects to log now; 0 while the last line is too recent."""
         gateway = self.gateways[key]
         gateway.connects += 1
@@ -182,7 +182,7 @@ class FleetState:
         times, gateway.connects, gateway.line_at_s = gateway.connects, 0, now_s
         return times
 
-    def heard(self, key: Key, now_us: int) -> None:
+    def record_seen(self, key: Key, now_us: int) -> None:
         """Record the time a gateway was last seen."""
         gateway = self.gateways.get(key)
         if gateway is not None:

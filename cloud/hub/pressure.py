@@ -188,7 +188,7 @@ class TenantRate:
         """Remove a connection."""
         self._intakes.pop(intake, None)
 
-    def took(self, size: int) -> None:
+    def count_received(self, size: int) -> None:
         """Count received bytes."""
         self._advance()
         self._left -= size

@@ -81,9 +81,9 @@ class EntryQueue:
         if self.held:
             dropped = [entry for entry in self.held if entry.session is session]
             self._hold([entry for entry in self.held if entry.session is not session])
-            self.drop_behind(dropped)
+            self.drop_later(dropped)
 
-    def drop_gone(self, session: GatewaySession, bytes_max: int) -> None:
+    def drop_closed(self, session: GatewaySession, bytes_max: int) -> None:
         """Drop entries of a closed connection beyond `bytes_max` of rows; the gateway sends them again."""
         entries = self.fresh.get(session.key, ())
         sizes = accumulate(
@@ -97,7 +97,7 @@ class EntryQueue:
         if len(kept) < len(entries):
             self._keep(session.key, kept)
 
-    def drop_behind(self, dropped: Sequence[QueueEntry]) -> None:
+    def drop_later(self, dropped: Sequence[QueueEntry]) -> None:
         """Drop later entries of the same connections in the same streams as `dropped`.
 
         The gateway sends them again in order; landed now, they would be in the lake before the dropped ones."""

@@ -235,7 +235,7 @@ class HubServer:
             now_us=_now_us,
             clock=loop.time,
             copy=self._copies.take,
-            hear=self._commands.heard,
+            hear=self._commands.handle_batch,
             configured=self._desired.reported if self._desired is not None else ignore_report,
             tenants=configuration.tenants,
             later=loop.call_later,
@@ -433,7 +433,7 @@ class HubServer:
         own = self._server_certificate.shown() if self._server_certificate is not None else None
         try:
             if own is not None:
-                await enrolment.keep_own(own)
+                await enrolment.store_own_certificate(own)
         except RegistryError as error:
             log.warning("the hub's own certificate is not in the registry, so OCSP does not know it: %s", error)
 

@@ -153,7 +153,7 @@ class HubService:
             rate.add(intake)
         self._committer.connect(session)
         self._committer.put_state(presence_row(session, CONNECTED, now_us))
-        times = self._fleet.connection_line(session.key, self._clock(), CONNECTION_LINES_EVERY_S)
+        times = self._fleet.count_connect(session.key, self._clock(), CONNECTION_LINES_EVERY_S)
         if times:
             log.info("gateway %s connected from %s%s", gateway, session.remote, f" ({times} times)" * (times > 1))
         if before is not None:
@@ -196,7 +196,7 @@ class HubService:
         self._unread_bytes += by
         session = self._sessions.get(intake)
         if by > 0 and session is not None and (rate := self._rate_of(session.tenant)) is not None:
-            rate.took(by)
+            rate.count_received(by)
         self._update_pressure(intake)
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, PlainMessage]], gateway: str) -> None:
@@ -225,7 +225,7 @@ class HubService:
         known.last_seen = now_us
         known.status = _status_for_api(row)
         self._committer.put_state(row)
-        self._committer.heard(session.key)
+        self._committer.record_seen(session.key)
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         session = self._sessions.get(intake)
@@ -317,8 +317,8 @@ class HubService:
         """Return the rate of a tenant; None without a limit."""
         if tenant not in self._rates:
             rate = self._quotas.of(tenant).bytes_per_second
-            at_its_bound = partial(self._quotas.at_its_bound, tenant, "bytesPerSecond")
-            self._rates[tenant] = TenantRate(rate, self._clock, self._later, at_its_bound) if rate else None
+            count_refusal = partial(self._quotas.count_refusal, tenant, "bytesPerSecond")
+            self._rates[tenant] = TenantRate(rate, self._clock, self._later, count_refusal) if rate else None
         return self._rates[tenant]
 
     def _forget_at_tenant(self, session: GatewaySession, intake: Intake) -> None:
@@ -356,8 +356,8 @@ class HubService:
         session = self._sessions.get(intake)
         if session is None:
             return
-        self._fleet.heard(session.key, self._now_us())
-        self._committer.heard(session.key)
+        self._fleet.record_seen(session.key, self._now_us())
+        self._committer.record_seen(session.key)
         self._copy(session.tenant, session.gateway, batch)
         received = ReceivedBatch(*session.key, batch, session.store_epoch, ends or {})
         both = _BatchAnswer(partial(self._answer, intake, tokens))

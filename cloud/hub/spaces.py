@@ -57,7 +57,7 @@ class TenantSpace:
         self.router: Final[Router] = self._space.router
 
     @property
-    def listened(self) -> bool:
+    def has_live_subscription(self) -> bool:
         """Return whether a live subscription exists."""
         return not self.router.subscriptions.live.empty
 

@@ -66,7 +66,7 @@ class Tenants:
         """Return the quota of a tenant."""
         return self._own.get(tenant, self._usual)
 
-    def at_its_bound(self, tenant: str, bound: str) -> str:
+    def count_refusal(self, tenant: str, bound: str) -> str:
         """Count a refusal at a limit, named as in the configuration; return the error message."""
         self.reached[tenant, bound] += 1
         return quota_message(tenant, bound)

@@ -67,7 +67,7 @@ class SimulatedCommands:
         self._database.end(self._database.transaction())
         return {each.key for each in self._rows.values() if each.number > after}
 
-    def changed_by(self, news: Iterable[CommandNews]) -> list[tuple[CommandNews, CommandRecord]]:
+    def effective_news(self, news: Iterable[CommandNews]) -> list[tuple[CommandNews, CommandRecord]]:
         self._database.end(self._database.transaction())
         return [(each, found) for each in news if (found := self._changed(each)) is not None]
 

@@ -118,7 +118,7 @@ class Hub:
             metrics,
             now_us=lambda: wall_ns(self._scheduler) // 1_000,
             clock=loop.time,
-            hear=commands.heard,
+            hear=commands.handle_batch,
             configured=desired.reported,
         )
         loop.create_task(self._listen(service, commands, desired, endpoint))

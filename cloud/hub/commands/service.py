@@ -176,7 +176,7 @@ class HubCommands:
             kept = await self._ask(lambda registry: registry.add(command, **bounds, known=known, key=draft.key))
         except CommandRefused as refused:
             if refused.why is CommandRefusal.TENANT_FULL:
-                self._tenants.at_its_bound(draft.tenant, "commands")
+                self._tenants.count_refusal(draft.tenant, "commands")
             raise
         log.info("command %s of tenant %s to %s at %s", kept.id, kept.tenant, kept.device, kept.gateway)
         self.dispatch.look(kept.key)
@@ -234,7 +234,7 @@ class HubCommands:
 
     # --- news of gateways -------------------------------------------------------------------------------------------
 
-    def heard(self, tenant: str, gateway: str, batch: Batch, kept: Callable[[bool], None]) -> bool:
+    def handle_batch(self, tenant: str, gateway: str, batch: Batch, kept: Callable[[bool], None]) -> bool:
         """Queue the news in a batch of a gateway; return False without any. `kept` is called later, as in
         `hear`."""
         if not has_news(batch):
@@ -316,7 +316,7 @@ class HubCommands:
     async def _store(self, news: Sequence[CommandNews]) -> bool:
         """Publish news to applications, then store it; return False if that fails now."""
         try:
-            for each, command in await self._in_thread(lambda registry: registry.changed_by(news)):
+            for each, command in await self._in_thread(lambda registry: registry.effective_news(news)):
                 if each.state is not CommandState.QUEUED:
                     await self._tell(each, command)
             changed = await self._in_thread(lambda registry: registry.keep(news))

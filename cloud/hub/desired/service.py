@@ -115,7 +115,7 @@ class DesiredConfigurations:
         """Open the registry and start polling. Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
         self._registry = await loop.run_in_executor(self._executor, _open, self._url)
-        self._since = await self.ask(lambda tables: tables.configurations.changed_last())
+        self._since = await self.ask(lambda tables: tables.configurations.last_change())
         await self._count()
         self._tasks = [loop.create_task(each) for each in (self._watch(), self._store_reports())]
 

@@ -208,7 +208,7 @@ class Enrolment:
         try:
             made = await self._make(key, request.request, keep)
         except TenantFull as refused:
-            self._tenants.at_its_bound(refused.tenant, "gateways")
+            self._tenants.count_refusal(refused.tenant, "gateways")
             raise
         log.info(
             "issued a certificate to gateway %s of tenant %s with token %s", made.gateway, made.tenant, asked.token_id
@@ -246,11 +246,11 @@ class Enrolment:
             self._list = now, count, self.authority.revocations(entries, int(now * 1_000), now)
         return self._list[2]
 
-    async def keep_own(self, shown: SignedCertificate) -> None:
+    async def store_own_certificate(self, shown: SignedCertificate) -> None:
         """Store the certificate that the hub shows now. Raises `RegistryError`."""
         begins_at, ends_at = (int(at * 1_000_000) for at in (shown.begins_at, shown.ends_at))
         keep = (shown.serial, shown.key_id, begins_at, ends_at, shown.pem)
-        await self._in_thread(lambda registry: registry.keep_other(*keep))
+        await self._in_thread(lambda registry: registry.store_hub_certificate(*keep))
 
     async def status_of(self, request: bytes) -> bytes:
         """Answer an OCSP request about a certificate of the authority (RFC 6960); both DER."""
@@ -393,7 +393,7 @@ class Enrolment:
         missing = [_seen_record(serial, each) for serial, each in admitted.items() if serial not in known]
         missing = [each for each in missing if each.ends_at > self._now_us()]
         if missing:
-            await self._in_thread(lambda registry: registry.take_up(missing))
+            await self._in_thread(lambda registry: registry.add_certificates(missing))
             for each in missing:
                 words = "has a certificate that was missing in the registry; it was added"
                 log.warning("gateway %s of tenant %s %s", each.gateway, each.tenant, words)

@@ -250,7 +250,7 @@ class Commands:
         rows = self._database.transaction(lambda tx: tx.execute(query).all())
         return {(tenant, gateway) for tenant, gateway in rows}
 
-    def changed_by(self, news: Iterable[CommandNews]) -> list[tuple[CommandNews, CommandRecord]]:
+    def effective_news(self, news: Iterable[CommandNews]) -> list[tuple[CommandNews, CommandRecord]]:
         """Return the effective news, each with the command as it would become."""
         return self._database.transaction(
             lambda tx: [(each, found) for each in news if (found := _changed(tx, each)[0])]

@@ -124,7 +124,7 @@ class RegistryCommits:
                 known = self.marks(stream.tenant, stream.gateway)
             except LandingElsewhere as error:
                 raise StreamElsewhere(stream, str(error)) from None
-        why = known.why_unknown(stream)
+        why = known.unknown_reason(stream)
         if why is not None:
             raise StreamDamaged(stream, why)
         return known.landed.get(stream) or SequenceSet()

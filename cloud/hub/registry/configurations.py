@@ -218,7 +218,7 @@ class Configurations:
         first by name is returned."""
         return self._database.transaction(lambda tx: contents_in(tx, tenant, but))
 
-    def changed_last(self) -> int:
+    def last_change(self) -> int:
         """Return the newest `ConfigurationRecord.changed_at`; 0 without any."""
         return self._database.transaction(_changed_last)
 

@@ -43,7 +43,7 @@ class Database:
         Raises `RegistryError` with advice for the operator; then close the database."""
 
         def fault(words: str) -> RegistryError:
-            return self.dialect.why_not_opened(words, self.where)
+            return self.dialect.opening_error(words, self.where)
 
         self._once(self.dialect.lock_opening, fault)
         done = self._once(work, fault)
@@ -77,7 +77,7 @@ class Database:
                 return work(tx)
         except SQLAlchemyError as error:
             self._forget()
-            if not self.dialect.excluded(error) or attempt >= REGISTRY_ATTEMPTS_MAX:
+            if not self.dialect.is_conflict(error) or attempt >= REGISTRY_ATTEMPTS_MAX:
                 raise fault(self.words(error)) from error
         except BaseException:
             self._forget()
@@ -87,7 +87,7 @@ class Database:
 
     def words(self, error: SQLAlchemyError) -> str:
         """Return the database's error text on one line, without the password."""
-        text = " ".join(self.dialect.said(error).split())
+        text = " ".join(self.dialect.error_text(error).split())
         return text.replace(self._password, "***") if self._password else text
 
     def close(self) -> None:

@@ -42,15 +42,15 @@ class SqlDialect(Protocol):
         """Release the lock after the registry was opened."""
         ...
 
-    def excluded(self, error: SQLAlchemyError) -> bool:
+    def is_conflict(self, error: SQLAlchemyError) -> bool:
         """Return whether a transaction was aborted because of another one."""
         ...
 
-    def said(self, error: SQLAlchemyError) -> str:
+    def error_text(self, error: SQLAlchemyError) -> str:
         """Return the database's error text, without quoted row values."""
         ...
 
-    def why_not_opened(self, words: str, where: str) -> RegistryError:
+    def opening_error(self, words: str, where: str) -> RegistryError:
         """Return the error for the operator; `words`: error text of the database."""
         ...
 
@@ -84,13 +84,13 @@ class Sqlite:
     def unlock_opening(self, tx: sa.Connection) -> None:
         """Do nothing: the end of the transaction unlocks the file."""
 
-    def excluded(self, error: SQLAlchemyError) -> bool:
+    def is_conflict(self, error: SQLAlchemyError) -> bool:
         return False
 
-    def said(self, error: SQLAlchemyError) -> str:
+    def error_text(self, error: SQLAlchemyError) -> str:
         return str(error.orig) if isinstance(error, DBAPIError) else type(error).__name__
 
-    def why_not_opened(self, words: str, where: str) -> RegistryError:
+    def opening_error(self, words: str, where: str) -> RegistryError:
         steps = {
             "readonly": "give this user write access to the file and its folder",
             "unable to open": "create its folder, and give this user write access",
@@ -138,10 +138,10 @@ class Postgresql:
     def unlock_opening(self, tx: sa.Connection) -> None:
         tx.execute(sa.select(sa.func.pg_advisory_unlock(OPENING_LOCK)))
 
-    def excluded(self, error: SQLAlchemyError) -> bool:
+    def is_conflict(self, error: SQLAlchemyError) -> bool:
         return isinstance(error, DBAPIError) and self._sqlstate(error.orig) in EXCLUDED
 
-    def said(self, error: SQLAlchemyError) -> str:
+    def error_text(self, error: SQLAlchemyError) -> str:
         if not isinstance(error, DBAPIError):
             return type(error).__name__
         lines = str(error.orig).splitlines() or [type(error.orig).__name__]
@@ -152,7 +152,7 @@ class Postgresql:
         """Return the SQLSTATE of an error of psycopg; None for an error of the connection."""
         return error.sqlstate  # type: ignore[no-any-return]
 
-    def why_not_opened(self, words: str, where: str) -> RegistryError:
+    def opening_error(self, words: str, where: str) -> RegistryError:
         what = f"the registry {where} cannot be opened: {words}"
         refused = {
             "password": "correct the user or the password (of the URL, PGPASSWORD or a passfile)",

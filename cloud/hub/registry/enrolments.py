@@ -215,12 +215,14 @@ class Enrolments:
         """Return the labels of each gateway that has some."""
         return self._database.transaction(labels.all_labels)
 
-    def keep_other(self, serial: str, key_id: bytes, begins_at: int, ends_at: int, pem: str) -> None:
+    def store_hub_certificate(self, serial: str, key_id: bytes, begins_at: int, ends_at: int, pem: str) -> None:
         """Store a certificate of the authority that belongs to the hub itself."""
         record = CertificateRecord(serial, NO_TENANT, "", key_id, begins_at, ends_at, None, pem)
         self._database.transaction(lambda tx: _keep_missing(tx, record))
 
-    def revoke_other(self, serial: str, key_id: bytes, begins_at: int, ends_at: int, now_us: int, pem: str) -> None:
+    def revoke_hub_certificate(
+        self, serial: str, key_id: bytes, begins_at: int, ends_at: int, now_us: int, pem: str
+    ) -> None:
         """Revoke a certificate of the authority that belongs to the hub itself."""
         record = CertificateRecord(serial, NO_TENANT, "", key_id, begins_at, ends_at, None, pem)
 
@@ -254,7 +256,7 @@ class Enrolments:
         query = sa.select(*_CERTIFICATE).where(certificates.c.revoked_at >= since_us - TIES_US)
         return [CertificateRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
-    def take_up(self, made: Sequence[CertificateRecord]) -> None:
+    def add_certificates(self, made: Sequence[CertificateRecord]) -> None:
         """Add certificates of the authority that this registry lacks, as an older copy. Their gateways are then listed
         and can be revoked."""
         self._database.transaction(lambda tx: _add_missing(tx, made))

@@ -43,7 +43,7 @@ class GatewayMarks:
     """Damaged rows by the stream that they name. The name may be damaged too, so while there are any, a stream without
     a row may be the damaged one."""
 
-    def why_unknown(self, stream: SequenceStream) -> str | None:
+    def unknown_reason(self, stream: SequenceStream) -> str | None:
         """Return why the marks of a stream are unknown; None if they are known."""
         if stream in self.landed or not self.damage:
             return None
@@ -92,7 +92,7 @@ class Marks:
                 stream = moved.stream
                 landed = changed.get(stream)
                 if landed is None:
-                    if known.why_unknown(stream) is not None:
+                    if known.unknown_reason(stream) is not None:
                         continue  # its row will be rebuilt from the lake
                     before = known.landed.get(stream)
                     if before is None:

@@ -209,9 +209,9 @@ class TestReports:
 
     def test_changes_are_found_whatever_the_clock_of_who_makes_them_says(self, known: Configurations) -> None:
         known.want([wanted("g1", "a")], 100 * SECOND, sign)
-        since = known.changed_last()
+        since = known.last_change()
         known.want([wanted("g2", "a")], 1, sign)
-        assert known.changed_last() > since
+        assert known.last_change() > since
         assert "g2" in {each.gateway for each in known.gateways(since_us=since)}
 
 
@@ -303,7 +303,7 @@ class TestRollouts:
         begin(rollouts, [3])
         look(rollouts, SECOND)
         for stop in (rollouts.pause, rollouts.abort):
-            since = known.changed_last()
+            since = known.last_change()
             stop("r1")
             assert [each.gateway for each in known.gateways() if each.changed_at > since] == list(GATEWAYS)
 

@@ -255,7 +255,7 @@ def receipt(command: CommandRecord, state: CommandState, **said: object) -> Comm
 
 def test_the_first_receipt_counts(registry: Commands) -> None:
     one = add(registry)
-    assert [each.state for _, each in registry.changed_by([receipt(one, CommandState.DELIVERED)])] == ["delivered"]
+    assert [each.state for _, each in registry.effective_news([receipt(one, CommandState.DELIVERED)])] == ["delivered"]
     assert states(registry) == ["waiting"], "nothing is written by looking"
     assert [each.state for each in registry.keep([receipt(one, CommandState.DELIVERED)])] == ["delivered"]
     assert registry.keep([receipt(one, CommandState.EXPIRED), receipt(one, CommandState.QUEUED)]) == []

@@ -234,7 +234,7 @@ def test_what_gateways_say_of_themselves_does_not_cut_the_gathering_off(
         begun = loop.time()
         bench.send(session, "a")
         bench.committer.put_state(presence_row(session, "running", 1))
-        bench.committer.heard(session.key)
+        bench.committer.record_seen(session.key)
         await bench.answered(1)
         assert loop.time() - begun >= 0.3
         assert bench.landing.versions["telemetry"] == 1

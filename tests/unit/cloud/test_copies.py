@@ -55,7 +55,7 @@ class Rig:
             now_ns=lambda: 9,
             pool=SimpleNamespace(dropped=0),
         )
-        return SimpleNamespace(tenant=tenant, router=router, listened=bool(self.receiving))
+        return SimpleNamespace(tenant=tenant, router=router, has_live_subscription=bool(self.receiving))
 
     def turn(self) -> float:
         """One turn of the copying; how long the loop was for others before."""

@@ -214,10 +214,10 @@ class TestRate:
     def test_who_owes_is_not_read_until_it_does_not(self) -> None:
         first, late = Held(), Held()
         self.rate.add(cast(Intake, first))
-        self.rate.took(1_000)
+        self.rate.count_received(1_000)
         assert not first.reasons
-        self.rate.took(50)
-        self.rate.took(150)
+        self.rate.count_received(50)
+        self.rate.count_received(150)
         self.rate.add(cast(Intake, late))
         assert first.reasons == late.reasons == {RATE}
         assert self.told == 1
@@ -233,7 +233,7 @@ class TestRate:
         self.rate.add(cast(Intake, gateway))
         while self.now < 1_000:
             while not gateway.reasons:
-                self.rate.took(70)
+                self.rate.count_received(70)
                 took += 70
             self._wait()
         assert took <= 100 * (self.now + 10) + 70
@@ -241,7 +241,7 @@ class TestRate:
     def test_who_comes_anew_owes_what_it_did(self) -> None:
         gateway, again = Held(), Held()
         self.rate.add(cast(Intake, gateway))
-        self.rate.took(2_000)
+        self.rate.count_received(2_000)
         self.rate.remove(cast(Intake, gateway))
         self.rate.add(cast(Intake, again))
         assert again.reasons == {RATE}

@@ -69,7 +69,7 @@ class Hub:
     def revoke(self) -> None:
         with contextlib.closing(Enrolments(self.registry)) as registry:
             record = self.made.serial, self.made.key_id, 0, int(2e15), int(time.time() * 1e6), self.made.pem
-            registry.revoke_other(*record)
+            registry.revoke_hub_certificate(*record)
 
     def question(self, *arguments: str | Path, issuer: Path | None = None) -> bytes:
         """What `openssl` asks."""
@@ -105,8 +105,8 @@ def test_good_revoked_and_unknown(hub: Hub) -> None:
         asked = ("-cert", hub.own)
         assert f"{hub.own}: unknown" in await hub.said(*asked)
         made = SignedCertificate(*hub.made)
-        await hub.enrolment.keep_own(made)
-        await hub.enrolment.keep_own(made)  # at each start
+        await hub.enrolment.store_own_certificate(made)
+        await hub.enrolment.store_own_certificate(made)  # at each start
         assert f"{hub.own}: good" in await hub.said(*asked)
         assert f"{hub.own}: good" in await hub.said("-sha256", *asked)
         hub.revoke()

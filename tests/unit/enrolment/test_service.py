@@ -253,7 +253,7 @@ class TestOlderCopy:
 
         watched.run(work)
 
-    @pytest.mark.parametrize("step", ["serials", "take_up"])
+    @pytest.mark.parametrize("step", ["serials", "add_certificates"])
     def test_a_failure_to_list_it_holds_back_no_revocation(
         self, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
     ) -> None:
