@@ -431,7 +431,7 @@ def test_on_the_command_line(fleet: Fleet) -> None:
     assert command(fleet, "send", "absent@gw1", "on", "--ttl", "1s", "--wait", "30s", code=1)["state"] == "expired"
     twice = [command(fleet, "send", "absent@gw1", "on", "--idempotency-key", "k")["id"] for _ in range(2)]
     assert twice[0] == twice[1]
-    assert "a key of its own" in command(fleet, "send", "absent@gw1", "off", "--idempotency-key", "k", code=1)
+    assert "use a new key" in command(fleet, "send", "absent@gw1", "off", "--idempotency-key", "k", code=1)
     configured = fleet.data.parent / "quotas.yaml"
     configured.write_text(QUOTAS)
     assert "`commands`" in command(fleet, "send", "absent@gw1", "on", "--config", str(configured), code=1)

@@ -68,7 +68,7 @@ class TestKeys:
     )
     def test_another_command_has_another_key(self, known: Commands, other: Draft) -> None:
         send(known, DRAFT, "k", 1)
-        with pytest.raises(CommandRefused, match="a key of its own") as refused:
+        with pytest.raises(CommandRefused, match="use a new key") as refused:
             send(known, other, "k", 2)
         assert refused.value.why is CommandRefusal.OTHER_CONTENT
 

@@ -71,7 +71,7 @@ def test_what_has_landed_of_a_gateway_that_came_after_the_copy_is_read_back(
     assert set(landing.land(sent, 1_000).held) == {0}
     assert landing.land(sent, 1_000).held == {}
     assert (sequences(lake, landed), sequences(lake, new)) == (list(range(15)), list(range(5)))
-    assert "is not known: the registry was an older copy: it is read from the lake" in caplog.text
+    assert "is not known: the registry was an older copy: rebuilding it from the lake" in caplog.text
     assert "damaged" not in caplog.text
 
 

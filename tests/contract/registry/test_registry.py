@@ -110,7 +110,7 @@ class TestCommits:
         assert commits.landed(STREAM).mark == -1
         later = commits.prepare("telemetry", [], 0)
         assert later.commit > prepared.commit, "an id is not given twice while the program runs"
-        with pytest.raises(RegistryError, match="not open any more"):
+        with pytest.raises(RegistryError, match="not prepared any more"):
             commits.confirm(prepared, 1)
         commits.forget(later)
         assert place.open().commits.prepare("telemetry", [], 0).commit > later.commit, "nor after that"
@@ -303,7 +303,7 @@ class TestOpening:
     def test_a_newer_registry_is_refused_in_one_line(self, place: Place) -> None:
         place.open().close()
         place.execute("UPDATE schema_version SET version = :version", version=SCHEMA_VERSION + 1)
-        with pytest.raises(RegistryTooNew, match="newer program"):
+        with pytest.raises(RegistryTooNew, match="newer version"):
             place.open()
 
     @pytest.mark.parametrize(

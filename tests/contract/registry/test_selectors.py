@@ -127,7 +127,7 @@ class TestLabels:
         assert not any(person.tables.selectors.labels("umbrella").values())
 
     def test_all_or_none(self, person: Person) -> None:
-        with pytest.raises(UnknownGateway, match="no gateway other of tenant acme"):
+        with pytest.raises(UnknownGateway, match="tenant acme has no gateway other"):
             person.tables.selectors.label("acme", ("g1", "other"), {"a": "b"}, person.how)
         most = {f"k{number}": "v" for number in range(LABELS_MAX)}
         person.label("g2", **most)

@@ -27,7 +27,7 @@ from cloud.hub.enrolment.authority import OwnAuthority, RequestError, new_key, r
 from cloud.hub.groups import GatewaySession
 from cloud.hub.peers import InvalidPeer, read_certificate
 from cloud.lake.rows import record_rows
-from cloud.proof.statements import StatementKeys, chain_faults, closing_faults, doubt, read_statement
+from cloud.proof.statements import StatementKeys, chain_faults, closing_faults, read_statement, statement_fault
 from edge.appliance.identity.request import signing_request
 from edge.health.certificates import CertificateError, certificates_in
 from tests.property.fuzz.parser import Parser
@@ -81,7 +81,7 @@ def take_manifest(data: bytes) -> None:
         if isinstance(signed, str):
             continue
         keys.learn(signed)
-        if doubt(signed, keys) is None:
+        if statement_fault(signed, keys) is None:
             believed.append(signed.said)
         list(chain_faults(signed.stream, [signed.said], whole=True))
         list(closing_faults("default", "gw", [signed.said], whole=True))

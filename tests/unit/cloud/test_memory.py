@@ -9,8 +9,8 @@ import pytest
 
 FIRST = """
 import sys
-from cloud.hub.memory import keep_pandas_out
-keep_pandas_out()
+from cloud.hub.memory import hide_pandas
+hide_pandas()
 import pyarrow as pa
 print(len({}), "pandas" in sys.modules)
 """
