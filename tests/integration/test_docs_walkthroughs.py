@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.walkthrough import LAUNCHER, Directive, Reader, commands, steps
+from tests.support.walkthrough import LAUNCHER, Directive, Reader, commands, is_transcript, steps
 
-PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if commands(path))]
+ALWAYS = [ROOT / "README.md", *(path for path in (ROOT / "docs/tutorials").glob("*.md") if commands(path))]
+PAGES = sorted({*ALWAYS, *(path for path in (ROOT / "docs").rglob("*.md") if is_transcript(path))})
 TLS = ROOT / "docs/tutorials/first-gateway.md"
 FIRST_READING_S_MAX = 60.0
 """Most time until the readings of a gateway with TLS are in the lake; some 15 s on an idle machine."""

@@ -2,6 +2,7 @@ r"""Go through a page of the documentation as its reader does: type each command
 
 A block of ``sh`` is run, in the order of the page, in one folder. A line that begins with ``# `` is what the command
 above prints; a line ``# …`` stands for lines left out. Numbers, random names and the space between words may differ.
+The README and the tutorials are gone through as a whole, and each page that says ``<!-- test: transcript -->``.
 A block of ``yaml`` whose first line is ``# NAME.yaml`` is a file. A command that serves runs until the page ends; it
 gets free ports, and later lines that name a port of the page get the real one. A block of ``console`` is not run: it
 needs what a test has not (hardware, another machine, root).
@@ -67,6 +68,9 @@ class Directive(NamedTuple):
 
 Step = Command | File | Directive
 
+TRANSCRIPT: Final = ["transcript"]
+"""Words of the directive by which a page asks to be gone through."""
+
 
 def steps(page: Path) -> list[Step]:
     """Return what a reader of a page does, in order."""
@@ -79,6 +83,11 @@ def steps(page: Path) -> list[Step]:
         elif language == "yaml" and (name := re.match(r"# (\S+\.yaml)\n", block)):
             found.append(File(name[1], block))
     return found
+
+
+def is_transcript(page: Path) -> bool:
+    """Return True when a page asks to be gone through."""
+    return Directive(TRANSCRIPT) in steps(page)
 
 
 def commands(page: Path) -> list[Command]:
@@ -146,6 +155,8 @@ class Reader:
         match step:
             case File(name, text):
                 (self._folder / name).write_text(re.sub(r"(listeners: \{.*\})", _free_ports, text))
+            case Directive(words) if words == TRANSCRIPT:
+                pass
             case Directive(["stop", *words]):
                 self._stop(" ".join(words))
             case Directive(["landed", count, lake]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -59,7 +60,8 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
         lines += re.findall(r"`((?:\./)?waypost [^`]*)`", text)
         for line in lines:
             if found := re.match(r"(?:sudo )?(?:\./)?waypost ([a-z].*)", line):
-                yield name(page), shlex.split(found[1], comments=True)
+                words = shlex.split(found[1], comments=True)
+                yield name(page), list(itertools.takewhile(lambda word: word not in ("&&", "|", ";", ">"), words))
 
 
 COMMAND_LINES = list(command_lines())
