@@ -119,7 +119,7 @@ def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, 
 
     Raises CommandError.
     """
-    from bridge.enrolment import EnrolmentTokenError
+    from bridge.enrolment import EnrolmentToken, EnrolmentTokenError
     from bridge.resources.values import HubUrl
     from edge.appliance.identity.enrolling import at_first
 
