@@ -92,7 +92,7 @@ class TestOneGroup:
     def test_it_is_never_decided_twice(self) -> None:
         ticket = Ticket()
         ticket.decide(None)
-        with pytest.raises(RuntimeError, match="over"):
+        with pytest.raises(RuntimeError, match="decided already"):
             ticket.decide(StoreError("late"))
         assert ticket.error is None
 
