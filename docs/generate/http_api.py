@@ -18,7 +18,7 @@ CODE: Final = {GATEWAY: ("edge",), HUB: ("cloud",)}
 METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
 
 
-class Operation(NamedTuple):
+class HttpOperation(NamedTuple):
     """A method of a path."""
 
     path: str
@@ -31,18 +31,18 @@ def document(path: str) -> Mapping[str, Any]:
     return found
 
 
-def described(path: str) -> set[Operation]:
+def described(path: str) -> set[HttpOperation]:
     """Return the operations of a description."""
     paths = document(path)["paths"]
-    return {Operation(each, method) for each, item in paths.items() for method in item if method in METHODS}
+    return {HttpOperation(each, method) for each, item in paths.items() for method in item if method in METHODS}
 
 
-def routes(*folders: str) -> set[Operation]:
+def routes(*folders: str) -> set[HttpOperation]:
     """Return the operations that the code serves, in the words of OpenAPI; HEAD goes with GET and is left out."""
     return {each for path in source.sources(*folders) for each in _routes(path)}
 
 
-def _routes(path: str) -> Iterator[Operation]:
+def _routes(path: str) -> Iterator[HttpOperation]:
     names = dict(_module_names(path))
     for node in ast.walk(source.tree(path)):
         match node:
@@ -54,7 +54,7 @@ def _routes(path: str) -> Iterator[Operation]:
                 continue
         for text in source.texts(place, names):
             if text.startswith("/"):
-                yield from (Operation(_in_openapi(text), method) for method in _methods(methods))
+                yield from (HttpOperation(_in_openapi(text), method) for method in _methods(methods))
 
 
 def _module_names(path: str) -> Iterator[tuple[str, ast.expr]]:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a gateway and of a hub, from the collectors that make them."""
+"""Prometheus metrics of a gateway and of a hub, from the collectors that produce them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MetricFamily(NamedTuple):
     about: str
 
     def matches(self, name: str) -> bool:
-        """Return True when a scraped family has this name; a placeholder stands for any word."""
+        """Return True when a scraped family has this name; a placeholder matches any word."""
         pattern = re.sub(rf"{source.LEFT}[^{source.RIGHT}]*{source.RIGHT}", r"\\w+", self.name)
         return re.fullmatch(pattern, name) is not None
 

@@ -21,7 +21,7 @@ DOCTOR: Final = "edge/appliance/doctor"
 
 
 class Reported(NamedTuple):
-    """What one place of the code can report."""
+    """Problem that one place of the code can report."""
 
     names: list[str]
     whats: list[str]

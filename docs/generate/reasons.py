@@ -43,10 +43,10 @@ VOCABULARIES: Final = (
         "Field `reason` of the answer of `POST /enrolment/certificate`, `/renewal` and `/attestation`.",
     ),
     Vocabulary(
-        "Configuration from a hub", "bridge/desired.py", "refused", "What became of a version that is not in force.",
+        "Configuration from a hub", "bridge/desired.py", "refused", "Fate of a version that is not in force.",
     ),
     Vocabulary(
-        "System update of a gateway", "bridge/desired.py", "fetching", "How far a gateway is with it.",
+        "System update of a gateway", "bridge/desired.py", "fetching", "Progress of a gateway.",
     ),
     Vocabulary(
         "Commands to devices", "cloud/hub/registry/commands.py", "cancelling", "Field `state` of `/api/v1/commands`.",
@@ -55,7 +55,7 @@ VOCABULARIES: Final = (
         "Roll-outs", "cloud/hub/rollout.py", "halted", "Field `state` of `/api/v1/rollouts`.",
     ),
     Vocabulary(
-        "Members of a roll-out", "cloud/hub/rollout.py", "superseded", "How far a gateway of a roll-out is.",
+        "Members of a roll-out", "cloud/hub/rollout.py", "superseded", "Progress of a gateway in a roll-out.",
     ),
     Vocabulary(
         "Severities of problems", "edge/health/problems.py", "notice", "An error makes `/healthz` answer 503.",
@@ -78,7 +78,7 @@ def refusals() -> list[dict[str, str]]:
 
 
 def _mapping(path: str) -> dict[str, str]:
-    """Return a table of the code whose keys are refusals, as text."""
+    """Return the table of a module that maps refusals to codes, as text."""
     for each in source.constants(path):
         if isinstance(each.value, ast.Dict) and any(_is_refusal(key) for key in each.value.keys):
             found = {
@@ -113,7 +113,7 @@ def page() -> str:
     """Return the reference of reason codes."""
     parts = [markdown.heading(2, "A message that is refused", "refusals")]
     parts.append(
-        "What a gateway answers, by protocol. AMQP answers with the outcome `rejected` and this condition, "
+        "Answer of a gateway, by protocol. AMQP answers with the outcome `rejected` and this condition, "
         "or with `modified` where a consumer has given the message back.\n"
     )
     protocols = list(ANSWERS)

@@ -48,7 +48,7 @@ class Enumeration(NamedTuple):
 
 def enumeration(path: str, word: str | int) -> Enumeration:
     """Return the class of a module that has a member of this value: words that programs compare outlive the names of
-    classes. Raises LookupError when there is none."""
+    classes. Raises LookupError when no class has it."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.ClassDef):
             found = list(_constants(node.body))
@@ -146,7 +146,7 @@ def _before(names: Names, function: ast.AST, call: ast.Call) -> Names:
 
 
 def placeholder(name: str) -> str:
-    """Return what stands in a text for something that is put in at run time."""
+    """Return the placeholder of a value that is put in at run time."""
     return f"{LEFT}{name}{RIGHT}"
 
 
@@ -194,7 +194,7 @@ def _joined(parts: list[list[str]]) -> Iterator[str]:
 
 
 def _words(node: ast.AST) -> str:  # noqa: PLR0911 - one case a kind of expression
-    """Name what an expression stands for: its last word."""
+    """Return a name for an expression: its last word."""
     match node:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name.strip("_").replace("_", " ")

@@ -16,8 +16,8 @@ SCHEMAS: Final = "spark/schemas.py"
 MEANINGS: Final = "docs/generate/columns.toml"
 
 
-class Column(NamedTuple):
-    """A column of a table."""
+class LakeColumn(NamedTuple):
+    """Column of a table."""
 
     name: str
     type: str
@@ -31,7 +31,7 @@ class TableShown(NamedTuple):
     name: str
     partition_by: tuple[str, ...]
     keys: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[LakeColumn, ...]
     about: str
 
 
@@ -49,7 +49,7 @@ def landed() -> list[TableShown]:
             tuple(table["partition_by"]),
             (),
             tuple(
-                Column(each["name"], each["type"], each["nullable"], meaning(name, each["name"]))
+                LakeColumn(each["name"], each["type"], each["nullable"], meaning(name, each["name"]))
                 for each in table["columns"]
             ),
             meaning(name, ""),
@@ -65,7 +65,7 @@ def derived() -> list[TableShown]:
 
 
 def meaning(table: str, column: str) -> str:
-    """Return what a column means; for an empty column, the table. Empty where nobody has written it."""
+    """Return what a column means; for an empty column, the table. Empty where it is not written."""
     every = meanings()
     if not column:
         return every.get(table, {}).get("about", "")
@@ -100,10 +100,10 @@ def _docstring(node: ast.AST) -> str:
     return ""
 
 
-def _columns(table: str, text: str) -> Iterator[Column]:
+def _columns(table: str, text: str) -> Iterator[LakeColumn]:
     for line in filter(None, map(str.strip, text.splitlines())):
         name, kind = line.split()
-        yield Column(name, kind.rstrip("?"), kind.endswith("?"), meaning(table, name))
+        yield LakeColumn(name, kind.rstrip("?"), kind.endswith("?"), meaning(table, name))
 
 
 def _rollup_call() -> ast.Call:
@@ -131,7 +131,7 @@ def page() -> str:
     parts.append("A hub writes them, and only adds to them. `cloud/lake/contract.json` is the contract.\n")
     parts += [_section(table) for table in landed()]
     parts.append(markdown.heading(2, "Tables of the jobs", "tables-derived"))
-    parts.append("`waypost analytics run` makes them, and can make each anew from the landed ones.\n")
+    parts.append("`waypost analytics run` makes them, and can make each again from the landed ones.\n")
     parts += [_section(table) for table in derived()]
     return "\n".join(parts)
 

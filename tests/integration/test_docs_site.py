@@ -24,7 +24,7 @@ SECONDS_MAX = 110
 
 
 class Page(HTMLParser):
-    """What a page links to, what it loads, and the places in it that can be linked to."""
+    """Links, loaded files and anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, parsed: dict[Path, Page]) 
 
 
 def outside(style: str) -> Iterator[str]:
-    """What a style sheet fetches from other hosts."""
+    """Yield the addresses that a style sheet fetches from other hosts."""
     yield from re.findall(r"(?:url\(|@import\s+)['\"]?((?:https?:)?//[^'\")\s]+)", style)
 
 

@@ -1,14 +1,14 @@
 r"""Go through a page of the documentation as its reader does: type each command, compare what it prints.
 
 A block of ``sh`` is run, in the order of the page, in one folder. A line that begins with ``# `` is what the command
-above prints; a line ``# …`` stands for lines left out. Numbers, random names and the space between words may differ.
+above prints; ``# …`` marks lines that are left out. Numbers, random names and the space between words may differ.
 The README and the tutorials are gone through as a whole, and each page that says ``<!-- test: transcript -->``.
 A block of ``yaml`` whose first line is ``# NAME.yaml`` is a file. A command that serves runs until the page ends; it
 gets free ports, and later lines that name a port of the page get the real one. A block of ``console`` is not run: it
 needs what a test has not (hardware, another machine, root).
 
 HTML comments in the page are for the test: ``<!-- test: stop hub run -->`` ends a command that serves, as Ctrl-C does;
-``<!-- test: landed 3 ./data/hub/lake -->`` waits until so many messages are in a lake.
+``<!-- test: landed 3 ./data/hub/lake -->`` waits until a lake has this many messages.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tests.support.processes import Waypost, free_port, wait_until
 
 SERVES: Final = ("edge run", "hub run")
 FOLLOWS: Final = ("edge trace",)
-"""Shows what a client does meanwhile: `test_packet_trace` has one."""
+"""Follows a client until it ends: `test_packet_trace` has one."""
 LAUNCHER: Final = ("demo", "test", "bench", "docs", "lock")
 """Run by the launcher itself, and long."""
 LANDED_S_MAX: Final = 60.0
 COMMAND_S_MAX: Final = 200.0
-"""Longest command: a pass of all jobs, beside other tests."""
+"""Longest command: a pass of all jobs while other tests run."""
 STATUS_S_MAX: Final = 20.0
 """A status is asked again until it says what the page says: a link needs a moment."""
 PARTS: Final = re.compile(r"^```(\w+)\n(.*?)^```$|^<!-- test: (.*?) -->$", re.MULTILINE | re.DOTALL)
@@ -54,14 +54,14 @@ class Command(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file that the page tells to write."""
+    """File that the page asks its reader to write."""
 
     name: str
     text: str
 
 
 class Directive(NamedTuple):
-    """Something that only the test does."""
+    """Step that only the test takes."""
 
     words: list[str]
 
@@ -132,7 +132,7 @@ def assert_printed(printed: str, lines: list[str]) -> None:
 
 
 class Reader:
-    """Somebody who goes through a page, command by command."""
+    """Reader of a page, who types command by command."""
 
     def __init__(self, folder: Path) -> None:
         self.passwords: dict[str, str] = {}

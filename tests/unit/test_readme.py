@@ -29,7 +29,7 @@ kind: Gateway
 metadata: {name: hall}
 spec: {hub: {url: "amqps://hub.example:5671"}}
 """
-"""What a gateway has that enrolled at a hub, beside the examples."""
+"""Resource of a gateway that enrolled at a hub; examples refer to it."""
 STEPS = [
     "edge/broker/listeners",
     "edge/broker/mqtt",
