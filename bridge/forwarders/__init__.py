@@ -1,4 +1,4 @@
-"""Forwarders over connectors that are no hub of Waypost: what they are given, what they owe, and AMQP among them.
+"""Forwarders over connectors to peers that are not a Waypost hub, and their AMQP implementation.
 
-`outbox` and `inbox` are the contract; a connector takes from the one and gives to the others (see the bridge's README).
+`outbox` and `inbox` are the contract: a connector takes from one outbox and gives to several inboxes.
 """

@@ -1,8 +1,8 @@
-"""The right to use a peer's addresses, put to its `$cbs` node as tokens (AMQP's claims-based security).
+"""AMQP claims-based security: tokens for a peer's addresses, sent to its `$cbs` node.
 
-A token is put for an address before a link to it is attached, and put anew before it expires: a peer ends the links of
-an address whose token has. What is refused is asked for again after a while; the other addresses go on. A peer that
-answers nothing is no peer for tokens: the connection ends, and the next endpoint is tried.
+A token is put for an address before a link to it is attached, and renewed before it expires, as a peer ends the links
+of an address with an expired token. A refused token is sent again after `RETRY_S`; other addresses are not affected. If
+the peer answers nothing, the connection ends and the dialer tries the next endpoint.
 """
 
 from __future__ import annotations
@@ -25,81 +25,81 @@ log = logging.getLogger(__name__)
 NODE: Final = "$cbs"
 TOKEN_TYPE: Final = "servicebus.windows.net:sastoken"  # noqa: S105 - a type's name
 RETRY_S: Final = 10.0
-"""How long a peer that has refused a token is left alone with it."""
+"""Seconds until a refused token is sent again."""
 RENEWED_AT: Final = 0.75
-"""Of its life: what is refused then is tried again before it ends."""
+"""Share of a token's lifetime after which it is renewed, so that a refusal can be retried before it ends."""
 ANSWER_TIMEOUT_S: Final = 30.0
-"""How long a peer may leave every question unanswered, seconds; it is found out within twice as long. An answer takes
-a round trip and a look at a key: this is a poor cellular link with a busy peer behind it."""
+"""Seconds in which the peer has to answer at least one request; silence is noticed within twice that time. An answer
+takes a round trip and a signature check, so this allows for a poor cellular link and a busy peer."""
 ANSWERS: Final = 64
-"""Credit for answers; each is to one question."""
+"""Credit for answers; there is one per request."""
 _SUCCESS: Final = range(200, 300)
 
 
 class Claims(Protocol):
-    """What says whether links to an address may be attached."""
+    """Authorization of links by address. Methods that return bool return False for a link that is not theirs."""
 
     @property
     def deadline(self) -> float | None:
-        """When a token is to be put again."""
+        """Time of the next `retry`."""
         ...
 
     def begin(self, engine: Engine, cut: Callable[[str], None], now: float) -> None:
-        """The connection is open."""
+        """Attach links: the connection is open."""
         ...
 
     def end(self) -> None:
-        """It is over, and so are the rights."""
+        """Drop all rights: the connection is over."""
         ...
 
     def granted(self, address: str) -> bool:
-        """Links to it may be attached. Where they may not, that is asked for."""
+        """Return True when links to an address may be attached; otherwise request the right."""
         ...
 
     def flush(self) -> None:
-        """Put what is asked for, as far as there is credit."""
+        """Send requests as far as there is credit."""
         ...
 
     def retry(self, now: float) -> None:
-        """Put what is due, and end the connection where nothing is answered."""
+        """Send the requests that are due, and end the connection when nothing is answered."""
         ...
 
     def attached(self, link: Link) -> bool:
-        """The peer took a link; False when it is none of these."""
+        """Handle a link that the peer attached."""
         ...
 
     def detached(self, event: Detached) -> bool:
-        """It ended one; False when it is none of these."""
+        """Handle a link that the peer ended."""
         ...
 
     def received(self, event: Transfers, now: float) -> bool:
-        """Answers arrived; False when the link is none of these."""
+        """Handle answers."""
         ...
 
     def settled(self, event: Dispositions) -> bool:
-        """Questions arrived there; False when the link is none of these."""
+        """Handle dispositions of requests."""
         ...
 
 
 class NoClaims:
-    """Of a peer that asks for none: who may attach is said by SASL."""
+    """Claims of a peer that needs none: SASL decides who may attach."""
 
     deadline: float | None = None
 
     def begin(self, engine: Engine, cut: Callable[[str], None], now: float) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def end(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def granted(self, address: str) -> bool:
         return True
 
     def flush(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def retry(self, now: float) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def attached(self, link: Link) -> bool:
         return False
@@ -115,10 +115,10 @@ class NoClaims:
 
 
 class SharedAccess:
-    """Tokens signed with the key of a shared access policy; one for each connection."""
+    """Claims of one connection, with tokens signed by the key of a shared access policy."""
 
     def __init__(self, host: str, policy: Policy, lifetime_s: float, time_s: Callable[[], float]) -> None:
-        """`host`: of the namespace, in the resources' names. `time_s`: seconds since 1970."""
+        """`host`: host of the namespace, part of the resource names. `time_s`: seconds since 1970."""
         self._host = host
         self._policy = policy
         self._lifetime_s = lifetime_s
@@ -130,14 +130,14 @@ class SharedAccess:
         self._tags = count()
         self._wanted: dict[str, None] = {}
         self._asked: dict[str, str] = {}
-        """Address by the message-id of the question."""
+        """Addresses by the message-id of the request."""
         self._due: dict[str, float] = {}
-        """When the token of an address is to be put again."""
+        """Times of the next token, by address."""
         self._granted: set[str] = set()
         self._look_at: float | None = None
-        """When it is looked next whether the peer answers; None: the connection is not open."""
+        """Time of the next check that the peer answers; None: the connection is not open."""
         self._silent = False
-        """Something waited for an answer when it was last looked, and none has come since."""
+        """Requests were pending at the last check, and no answer has come since."""
 
     @property
     def deadline(self) -> float | None:
@@ -171,7 +171,7 @@ class SharedAccess:
             name = f"sb://{self._host}/{address.strip('/')}"
             number = next(self._tags)
             self._asked[f"{number}"] = address
-            self._engine.send(self._sender, number, self._question(f"{number}", name))
+            self._engine.send(self._sender, number, self._request(f"{number}", name))
 
     def retry(self, now: float) -> None:
         for address in [address for address, due in self._due.items() if due <= now]:
@@ -192,7 +192,7 @@ class SharedAccess:
         if event.link.context is not self:
             return False
         if self._cut is not None:
-            self._cut(f"the peer takes no tokens at {NODE}: {words(event.condition)}")
+            self._cut(f"the peer does not take tokens at {NODE}: {words(event.condition)}")
         return True
 
     def received(self, event: Transfers, now: float) -> bool:
@@ -218,7 +218,7 @@ class SharedAccess:
 
     def _look(self, now: float) -> None:
         if self._silent and self._cut is not None:
-            self._cut(f"the peer has answered no token at {NODE} for {ANSWER_TIMEOUT_S:g} s")
+            self._cut(f"the peer has not answered a token at {NODE} for {ANSWER_TIMEOUT_S:g} s")
             return
         self._silent = bool(self._wanted or self._asked)
         self._look_at = now + ANSWER_TIMEOUT_S
@@ -227,13 +227,13 @@ class SharedAccess:
     def _reply_to(self) -> str:
         return "claims"
 
-    def _question(self, identifier: str, name: str) -> bytes:
+    def _request(self, identifier: str, name: str) -> bytes:
         expires_s = math.ceil(self._time_s() + self._lifetime_s)
-        said = {"operation": "put-token", "type": TOKEN_TYPE, "name": name}
+        application = {"operation": "put-token", "type": TOKEN_TYPE, "name": name}
         return b"".join(
             (
                 plain.section(s.PROPERTIES, [identifier, None, NODE, None, self._reply_to]),
-                plain.section(s.APPLICATION_PROPERTIES, said),
+                plain.section(s.APPLICATION_PROPERTIES, application),
                 plain.section(s.VALUE, token(self._policy, name, expires_s)),
             )
         )
@@ -244,20 +244,20 @@ class SharedAccess:
         except DecodeError as error:
             log.warning("an answer about a token cannot be read: %s", error)
             return
-        properties, said = values.get(s.PROPERTIES), values.get(s.APPLICATION_PROPERTIES)
+        properties, application = values.get(s.PROPERTIES), values.get(s.APPLICATION_PROPERTIES)
         correlation = properties[5] if isinstance(properties, list) and len(properties) > 5 else None
         address = self._asked.pop(str(correlation), None)
         if address is None:
             return
         self._silent = False
-        status, why = _status(said)
+        status, why = _status(application)
         if status in _SUCCESS:
             self._granted.add(address)
             self._due[address] = now + RENEWED_AT * self._lifetime_s
         else:
             self._due[address] = now + RETRY_S
             log.warning(
-                "the peer refuses the token for %r: %s %s; tried again in %g s: see the connector's credentials, and "
+                "the peer refuses the token for %r: %s %s; next attempt in %g s; check the connector's credentials and "
                 "this gateway's clock", address, status, why, RETRY_S,
             )  # fmt: skip
 
@@ -265,7 +265,7 @@ class SharedAccess:
 _LOOKED_AT: Final = frozenset((s.PROPERTIES, s.APPLICATION_PROPERTIES))
 
 
-def _status(said: Any) -> tuple[int, str]:
-    found = said if isinstance(said, dict) else {}
+def _status(application: Any) -> tuple[int, str]:
+    found = application if isinstance(application, dict) else {}
     status = found.get("status-code")
     return status if isinstance(status, int) else 0, str(found.get("status-description") or "")

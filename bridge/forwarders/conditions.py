@@ -1,7 +1,7 @@
-"""Errors of AMQP peers that speak of the peer and not of the message: what is refused with one goes again.
+"""Temporary errors of AMQP peers: a message that is rejected with one of them is sent again.
 
-AMQP 1.0 (section 3.4.3) says `rejected` where a message is at fault; Azure Service Bus and Event Hubs say it as well of
-what they do not take now: throttling, a full entity, a token that has expired.
+In AMQP 1.0 (section 3.4.3) `rejected` means that the message is at fault. Azure Service Bus and Event Hubs also use it
+for temporary conditions: throttling, a full entity, an expired token.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from bridge.engine import Condition, Detail
 
 BUSY_S: Final = 10.0
-"""How long a peer that is too busy is left alone, as Microsoft's clients do."""
+"""Seconds to wait for a busy peer, as in Microsoft's clients."""
 
 _PASSING: Final[Mapping[str, float]] = {
     "com.microsoft:server-busy": BUSY_S,
@@ -24,17 +24,17 @@ _PASSING: Final[Mapping[str, float]] = {
     "amqp:unauthorized-access": 0.0,
     "amqp:not-found": 0.0,
 }
-"""Seconds until the next attempt, beyond the usual backoff."""
+"""Shortest time until the next attempt, in seconds; 0: the usual backoff."""
 
 FORCED: Final = "amqp:link:detach-forced"
-"""The peer ends a link that nothing was sent over for minutes, or moves it to another of its machines."""
+"""Condition of a link that was idle for minutes, or that the peer moves to another of its machines."""
 
 
-def passes(detail: Detail) -> bool:
-    """The message is not at fault."""
+def is_temporary(detail: Detail) -> bool:
+    """Return True when the peer, not the message, is the cause."""
     return isinstance(detail, Condition) and detail.name in _PASSING
 
 
 def wait_s(detail: Detail) -> float:
-    """How long the peer wants to be left alone; 0: as long as always."""
+    """Return the shortest time until the next attempt; 0: the usual backoff."""
     return _PASSING.get(detail.name, 0.0) if isinstance(detail, Condition) else 0.0

@@ -1,11 +1,11 @@
-"""What a connector owes an incoming forwarder: everything that arrives, and nothing acknowledged before it is here.
+"""Contract of an incoming forwarder: a connector gives it every message, and acknowledges none before the commit.
 
-The far side is answered with what `attached` was given, after the commit: whoever has put a message into a store may
-forget it, and nobody else. The gateway's half is `edge.broker.router.inbound`.
+The callback of `attached` answers the peer, after the commit: the peer may drop a message only once it is on disk here.
+`edge.broker.router.inbound` implements the gateway's side.
 
-A connection that ends in good order (a connector is removed, changed or paused, the gateway stops) leaves in this
-order, so that nobody gets twice what was taken: nothing more is taken; what was taken is on disk and answered, or
-`bridge.limits.LEAVE_TIMEOUT_S` is over; the answers leave, as the protocol has them; the connection ends.
+When a connector is removed, changed or paused, or the gateway stops, its connection closes in four steps so that no
+message arrives twice. It takes nothing more. It waits until taken messages are on disk and answered, or
+`bridge.limits.LEAVE_TIMEOUT_S` is over. It sends the answers. It closes the protocol.
 """
 
 from __future__ import annotations
@@ -17,70 +17,72 @@ from bridge.forwarders.outcome import ForwardOutcome
 from bridge.message import Run
 
 Settle = Callable[[Sequence[int], ForwardOutcome, str], None]
-"""Answers by token: what became of the messages, and why they were not accepted."""
+"""Callback with the tokens of messages, their outcome, and the reason when they were not accepted."""
 
 
 class Incoming(NamedTuple):
     """One message that arrived over a connector."""
 
     token: int | None
-    """The connector's own number of it, which comes back with the answer; None: the far side has forgotten it
-    already."""
+    """The connector's number of the message, returned with the answer; None: it was sent without acknowledgement."""
     addresses: Sequence[str]
-    """What it says it is for, the most telling first; the first that the forwarder has a place for counts."""
+    """Addresses that it names, the most specific first; the first that the forwarder has a place for counts."""
     name: bytes
-    """What is the same when the far side sends it again, and of no other message; empty when it has no such thing."""
+    """Identity that a repeated message shares, and no other message; empty when it has none."""
     hops: Sequence[str]
     """Gateways it has passed."""
     run: Run
     """The message, in either encoding; `address` and `device` as far as it names them itself."""
     unique: bool = False
-    """No other message will ever have its name; else it is believed only after a break."""
+    """True when no other message will ever have this name; otherwise a repeated name counts only after a reconnect."""
     fault: str = ""
-    """Why the connector could not read the message, which is never to be taken then; its `run` has no body."""
+    """Reason why the connector could not read the message, which is then never taken; its `run` has no body."""
     code: str = "unreadable"
-    """The fault as a word for the loss ledger."""
+    """Reason code of the fault for the loss ledger."""
     bytes: int = 0
-    """Size of a message that was read past; 0: that of `run`."""
+    """Size of a message that was skipped; 0: that of `run`."""
     again: bool = False
-    """The far side retains the message and sent it because of our subscription: it may have come before."""
+    """The peer retains the message and sent it because of our subscription: it may have arrived before."""
 
 
 class ForwarderInbox(Protocol):
-    """One incoming forwarder, for the connector it is bound to."""
+    """One incoming forwarder, for its connector."""
 
     name: str
     remote: str
-    """Address or filter at the far side."""
+    """Address or filter at the peer."""
     qos: int
-    """0: the far side may forget what it has sent; 1 or more: it waits for the answers."""
+    """0: without acknowledgement; 1 or more: the peer waits for the answers."""
 
     def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
-        """A connection is there. `credit_changed` is called when `credit` was too little and may be more."""
+        """Start with a connection. `credit_changed` is called when `credit` was used up and may be more."""
         ...
 
     def leave(self, left: Callable[[], None]) -> None:
-        """The connection is about to end in good order: take nothing more, `credit` is 0 until it is `detached`. `left`
-        is called, once, when nothing that was taken waits for its answer: at once, or right after the last answer. What
-        there is no room for is answered as released."""
+        """Take nothing more, because the connection is about to close; `credit` is 0 until `detached`.
+
+        `left` is called once, when all taken messages are answered: at once, or right after the last answer. Messages
+        that there is no room for are released.
+        """
         ...
 
     def detached(self) -> None:
-        """It is over: what has no answer yet comes again over the next one. No answer of before is given any more."""
+        """Handle the end of the connection: unanswered messages come again over the next one, and earlier ones are not
+        answered any more."""
         ...
 
     @property
     def credit(self) -> int:
-        """Messages it takes now, beyond those it has not answered yet. 0 while there is no room in the store."""
+        """Messages it takes now, in addition to unanswered ones. 0 while the store is full."""
         ...
 
     def receive(self, messages: Sequence[Incoming]) -> None:
-        """Take messages in the order they came. More than `credit` is held, in order, and not refused."""
+        """Take messages in the order received. Messages beyond `credit` are held, in order, and not refused."""
         ...
 
 
 def leave_all(inboxes: Sequence[ForwarderInbox], left: Callable[[], None]) -> None:
-    """`ForwarderInbox.leave` of several; `left` is called when all of them have left."""
+    """Call `ForwarderInbox.leave` of all; `left` is called when all of them have left."""
     staying = len(inboxes)
 
     def one_left() -> None:

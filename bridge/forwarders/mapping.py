@@ -1,9 +1,9 @@
-"""Names of one bank as names of the other: a plain name, a pattern or a template.
+"""Mapping of addresses between gateway and peer: a plain name, a pattern or a template.
 
-A *name* stands for itself: everything goes there. A *pattern* has the wildcards of the filter it belongs to, in the
-same order, and takes from each name what its own wildcards stood for: of ``plant/+/temp`` to ``cloud/+/t`` the name
-``plant/7/temp`` becomes ``cloud/7/t``; ``plant/#`` to ``site/9/plant/#`` adds a prefix, ``plant/#`` to ``#`` takes it
-away. A *template* has ``{address}``, ``{device}`` and ``{gateway}``: ``telemetry/{device}/{address}``.
+A *name* is the target of all messages. A *pattern* has the wildcards of the filter, in the same order, and each is
+replaced by what the filter's wildcard matched. With ``plant/+/temp`` to ``cloud/+/t`` the name ``plant/7/temp`` becomes
+``cloud/7/t``; ``plant/#`` to ``site/9/plant/#`` adds a prefix, ``plant/#`` to ``#`` removes it. A *template* has
+``{address}``, ``{device}`` and ``{gateway}``: ``telemetry/{device}/{address}``.
 
 Filters are those of MQTT 5 section 4.7.1. Pure functions of strings.
 """
@@ -21,34 +21,34 @@ _WILDCARDS: Final = ("+", "#")
 
 
 class MappingError(ValueError):
-    """This is no mapping of that filter; the message says why."""
+    """The mapping does not fit the filter; the message says why."""
 
 
 def wildcards(pattern: str) -> list[str]:
-    """The wildcards of a filter, in order."""
+    """Return the wildcards of a filter, in order."""
     return [level for level in pattern.split("/") if level in _WILDCARDS]
 
 
 def is_template(text: str) -> bool:
-    """True when fields of the message are to be put in."""
+    """Return True when the text has fields for values of the message."""
     return "{" in text or "}" in text
 
 
 def fits(mapped: str, pattern: str) -> None:
-    """`mapped` is a name, or a pattern or template for what `pattern` matches. Raises `MappingError`."""
+    """Check that `mapped` is a name, or a pattern or template that fits `pattern`. Raises `MappingError`."""
     if is_template(mapped):
         _check_template(mapped)
     elif wildcards(mapped) and wildcards(mapped) != wildcards(pattern):
         raise MappingError(
-            f'"{mapped}" is a pattern: it needs the wildcards of "{pattern}" in the same order; a name goes with '
-            f"every filter, and so does a template of {_FIELDS}"
+            f'"{mapped}" is a pattern: it needs the wildcards of "{pattern}" in the same order; or use a name, or a '
+            f"template of {_FIELDS}, which fit every filter"
         )
 
 
 def _check_template(text: str) -> None:
     unknown = [field for field in _FIELD.findall(text) if field not in FIELDS]
     if unknown:
-        raise MappingError(f"there is no {{{unknown[0]}}}; there are {_FIELDS}")
+        raise MappingError(f"there is no field {{{unknown[0]}}}; the fields are {_FIELDS}")
     rest = _FIELD.sub("", text)
     if "{" in rest or "}" in rest:
         raise MappingError(f'"{text}": a brace is not closed')
@@ -57,7 +57,7 @@ def _check_template(text: str) -> None:
 
 
 def as_pattern(mapped: str) -> str:
-    """A filter that matches every name this mapping gives, for comparing what goes where."""
+    """Return a filter that matches every name the mapping can produce, to find overlaps."""
     if not is_template(mapped):
         return mapped
     levels: list[str] = []
@@ -69,10 +69,10 @@ def as_pattern(mapped: str) -> str:
 
 
 class Mapping:
-    """From the names one filter matches to names over there, or the other way round."""
+    """Maps the names that a filter matches to names of the peer, or the other way round."""
 
     def __init__(self, pattern: str, mapped: str, gateway: str = "") -> None:
-        """Raises `MappingError`."""
+        """Raises `MappingError` when `mapped` does not fit `pattern`."""
         fits(mapped, pattern)
         self.pattern = pattern
         self.mapped = mapped
@@ -88,8 +88,8 @@ class Mapping:
             self._of = self._one
 
     def __call__(self, address: str, device: str) -> str | None:
-        """The name over there of what `device` sent to `address`; None where the filter does not match it (one before
-        did) and the name is made of what its wildcards stand for."""
+        """Return the mapped name for a message of `device` to `address`; None when it needs wildcards and the filter,
+        which has been changed, does not match the address."""
         return self._of(address, device)
 
     def _one(self, _address: str, _device: str) -> str:
@@ -116,16 +116,16 @@ def _same(address: str, _device: str) -> str:
 
 
 def carried(pattern: str, mapped: str, name: str) -> str:
-    """`mapped` with what the wildcards of `pattern` stand for in `name`, which it matches."""
+    """Return `mapped` with its wildcards replaced by what those of `pattern` match in `name`."""
     levels = name.split("/")
-    stood: list[list[str]] = []
+    matched: list[list[str]] = []
     for i, level in enumerate(pattern.split("/")):
         if level == "#":
-            stood.append(levels[i:])
+            matched.append(levels[i:])
         elif level == "+":
-            stood.append(levels[i : i + 1])
+            matched.append(levels[i : i + 1])
     result: list[str] = []
-    following = iter(stood)
+    following = iter(matched)
     for level in mapped.split("/"):
         result += next(following, []) if level in _WILDCARDS else [level]
     return "/".join(result)

@@ -1,9 +1,9 @@
-"""What waits for a peer: the outgoing forwarders of one connector, from the router's deliveries to their outcomes.
+"""Outbox of one connector: its outgoing forwarders, from the router's deliveries to their outcomes.
 
-An `Outlet` is one forwarder: it decides by run what leaves, where to, and as what. Its `flow` is the router's consumer
-(`bridge.flow`). The `ForwarderOutbox` has the outlets of one connector and is all a connector needs to know: it takes
-the next messages in order and settles each by its ticket. Messages are settled with the router only by
-`settle`, or because the forwarder leaves them out (which is counted). Sans-I/O.
+An `Outlet` is one forwarder: it decides for each run what leaves, to which address, and with which options. Its `flow`
+is the router's consumer (`bridge.flow`). The `ForwarderOutbox` holds the outlets of one connector: the connector takes
+the next messages in order and settles each by its ticket. Messages are settled with the router only by `settle`, or
+because the forwarder leaves them out (which is counted). Sans-I/O.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 
 class SendOptions(NamedTuple):
-    """How a forwarder wants its messages sent; None: as each message says."""
+    """A forwarder's options for its messages; None: as each message says."""
 
     qos: int | None = None
-    """0: without an answer, at most once; 1 or more: until the peer has said that it has them."""
+    """0: without acknowledgement, at most once; 1 or more: until the peer has acknowledged."""
     ttl_s: float | None = None
-    """Longest time from their arrival here that they are of any use over there; what is older stays here."""
+    """Longest time from arrival at this gateway to sending; older messages are not sent."""
     priority: int | None = None
-    """0 to 9, as AMQP 1.0 section 3.2.1 has it."""
+    """Priority from 0 to 9 (AMQP 1.0 section 3.2.1)."""
 
 
 class Outgoing(NamedTuple):
@@ -44,9 +44,9 @@ class Outgoing(NamedTuple):
     address: str
     """The peer's address for all of them."""
     stored: Stored
-    """The run, in the encoding it came in, with the first message's sequence; its address is the one here."""
+    """The run, in its original encoding, with the first message's sequence; its address is this gateway's."""
     hop: Hop
-    """With address and sequence the name of each message: what a duplicate is found out by."""
+    """Gateway and epoch: with address and sequence the name of each message, by which duplicates are detected."""
     sending: SendOptions
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class Outgoing(NamedTuple):
 
 
 class ForwardRule(NamedTuple):
-    """What a forwarder does with what its address has; frozen, so that a changed one is another outlet."""
+    """Rule of an outgoing forwarder; frozen, so that a changed rule becomes another outlet."""
 
     name: str
     mapping: Mapping
@@ -62,28 +62,28 @@ class ForwardRule(NamedTuple):
     priority: int = 0
     """Higher goes first where several forwarders of a connector have something to send."""
     wanted: Callable[[Run], Sequence[bool] | None] = lambda _run: None
-    """One a message of a run: it goes over; None: all of them do."""
+    """Returns for each message of a run whether it is sent; None: all are."""
 
 
 class OutletFigures(msgspec.Struct):
-    """Messages of one forwarder since it was made."""
+    """Counts of one forwarder's messages since its creation."""
 
     accepted: int = 0
     rejected: int = 0
     filtered: int = 0
-    """Left out by its filter: settled, and no loss."""
+    """Left out by its filter: settled, not a loss."""
     expired: int = 0
-    """Older than its time to live when their turn came."""
+    """Older than the time to live when they could be sent."""
     looped: int = 0
-    """They have passed too many gateways."""
+    """Passed too many gateways."""
     resent: int = 0
-    """Taken by a connector before, and not answered when the connection ended."""
+    """Sent again, because the connection ended before they were answered."""
     unnamed: int = 0
-    """Deliveries that nobody keeps (of an address that stores nothing), which are not forwarded."""
+    """Not stored (of an address that stores nothing), so not forwarded."""
 
 
 class Outlet:
-    """One outgoing forwarder: chooses what its flow takes, and counts what becomes of it."""
+    """One outgoing forwarder: chooses the messages that its flow takes, and counts their outcomes."""
 
     def __init__(self, rule: ForwardRule, path: SendPath, outcomes: Outcomes, window_bytes: Callable[[], int]) -> None:
         self.rule = rule
@@ -93,7 +93,7 @@ class Outlet:
         self._outcomes = outcomes
 
     def take(self, messages_max: int, bytes_max: int, now_ns: int) -> tuple[str, Piece] | None:
-        """Take the next piece that can go, and return it with its address there; None when nothing is left."""
+        """Take the next piece to send; return it with its address at the peer. None when nothing is left."""
         while (piece := self.flow.take(messages_max, bytes_max)) is not None:
             run = piece.stored.run
             if self._too_old(run, now_ns):
@@ -104,12 +104,12 @@ class Outlet:
             if address is not None:
                 return address, piece
             self.figures.rejected += len(run)
-            log.error("%s: %d messages have no name there: its filter was changed", self.name, len(run))
+            log.error("%s: %d messages have no address at the peer: its filter was changed", self.name, len(run))
             self.flow.finish((piece,), self._outcomes.rejected)
         return None
 
     def settle(self, piece: Piece, outcome: ForwardOutcome, why: str) -> None:
-        """The peer's answer for all of a piece: accepted or rejected."""
+        """Settle a whole piece as accepted or rejected by the peer."""
         if outcome is ForwardOutcome.REJECTED:
             self.figures.rejected += piece.messages
             log.error("%s: the peer rejected %d messages: %s", self.name, piece.messages, why)
@@ -118,15 +118,15 @@ class Outlet:
             self.figures.accepted += piece.messages
             self.flow.finish((piece,), self._outcomes.accepted)
 
-    def again(self, piece: Piece) -> None:
-        """The connection ended before there was an answer: it is the next to be taken."""
+    def requeue(self, piece: Piece) -> None:
+        """Return a piece to the front: the connection ended before it was answered."""
         self.figures.resent += piece.messages
         self.flow.take_back((piece,))
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _choose(self, subscription: SendSubscription, stored: Stored) -> Iterator[Stored]:
-        """Yield the parts that are wanted, and settle the others."""
+        """Yield the wanted parts and settle the others."""
         if stored.position < 0 or stored.sequence < 0:
             self.figures.unnamed += len(stored.run)
             return
@@ -152,7 +152,7 @@ class Outlet:
 
 
 class ForwarderOutbox:
-    """The outgoing forwarders of one connector, and what a connection took of them; one for the connector's life."""
+    """Outgoing forwarders of one connector, and the messages its connection has taken. Outlives connections."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class ForwarderOutbox:
         now_ns: Callable[[], int],
         window_bytes: int = OUTBOX_WINDOW_BYTES,
     ) -> None:
-        """`epoch_of`: the epoch of the message with this address and sequence."""
+        """`epoch_of` returns the epoch of the message with this address and sequence."""
         self._outcomes = outcomes
         self._path = SendPath()
         self._gateway = gateway
@@ -178,23 +178,23 @@ class ForwarderOutbox:
 
     @property
     def outlets(self) -> Sequence[Outlet]:
-        """The forwarders, by name in any order."""
+        """The forwarders, by descending priority."""
         return self._outlets
 
     @property
     def window_bytes(self) -> int:
-        """What one forwarder may take from the router and not have settled."""
+        """Unsettled bytes that one forwarder may take from the router."""
         return max(OUTLET_WINDOW_BYTES_MIN, self._all_bytes // max(1, len(self._outlets)))
 
     def add(self, rule: ForwardRule) -> Outlet:
-        """A forwarder begins; the caller adds its subscriptions to the outlet's flow."""
+        """Add a forwarder; the caller adds its subscriptions to the outlet's flow."""
         outlet = Outlet(rule, self._path, self._outcomes, lambda: self.window_bytes)
         self._outlets.append(outlet)
         self._outlets.sort(key=lambda each: -each.rule.priority)
         return outlet
 
     def remove(self, outlet: Outlet) -> None:
-        """A forwarder ends; its subscriptions were removed before. What comes back of it is of no interest."""
+        """Remove a forwarder; its subscriptions were removed before. Later outcomes of its messages are ignored."""
         self._outlets.remove(outlet)
 
     # --- towards the connector --------------------------------------------------------------------------------
@@ -206,35 +206,35 @@ class ForwarderOutbox:
 
     @property
     def waiting(self) -> bool:
-        """`take` would give something, unless all of it is too old."""
+        """True when `take` would return messages, unless all of them are too old."""
         return any(outlet.flow.pending for outlet in self._outlets)
 
     @property
     def open(self) -> bool:
-        """A connection is there to take what is delivered."""
+        """True while a connection takes messages."""
         return self._path.up
 
     def cut(self, reason: str) -> None:
-        """End the connection; the dialer makes another one after the backoff."""
+        """End the connection; the dialer reconnects after its backoff."""
         self._path.cut(reason)
 
     def attached(self, wake: Callable[[], None], cut: Callable[[str], None]) -> None:
-        """A connection is up. `wake` is called when there may be something to take; `cut` with a reason when the
-        connection has to end and be made anew. Neither is called from within `take` or `settle` but `cut`."""
+        """Start with a connection. `wake` is called when there may be something to take, `cut` with a reason when the
+        connection has to be replaced. Within `take` and `settle` only `cut` may be called."""
         self._path.woken_by(wake)
         self._path.opened(cut)
         self._pump()
 
     def detached(self) -> None:
-        """It is over. Everything unsettled goes back to the front, in the order it was taken."""
+        """Handle the end of the connection: unsettled messages return to the front, in the order taken."""
         self._path.closed()
         for outlet, piece in reversed(self._taken.values()):
-            outlet.again(piece)
+            outlet.requeue(piece)
         self._taken.clear()
 
     def take(self, messages_max: int, bytes_max: int) -> Outgoing | None:
-        """What is next, of the forwarder with the highest priority that has something: at least one message, at most so
-        many and, where it is more than one, bytes. None when there is nothing."""
+        """Take the next messages of the forwarder with the highest priority that has some: at least one, at most
+        `messages_max`, and beyond the first at most `bytes_max`. None when there are none."""
         if messages_max <= 0:
             return None
         for i, outlet in enumerate(self._outlets):
@@ -242,7 +242,7 @@ class ForwarderOutbox:
             if taken is None:
                 continue
             address, piece = taken
-            self._turn(i)
+            self._rotate(i)
             ticket = next(self._tickets)
             self._taken[ticket] = (outlet, piece)
             run = piece.stored.run
@@ -251,14 +251,14 @@ class ForwarderOutbox:
         return None
 
     def elapsed_ms(self, run: Run) -> int:
-        """How long the messages of a run have been here, in milliseconds."""
+        """Return the milliseconds since a run arrived at this gateway."""
         return max(0, (self._now_ns() - run.received_at) // 1_000_000) if run.received_at else 0
 
     def settle(self, ticket: int, outcome: ForwardOutcome, why: str = "", count: int | None = None) -> None:
-        """The peer's answer for what was taken by this ticket; of its first `count` messages, the rest being answered
-        later by the same ticket. A ticket that is over, or of an earlier connection, is of no interest.
+        """Settle the messages of a ticket; with `count` only the first ones, and the rest later by the same ticket. A
+        ticket that is settled, or of an earlier connection, is ignored.
 
-        RELEASED ends the connection: what was taken goes again, in order, over the next one.
+        RELEASED ends the connection: unsettled messages are sent again, in order, over the next one.
         """
         if outcome is ForwardOutcome.RELEASED:
             if ticket in self._taken:
@@ -277,7 +277,7 @@ class ForwarderOutbox:
         outlet.flow.pump()
 
     def settle_all(self, tickets: Iterable[int], outcome: ForwardOutcome, why: str = "") -> None:
-        """As `settle`, of several."""
+        """Settle several tickets."""
         for ticket in tickets:
             self.settle(ticket, outcome, why)
 
@@ -287,8 +287,8 @@ class ForwarderOutbox:
         for outlet in list(self._outlets):
             outlet.flow.pump()
 
-    def _turn(self, i: int) -> None:
-        """Forwarders of one priority take turns."""
+    def _rotate(self, i: int) -> None:
+        """Move an outlet behind the others of its priority, so that they take turns."""
         outlet = self._outlets.pop(i)
         priority = outlet.rule.priority
         behind = sum(1 for each in self._outlets if each.rule.priority >= priority)

@@ -1,4 +1,4 @@
-"""What became of a message on the other bank, whichever bank that is."""
+"""Outcome of a forwarded message at its receiver."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import enum
 
 
 class ForwardOutcome(enum.Enum):
-    """What the receiving side says of a message: `settle` is called with one of these, once a message."""
+    """The receiver's answer to a message: `settle` is called once per message with one of these."""
 
     ACCEPTED = "accepted"
-    """It is the receiver's now, as durable as it makes things."""
+    """The receiver has stored it, as durably as it stores messages."""
     REJECTED = "rejected"
-    """The receiver will never take it: the fault is the message's."""
+    """The receiver will never take it: the message is at fault."""
     RELEASED = "released"
-    """The receiver does not take it now; it will be sent again, and nothing after it before it."""
+    """The receiver does not take it now; it is sent again before any later message."""

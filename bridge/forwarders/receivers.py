@@ -1,7 +1,7 @@
-"""The incoming half of an AMQP connection to a peer: a link for each incoming forwarder.
+"""Receiving links of an AMQP connection to a peer: one per incoming forwarder.
 
-A link has as much credit as its inbox, and what arrives is settled by the inbox's answer. A link that the peer does not
-give is asked for again after a while; the others go on.
+A link has as much credit as its inbox, and the inbox's answer settles what arrives. A link that the peer refuses is
+attached again after `RETRY_S`; the others are not affected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STATES: Final = {
 
 
 class _Receiver:
-    """One incoming forwarder over this connection."""
+    """Link of one incoming forwarder."""
 
     def __init__(self, inbox: ForwarderInbox) -> None:
         self.inbox = inbox
@@ -43,17 +43,16 @@ class _Receiver:
 
 
 class Receivers:
-    """Of one connection; a new one is made for each."""
+    """Receiving links of one connection; created for each."""
 
     def __init__(self, inboxes: Sequence[ForwarderInbox], claims: Claims | None = None, *, again: bool = True) -> None:
-        """`inboxes`: those there are when the connection opens. `claims`: what lets links be attached. `again`: a link
-        that the peer does not give is asked for again; else the peer is one that may not know it, and that is no
-        fault."""
+        """`inboxes`: the list may grow until the connection opens. `claims`: authorization of links. `again`: attach a
+        refused link again; False for a peer that may not know the address, where a refusal is not a fault."""
         self._inboxes = inboxes
         self._claims = claims or NoClaims()
         self._again = again
         self.wait_s = 0.0
-        """How long the peer wants to be left alone, when this connection is over."""
+        """Shortest time until the next connection, as the peer requests."""
         self._receivers: list[_Receiver] = []
         self._engine: Engine | None = None
         self._wake: Callable[[], None] = _ignore
@@ -63,25 +62,25 @@ class Receivers:
         self._leave_by: float | None = None
 
     def begin(self, engine: Engine, wake: Callable[[], None], cut: Callable[[str], None]) -> None:
-        """The connection is open."""
+        """Attach links: the connection is open."""
         self._engine, self._wake, self._cut = engine, wake, cut
         self._receivers = [_Receiver(inbox) for inbox in self._inboxes]
         self.attach()
 
     def attach(self) -> None:
-        """Ask for the links that there is a right to and no reason to wait with."""
+        """Attach the links that are authorized and not waiting for a retry."""
         for receiver in self._receivers:
             idle = receiver.link is None and receiver.retry_at is None
             if self._engine is not None and idle and not self._leaving and self._claims.granted(receiver.inbox.remote):
                 self._attach(self._engine, receiver)
 
     def leave(self, left: Callable[[], None]) -> None:
-        """Take nothing more, and call `left` when what was taken is answered, or `LEAVE_TIMEOUT_S` is over."""
+        """Take nothing more, and call `left` when all taken messages are answered, or `LEAVE_TIMEOUT_S` is over."""
         self._leaving, self._left = True, left
-        leave_all([one.inbox for one in self._receivers if one.up and one.link is not None], self._tell_left)
+        leave_all([one.inbox for one in self._receivers if one.up and one.link is not None], self._call_left)
 
     def end(self) -> None:
-        """It is over: what has no answer comes again over the next one."""
+        """Handle the end of the connection: unanswered messages come again over the next one."""
         self._left = None
         self._engine, self._wake, self._cut = None, _ignore, _ignore
         for receiver in self._receivers:
@@ -89,13 +88,13 @@ class Receivers:
 
     @property
     def deadline(self) -> float | None:
-        """When a link is to be asked for again, or it is to be left."""
+        """Time of the next attempt to attach a link, or the end of the time for leaving."""
         if self._leaving:
-            return None if self._left is None else self._leave_by or 0.0  # 0: as soon as anybody says what time it is
+            return None if self._left is None else self._leave_by or 0.0  # 0: call handle_timeout at once, for the time
         return min((one.retry_at for one in self._receivers if one.retry_at is not None), default=None)
 
     def attached(self, link: Link) -> bool:
-        """The peer took a link; False when it is none of these."""
+        """Handle a link that the peer attached; return False when it is not one of these."""
         receiver = link.context
         if not isinstance(receiver, _Receiver):
             return False
@@ -105,14 +104,15 @@ class Receivers:
         return True
 
     def detached(self, event: Detached, now: float) -> bool:
-        """It ended one; False when it is none of these.
+        """Handle a link that the peer ended; return False when it is not one of these.
 
-        Of a link that was up the peer may keep what is not settled for the session (RabbitMQ does): that comes again
-        over another connection only."""
+        The peer may keep unsettled messages of the link for the session (RabbitMQ does), and send them again only over
+        another connection. So the end of a link that was up ends the connection.
+        """
         receiver = event.link.context
         if not isinstance(receiver, _Receiver):
             return False
-        why = f"nothing comes from {receiver.inbox.remote!r}: {words(event.condition)}"
+        why = f"the peer sends nothing from {receiver.inbox.remote!r}: {words(event.condition)}"
         receiver.link = None
         self.wait_s = max(self.wait_s, wait_s(event.condition))
         if receiver.up:
@@ -122,17 +122,17 @@ class Receivers:
             log.debug("%s: %s", receiver.inbox.name, why)
             return True
         after_s = max(RETRY_S, wait_s(event.condition))
-        log.warning("%s: %s; tried again in %g s", receiver.inbox.name, why, after_s)
+        log.warning("%s: %s; next attempt in %g s", receiver.inbox.name, why, after_s)
         receiver.retry_at = now + after_s
         return True
 
     def handle_timeout(self, now: float) -> None:
-        """Links that were refused are asked for again when it is time, and answers are not waited for any longer."""
+        """Attach refused links again when it is time; end waiting for answers after `LEAVE_TIMEOUT_S`."""
         if self._leaving:
             if self._leave_by is None:
                 self._leave_by = now + LEAVE_TIMEOUT_S
             elif self._leave_by <= now:
-                self._tell_left()
+                self._call_left()
             return
         for receiver in self._receivers:
             if receiver.retry_at is not None and receiver.retry_at <= now:
@@ -140,14 +140,13 @@ class Receivers:
         self.attach()
 
     def received(self, event: Transfers) -> bool:
-        """Messages arrived; False when the link is none of these."""
+        """Handle messages; return False when their link is not one of these."""
         receiver = event.link.context
         if not isinstance(receiver, _Receiver) or not receiver.up:
             return False
         if self._leaving and not event.settled and self._engine is not None:
-            self._engine.settle(
-                event.link, event.deliveries, DeliveryState.RELEASED
-            )  # somebody else may have it at once
+            # the peer may send it to another receiver at once
+            self._engine.settle(event.link, event.deliveries, DeliveryState.RELEASED)
             return True
         arrived: list[Incoming] = []
         for i, message in enumerate(event.messages):
@@ -155,16 +154,15 @@ class Receivers:
             try:
                 if self._engine is not None:
                     self._engine.check_message(message)
-                said = plain.parse(message)
+                parsed = plain.parse(message)
             except (DecodeError, MessageError) as error:
-                log.error("%s: what came is no message: %s", receiver.inbox.name, error)  # noqa: TRY400
+                log.error("%s: the peer sent an invalid message: %s", receiver.inbox.name, error)  # noqa: TRY400
                 if token is not None and self._engine is not None:
                     condition = Condition(MessageError.condition, str(error))
                     self._engine.settle(event.link, (token,), DeliveryState.REJECTED, condition)
                 continue
-            arrived.append(
-                Incoming(token, said.destinations, said.name, said.hops, said.run, said.sequence is not None)
-            )
+            unique = parsed.sequence is not None
+            arrived.append(Incoming(token, parsed.destinations, parsed.name, parsed.hops, parsed.run, unique))
         if arrived:
             receiver.inbox.receive(arrived)
         self._top_up(receiver)
@@ -179,7 +177,7 @@ class Receivers:
         receiver.link = engine.attach_receiver(f"{engine.container_id}<{inbox.name}", terminus, snd_settle_mode=mode)
         receiver.link.bind(receiver)
 
-    def _tell_left(self) -> None:
+    def _call_left(self) -> None:
         left, self._left = self._left, None
         if left is not None:
             left()
@@ -197,8 +195,8 @@ class Receivers:
         self._wake()
 
     def _top_up(self, receiver: _Receiver) -> None:
-        """Grant credit when what was granted has come. Not before: RabbitMQ takes the credit of a flow for what it may
-        send from then on, whatever is under way (section 2.6.7 says otherwise), and sends more than was granted."""
+        """Grant credit once all granted messages have arrived. Not before: RabbitMQ counts the credit of a flow from
+        its arrival, whatever is on the way (section 2.6.7 says otherwise), and would send more than was granted."""
         link = receiver.link
         if link is None or self._engine is None or not receiver.up or link.closed:
             return
@@ -209,4 +207,4 @@ class Receivers:
 
 
 def _ignore(_: str = "") -> None:
-    """There is no connection."""
+    """Do nothing: there is no connection."""

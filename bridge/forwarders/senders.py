@@ -1,7 +1,7 @@
-"""The outgoing half of an AMQP connection to a peer: a link for each of its addresses that something goes to.
+"""Sending links of an AMQP connection to a peer: one per target address.
 
-What the outbox gives is put behind what waits for the same address, and sent as far as that link has credit. A link
-that the peer does not take is tried again after a while, and what waits for it waits; the other addresses go on.
+Messages of the outbox are queued per address and sent as far as that link has credit. A link that the peer refuses is
+attached again after `RETRY_S`, and its messages wait; other addresses are not affected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bridge import plain
 from bridge.engine import Condition, DeliveryState, Detached, Dispositions, Engine, Link, words
 from bridge.engine.terminus import target
 from bridge.forwarders.claims import Claims, NoClaims
-from bridge.forwarders.conditions import FORCED, passes, wait_s
+from bridge.forwarders.conditions import FORCED, is_temporary, wait_s
 from bridge.forwarders.outbox import ForwarderOutbox, Outgoing
 from bridge.forwarders.outcome import ForwardOutcome
 from bridge.limits import SENDER_LINKS_MAX, SENDERS_UNSETTLED_MAX, SENDERS_WAITING_BYTES_MAX
@@ -25,30 +25,30 @@ from bridge.plain import Heading
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 5.0
-"""How long an address that the peer has refused is left alone."""
+"""Seconds until an address that the peer has refused is tried again."""
 RUN_MESSAGES_MAX: Final = 512
 RUN_BYTES_MAX: Final = 256 << 10
-"""What is taken from the outbox at a time."""
+"""Messages and bytes taken from the outbox at a time."""
 
 DURABLE: Final = 2
-"""`unsettled-state` (AMQP 1.0 section 3.5.5): what a terminus holds outlives the connection, and the peer's restart."""
+"""`unsettled-state` (AMQP 1.0 section 3.5.5): a terminus keeps its messages over the connection and a restart."""
 
 _OUTCOMES: Final = {
     DeliveryState.ACCEPTED: ForwardOutcome.ACCEPTED,
     DeliveryState.REJECTED: ForwardOutcome.REJECTED,
     DeliveryState.MODIFIED_UNDELIVERABLE: ForwardOutcome.REJECTED,
 }
-"""Everything else means: not now."""
+"""Outcome by delivery state; every other state means `RELEASED`."""
 
 
 class _Transfer:
-    """One run on its way: which of its messages were sent, and what became of them."""
+    """One run on its way: the number of messages sent, and their outcomes."""
 
     def __init__(self, outgoing: Outgoing) -> None:
         self.outgoing = outgoing
         self.sent = 0
         self.settled = 0
-        """Messages the outbox knows the outcome of: the first ones."""
+        """Number of first messages whose outcome was reported to the outbox."""
         self.outcomes: list[tuple[ForwardOutcome, str] | None] = [None] * len(outgoing)
 
     @property
@@ -56,7 +56,7 @@ class _Transfer:
         return self.outgoing.stored.run.size
 
     def prefix(self) -> tuple[int, ForwardOutcome, str] | None:
-        """The next messages with the same outcome: how many, and what; None while the first has none."""
+        """Return the number and the outcome of the next messages with the same outcome; None while there is none."""
         first = self.outcomes[self.settled] if self.settled < len(self.outcomes) else None
         if first is None:
             return None
@@ -69,7 +69,7 @@ class _Transfer:
 
 
 class _Sender:
-    """One address of the peer."""
+    """Link to one address of the peer."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -77,9 +77,9 @@ class _Sender:
         self.up = False
         self.retry_at: float | None = None
         self.waiting: deque[_Transfer] = deque()
-        """Not sent, or not all of it."""
+        """Runs that are not completely sent."""
         self.unsettled = 0
-        """Messages."""
+        """Unsettled messages."""
 
     @property
     def idle(self) -> bool:
@@ -87,42 +87,42 @@ class _Sender:
 
 
 class Senders:
-    """Of one connection; a new one is made for each."""
+    """Sending links of one connection; created for each."""
 
     def __init__(
         self, outbox: ForwarderOutbox, claims: Claims | None = None, partition_key: Callable[[Run], str] | None = None
     ) -> None:
-        """`claims`: what lets links be attached. `partition_key`: by which the peer keeps messages in order."""
+        """`claims`: authorization of links. `partition_key`: key of messages whose order the peer keeps."""
         self.wait_s = 0.0
-        """How long the peer wants to be left alone, when this connection is over."""
+        """Shortest time until the next connection, as the peer requests."""
         self._outbox = outbox
         self._claims = claims or NoClaims()
         self._partition_key = partition_key
         self._engine: Engine | None = None
         self._senders: dict[str, _Sender] = {}
-        """By address, the one used last at the end."""
+        """Links by address, the most recently used last."""
         self._by_tag: dict[int, tuple[_Sender, _Transfer, int]] = {}
         self._next_tag = 0
         self._waiting_bytes = 0
 
     def begin(self, engine: Engine, wake: Callable[[], None], cut: Callable[[str], None]) -> None:
-        """The connection is open."""
+        """Attach the outbox: the connection is open."""
         self._engine = engine
         self._outbox.attached(wake, cut)
 
     def end(self) -> None:
-        """It is over: what has no outcome goes back to the outbox."""
+        """Handle the end of the connection: unsettled messages return to the outbox."""
         if self._engine is not None:
             self._engine = None
             self._outbox.detached()
 
     @property
     def deadline(self) -> float | None:
-        """When an address is to be tried again."""
+        """Time of the next attempt at a refused address."""
         return min((one.retry_at for one in self._senders.values() if one.retry_at is not None), default=None)
 
     def attached(self, link: Link) -> bool:
-        """The peer took a link; False when it is none of these."""
+        """Handle a link that the peer attached; return False when it is not one of these."""
         sender = self._of(link)
         if sender is None:
             return False
@@ -130,7 +130,7 @@ class Senders:
         return True
 
     def detached(self, event: Detached, now: float) -> bool:
-        """It ended one; False when it is none of these."""
+        """Handle a link that the peer ended; return False when it is not one of these."""
         sender = self._of(event.link)
         if sender is None:
             return False
@@ -143,12 +143,12 @@ class Senders:
             log.info("the peer ended the link to %s; it is attached again when there is something to send", why)
         else:
             after_s = max(RETRY_S, wait_s(event.condition))
-            log.warning("the peer takes nothing for %s; tried again in %g s", why, after_s)
+            log.warning("the peer refuses the link to %s; next attempt in %g s", why, after_s)
             sender.retry_at = now + after_s
         return True
 
     def settled(self, event: Dispositions) -> None:
-        """The peer's outcomes."""
+        """Handle the peer's dispositions."""
         touched: dict[_Transfer, None] = {}
         for tag, state, remotely_settled, detail in event.items:
             if not remotely_settled and self._engine is not None:
@@ -160,15 +160,15 @@ class Senders:
             sender.unsettled -= 1
             why = words(detail) if isinstance(detail, Condition) else state.name.lower()
             outcome = _OUTCOMES.get(state, ForwardOutcome.RELEASED)
-            if outcome is ForwardOutcome.REJECTED and passes(detail):
+            if outcome is ForwardOutcome.REJECTED and is_temporary(detail):
                 outcome, self.wait_s = ForwardOutcome.RELEASED, max(self.wait_s, wait_s(detail))
             transfer.outcomes[i] = (outcome, why)
             touched[transfer] = None
         for transfer in touched:
-            self._tell(transfer)
+            self._report(transfer)
 
     def flush(self) -> None:
-        """Send what is due and there is credit for."""
+        """Send as many messages as there is credit for."""
         if self._engine is None:
             return
         while self._waiting_bytes < SENDERS_WAITING_BYTES_MAX:
@@ -184,7 +184,7 @@ class Senders:
             self._send(self._engine, sender)
 
     def retry(self, now: float) -> None:
-        """Addresses that were refused are tried again when it is time."""
+        """Allow another attempt at refused addresses when it is time."""
         for sender in self._senders.values():
             if sender.retry_at is not None and sender.retry_at <= now:
                 sender.retry_at = None
@@ -216,12 +216,12 @@ class Senders:
             engine.drained(link)
 
     def _send_part(self, engine: Engine, sender: _Sender, link: Link, transfer: _Transfer, start: int) -> None:
-        """The messages of a transfer from `start` to what is sent of it now."""
+        """Send the messages of a transfer from `start` to `transfer.sent`."""
         _, address, (_, sequence, run), hop, sending = transfer.outgoing
         end, settled = transfer.sent, sending.qos == 0
         elapsed_ms = self._outbox.elapsed_ms(run)
         ttl_ms = None if sending.ttl_s is None else int(sending.ttl_s * 1000) - elapsed_ms
-        # an answer for what the peer keeps in memory only would end the promise at its next restart
+        # an acknowledgement must mean on disk at the peer, not in its memory
         heading = Heading(address, sending.priority, ttl_ms, elapsed_ms, durable=not settled)
         if self._partition_key is not None:
             heading = heading._replace(partition_key=self._partition_key(run))
@@ -242,21 +242,21 @@ class Senders:
         if not settled:
             sender.unsettled += len(fitting)
         if settled or large:
-            self._tell(transfer)
+            self._report(transfer)
 
     def _attach(self, engine: Engine, sender: _Sender) -> None:
         if sum(1 for one in self._senders.values() if one.link is not None) >= SENDER_LINKS_MAX:
             unused = next((one for one in self._senders.values() if one.link is not None and one.idle), None)
             if unused is None or unused.link is None:
-                return  # all are in use: the first that has nothing to do makes room
+                return  # all links are in use: wait until one is idle
             engine.detach(unused.link)
             del self._senders[unused.address]
-        # durable: RabbitMQ makes a queue that is not there, and a volatile one unless the terminus says otherwise
+        # durable: RabbitMQ declares a missing queue, and a transient one unless the terminus says otherwise
         terminus = target(sender.address, durability=DURABLE, expiry="never")
         sender.link = engine.attach_sender(f"{engine.container_id}>{sender.address}", terminus)
         sender.link.bind(sender)
 
-    def _tell(self, transfer: _Transfer) -> None:
+    def _report(self, transfer: _Transfer) -> None:
         while (found := transfer.prefix()) is not None:
             count, outcome, why = found
             self._outbox.settle(transfer.outgoing.ticket, outcome, why, count)

@@ -1,6 +1,6 @@
-"""Shared access signatures of Azure: a token for one resource, signed with the key of a policy. The key never leaves.
+"""Shared access signatures of Azure: a token for one resource, signed with the key of a policy, which is never sent.
 
-https://learn.microsoft.com/azure/service-bus-messaging/service-bus-sas says how they are made. Pure.
+Specified in https://learn.microsoft.com/azure/service-bus-messaging/service-bus-sas. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Policy(NamedTuple):
 
     name: str
     key: str
-    """As the portal shows it; the signature takes its characters, not what they stand for in Base64."""
+    """Key as the portal shows it; the signature uses its characters, not their Base64 value."""
 
 
 def token(policy: Policy, resource: str, expires_s: int) -> str:
-    """The right to `resource`, a URI, until `expires_s` (seconds since 1970)."""
+    """Return a token for `resource`, a URI, valid until `expires_s` (seconds since 1970)."""
     encoded = quote_plus(resource)
     digest = hmac.new(policy.key.encode(), f"{encoded}\n{expires_s}".encode(), hashlib.sha256).digest()
     signature = quote_plus(base64.b64encode(digest))

@@ -1,7 +1,7 @@
-"""The SASL layer of an AMQP 1.0 connection (part 5, section 5.3), both roles, without I/O.
+"""SASL layer of an AMQP 1.0 connection (part 5, section 5.3), both roles, without I/O.
 
-It stands before the engine: it takes the bytes of a connection until the outcome, gives its own bytes to send, and
-hands on what belongs to the AMQP layer. `layer` is what both roles share; `scram` and `bearer` are mechanisms.
+It precedes the engine: it takes the bytes of a connection until the outcome, returns its own bytes to send, and passes
+on the bytes of the AMQP layer. `layer` is shared by both roles; `scram` and `bearer` are mechanisms.
 """
 
 from bridge.sasl.client import SaslClient

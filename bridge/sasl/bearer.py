@@ -1,6 +1,6 @@
-"""OAUTHBEARER (RFC 7628) and the older XOAUTH2: the message a client shows its token in, and the answer to a bad one.
+"""OAUTHBEARER (RFC 7628) and the older XOAUTH2: a client's message with its token, and the answer to an invalid one.
 
-Both have the same form behind their first field; rhea and Qpid JMS know XOAUTH2 only."""
+Both have the same form after their first field; rhea and Qpid JMS support only XOAUTH2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bridge.hidden import hides
 MECHANISM: Final = "OAUTHBEARER"
 OLDER_MECHANISM: Final = "XOAUTH2"
 REFUSAL: Final = b'{"status":"invalid_token"}'
-"""The server's challenge after a token it does not take (section 3.2.2)."""
+"""The server's challenge after an invalid token (section 3.2.2)."""
 _SEPARATOR: Final = b"\x01"
 _HEADER: Final = re.compile(rb"[ny],(?:a=([^,\x00]+))?,")
 _OLDER_HEADER: Final = re.compile(rb"user=([^\x00]*)")
@@ -20,24 +20,24 @@ _BEARER: Final = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/-]+=*)"
 
 
 class BearerError(ValueError):
-    """The message is none of the mechanism. The text names no secret."""
+    """The message does not follow the mechanism. The text contains no secret."""
 
 
 @hides("token")
 class BearerMessage(NamedTuple):
-    """A client's message: the token, and whom it wants to act for (empty: whom the token names)."""
+    """A client's message: the token, and the authorization identity (empty: the subject of the token)."""
 
     token: bytes
     authority: str
 
 
 def read(message: bytes) -> BearerMessage:
-    """Take a client's message of either mechanism apart (section 3.1). Raises BearerError."""
+    """Parse a client's message of either mechanism (section 3.1). Raises BearerError."""
     head, separator, rest = message.partition(_SEPARATOR)
     older = _OLDER_HEADER.fullmatch(head)
     header = older or _HEADER.fullmatch(head)
     if header is None or not separator or not rest.endswith(_SEPARATOR * 2):
-        raise BearerError("no message of OAUTHBEARER; channel binding is not supported")
+        raise BearerError("not a message of OAUTHBEARER; channel binding is not supported")
     values = [pair[5:] for pair in rest[:-2].split(_SEPARATOR) if pair.startswith(b"auth=")]
     found = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
     if found is None:
@@ -50,7 +50,7 @@ def read(message: bytes) -> BearerMessage:
 
 
 def message(token: str, authority: str = "") -> bytes:
-    """The client's message."""
+    """Return a client's message of OAUTHBEARER."""
     escaped = authority.replace("=", "=3D").replace(",", "=2C")
     header = f"n,a={escaped}," if authority else "n,,"
     return f"{header}\x01auth=Bearer {token}\x01\x01".encode()

@@ -1,4 +1,4 @@
-"""The connecting side of SASL."""
+"""Client role of SASL."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SaslClient(Layer):
 
     def _challenged(self, scram: ScramClient, challenge: object) -> None:
         data = challenge if isinstance(challenge, bytes) else b""
-        if data.startswith(b"v="):  # some servers say the last word as a challenge, and not with the outcome
+        if data.startswith(b"v="):  # some servers send server-final-message as a challenge, not with the outcome
             scram.check(data)
             self._proven = True
             self._send(RESPONSE, [b""])
@@ -74,7 +74,7 @@ class SaslClient(Layer):
         names = [str(name) for name in offered] if isinstance(offered, list) else [str(offered)]
         mechanism = next((name for name in self._wanted if name in names), None)
         if mechanism is None:
-            why = f"the peer offers {', '.join(names)}, we can {', '.join(self._wanted)}"
+            why = f"the peer offers {', '.join(names)}, and this connector can use {', '.join(self._wanted)}"
             if self._plain_withheld and "PLAIN" in names:
                 why += "; PLAIN would send the password unencrypted: use TLS, or set credentials.plainWithoutTls"
             self._fail(why)

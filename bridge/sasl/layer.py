@@ -1,4 +1,4 @@
-"""What both roles of SASL over AMQP share: the header, the frames, and the state of the exchange (section 5.3)."""
+"""Base of both roles of SASL over AMQP: header, frames, and the state of the exchange (section 5.3)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 
 FRAME_BYTES_MAX = 8192
-"""Largest SASL frame taken. The standard's MIN-MAX-FRAME-SIZE is 512; bearer tokens in the field are larger."""
+"""Largest accepted SASL frame. The standard's MIN-MAX-FRAME-SIZE is 512; bearer tokens in the field are larger."""
 
 EARLY_BYTES_MAX = 65_536
-"""Bytes taken from a client while its secret is looked at: an AMQP header and an open fit in many times over."""
+"""Bytes accepted from a client while its secret is verified; an AMQP header and an open need a fraction of that."""
 
 MECHANISMS, INIT, CHALLENGE, RESPONSE, OUTCOME = 0x40, 0x41, 0x42, 0x43, 0x44
 """Descriptors of the performatives (section 5.3.3)."""
@@ -24,16 +24,16 @@ _SASL_FRAME = 1
 
 
 class Layer:
-    """What both roles share: header first, then frames, until `done` or `failure`."""
+    """Base of both roles: header first, then frames, until `done` or `failure`."""
 
     def __init__(self) -> None:
         self.done = False
         """The outcome is ok (or the layer was skipped); `rest` belongs to the AMQP layer."""
         self.failure: str | None = None
-        """Why the layer failed: the connection closes once `take` has been written."""
+        """Reason of a failure: the connection closes once the bytes of `take` have been written."""
         self.identity: str | None = None
         self.deciding = False
-        """Somebody is looking at a secret; what the peer sends meanwhile waits."""
+        """A secret is being verified; further bytes of the peer wait."""
         self.rest = b""
         self._input = b""
         self._output = b""
@@ -41,16 +41,16 @@ class Layer:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the peer not looked at yet."""
+        """Unread bytes of the peer."""
         return len(self._input)
 
     def take(self) -> bytes:
-        """Bytes to send now, once."""
+        """Return the bytes to send now, and clear them."""
         output, self._output = self._output, b""
         return output
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the peer. Raises nothing: look at `done` and `failure` afterwards."""
+        """Handle bytes of the peer. Raises nothing: check `done` and `failure` afterwards."""
         if self.failure is not None:
             return
         self._input += data

@@ -1,7 +1,7 @@
-"""SCRAM-SHA-256 (RFC 5802, RFC 7677), both sides, without channel binding: messages in, messages out, no I/O.
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677), both roles, without channel binding: messages in, messages out, no I/O.
 
-The server keeps no password and nothing a password follows from without a search: a salt, an iteration count and two
-keys for each secret. Several secrets of one user share salt and count, so that a client may prove any of them.
+The server stores no password, only a salt, an iteration count and two keys per secret, from which a password can only
+be found by search. Several secrets of one user share salt and count, so that a client may prove any of them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from bridge.hidden import hides
 
 MECHANISM: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 15_000
-"""Rounds of PBKDF2 a client is asked for; RFC 7677 wants 4 096 at least. About 10 ms on a Pi, once a connection."""
+"""Rounds of PBKDF2 for a client; RFC 7677 requires at least 4 096. About 10 ms on a Pi, once per connection."""
 ITERATIONS_MIN: Final = 4_096
-"""Fewest rounds a client answers to (RFC 7677 section 4): with fewer an impostor finds the password from our proof."""
+"""Fewest rounds a client accepts (RFC 7677 section 4): with fewer, an impostor could search the password by the proof."""
 ITERATIONS_MAX: Final = 1_000_000
-"""Rounds a client lets itself be asked for: a hostile server must not keep it busy for minutes."""
+"""Most rounds a client accepts: a hostile server must not keep it busy for minutes."""
 SALT_BYTES: Final = 16
 _NONCE_BYTES: Final = 18
 
 
 class ScramError(ValueError):
-    """A message is none of the exchange, or proves nothing. The text names no secret."""
+    """A message does not follow the exchange, or its proof is wrong. The text contains no secret."""
 
 
 @hides("stored", "server")
 class ScramKeys(NamedTuple):
-    """What a server keeps of one secret (RFC 5802 section 3)."""
+    """StoredKey and ServerKey of one secret (RFC 5802 section 3)."""
 
     stored: bytes
     server: bytes
@@ -41,7 +41,7 @@ class ScramKeys(NamedTuple):
 
 @hides("salt")
 class ScramVerifier(NamedTuple):
-    """What a server keeps of a user; `keys` is empty for one that does not exist, who fails at the proof."""
+    """A server's data of a user. `keys` is empty for an unknown user, so that every proof fails."""
 
     salt: bytes
     iterations: int
@@ -49,8 +49,8 @@ class ScramVerifier(NamedTuple):
 
 
 def prepare(password: str) -> str:
-    """SASLprep (RFC 4013) of a password. Raises ScramError for characters it prohibits."""
-    import stringprep as tables  # noqa: PLC0415 - 0.7 MiB, for who has passwords
+    """Normalize a password with SASLprep (RFC 4013). Raises ScramError for prohibited characters."""
+    import stringprep as tables  # noqa: PLC0415 - 0.7 MiB, only where passwords are used
     import unicodedata  # noqa: PLC0415
 
     mapped = "".join(" " if tables.in_table_c12(c) else c for c in password if not tables.in_table_b1(c))
@@ -60,12 +60,12 @@ def prepare(password: str) -> str:
         tables.in_table_c6, tables.in_table_c7, tables.in_table_c8, tables.in_table_c9,
     )  # fmt: skip
     if any(table(c) for table in prohibited for c in normal):
-        raise ScramError("this password has characters that SASLprep prohibits (control characters, for one)")
+        raise ScramError("this password has characters that SASLprep prohibits, such as control characters")
     return normal
 
 
 def derive(password: str, salt: bytes, iterations: int) -> ScramKeys:
-    """The keys of a secret; takes as long as `iterations` rounds take. Raises ScramError as `prepare` does."""
+    """Derive the keys of a secret, which takes the time of `iterations` rounds. Raises ScramError as `prepare` does."""
     client, server = _keys(password, salt, iterations)
     return ScramKeys(hashlib.sha256(client).digest(), server)
 
@@ -88,7 +88,7 @@ def _nonce() -> str:
 
 
 def _attributes(message: bytes, expected: str) -> list[str]:
-    """Values of a message that begins with these attributes; what follows them are extensions, which are optional."""
+    """Return the values of a message that begins with these attributes; optional extensions may follow."""
     try:
         parts = message.decode("utf-8").split(",")
     except UnicodeDecodeError:
@@ -106,14 +106,14 @@ def _decoded(text: str) -> bytes:
 
 
 def _named(text: str) -> str:
-    """A saslname: comma and equals sign are escaped in it."""
+    """Decode a saslname, in which comma and equals sign are escaped."""
     if text.replace("=2C", "").replace("=3D", "").count("="):
         raise ScramError("a user name with a bare equals sign")
     return text.replace("=2C", ",").replace("=3D", "=")
 
 
 class ScramServer:
-    """The server's half of one exchange: `first`, `challenge` with what is kept of `username`, `finish`."""
+    """Server of one exchange: call `first`, then `challenge` with the verifier of `username`, then `finish`."""
 
     def __init__(self, nonce: str | None = None) -> None:
         self.username = ""
@@ -125,7 +125,7 @@ class ScramServer:
         self._keys: Sequence[ScramKeys] = ()
 
     def first(self, message: bytes) -> None:
-        """Take client-first-message; sets `username`. Raises ScramError."""
+        """Handle client-first-message; set `username`. Raises ScramError."""
         parts = message.split(b",", 2)
         if len(parts) != 3 or parts[0] not in (b"n", b"y"):
             raise ScramError("channel binding is not supported")
@@ -133,7 +133,7 @@ class ScramServer:
         self.username = _named(username)
         authority = parts[1].decode("utf-8", "replace")
         if authority not in ("", f"a={username}"):
-            raise ScramError("a user acts for itself only")
+            raise ScramError("a user may act only for itself")
         if not nonce or not self.username:
             raise ScramError("an empty user name or nonce")
         self._gs2 = parts[0] + b"," + parts[1] + b","
@@ -141,18 +141,18 @@ class ScramServer:
         self._nonce = nonce + self._own
 
     def challenge(self, verifier: ScramVerifier) -> bytes:
-        """server-first-message."""
+        """Return server-first-message."""
         self._keys = verifier.keys
         salt = base64.b64encode(verifier.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={verifier.iterations}"
         return self._server_first.encode()
 
     def finish(self, message: bytes) -> bytes:
-        """Take client-final-message; returns server-final-message. Raises ScramError when it proves no secret."""
+        """Handle client-final-message; return server-final-message. Raises ScramError when the proof is wrong."""
         bare, separator, proof_text = message.rpartition(b",p=")
         binding, nonce = _attributes(bare, "cr")[:2]
         if not separator or _decoded(binding) != self._gs2 or nonce != self._nonce:
-            raise ScramError("a SCRAM answer to another challenge")
+            raise ScramError("a SCRAM response to another challenge")
         proof = _decoded(proof_text.decode("ascii", "replace"))
         exchange = f"{self._client_first},{self._server_first},".encode() + bare
         if len(proof) == hashlib.sha256().digest_size:
@@ -160,11 +160,11 @@ class ScramServer:
                 client = _xor(proof, _mac(keys.stored, exchange))
                 if hmac.compare_digest(hashlib.sha256(client).digest(), keys.stored):
                     return b"v=" + base64.b64encode(_mac(keys.server, exchange))
-        raise ScramError("the proof is not of a secret of this user")
+        raise ScramError("the proof does not match a secret of this user")
 
 
 class ScramClient:
-    """The client's half: `first`, `answer`, then `check` of what the server says at the end."""
+    """Client of one exchange: call `first`, `answer`, then `check` with the server's final message."""
 
     def __init__(self, username: str, password: str, nonce: str | None = None) -> None:
         self._password = password
@@ -174,11 +174,11 @@ class ScramClient:
         self._signature = b""
 
     def first(self) -> bytes:
-        """client-first-message."""
+        """Return client-first-message."""
         return f"n,,{self._client_first}".encode()
 
     def answer(self, challenge: bytes) -> bytes:
-        """client-final-message for a server-first-message. Raises ScramError."""
+        """Return client-final-message for a server-first-message. Raises ScramError."""
         nonce, salt, count = _attributes(challenge, "rsi")[:3]
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ScramError("the server's nonce does not extend ours")
@@ -186,12 +186,12 @@ class ScramClient:
             raise ScramError("the server's iteration count is not a number")
         if not ITERATIONS_MIN <= int(count) <= ITERATIONS_MAX:
             bounds = (
-                f"this side takes {ITERATIONS_MIN} to {ITERATIONS_MAX}: set the user's password at the server again"
+                f"this client accepts {ITERATIONS_MIN} to {ITERATIONS_MAX}: set the user's password at the server again"
             )
             raise ScramError(f"the server requests {count} iterations of SCRAM-SHA-256, {bounds}")
         salt_bytes = _decoded(salt)
         if not salt_bytes:
-            raise ScramError("the server sends an empty salt")
+            raise ScramError("the server sent an empty salt")
         client, server = _keys(self._password, salt_bytes, int(count))
         bare = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
         exchange = f"{self._client_first},{challenge.decode()},{bare}".encode()
@@ -200,6 +200,6 @@ class ScramClient:
         return f"{bare},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, final: bytes) -> None:
-        """The server proves that it knows the user too. Raises ScramError when it does not."""
+        """Verify the server's signature. Raises ScramError when the server does not know the user's keys."""
         if not self._signature or not hmac.compare_digest(_decoded(_attributes(final, "v")[0]), self._signature):
-            raise ScramError("the server does not know the secret it asked for")
+            raise ScramError("the server does not know the secret of this user")

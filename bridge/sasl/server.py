@@ -1,4 +1,4 @@
-"""The accepting side of SASL. Who is who is asked of a callable; this module keeps no secrets and logs none."""
+"""Server role of SASL. Callables verify the secrets; this module stores and logs none."""
 
 from __future__ import annotations
 
@@ -27,58 +27,58 @@ from bridge.transport.spoken import foreign_protocol
 
 PLAIN = "PLAIN"
 ANONYMOUS = "anonymous"
-"""Identity of those who gave none, where they are let in."""
+"""Identity of clients without credentials, where they are admitted."""
 
 Authenticate = Callable[[str, str, bytes], str | None]
-"""(mechanism, claimed identity, secret) -> the identity, or None when the claim is not believed."""
+"""(mechanism, claimed identity, secret) -> the identity, or None when the secret is wrong."""
 
 
 class CredentialAnswer(Protocol):
-    """How a `CredentialChecker` tells its verdict."""
+    """Callback with the result of a `CredentialChecker`."""
 
     def __call__(self, identity: str | None, *, temporary: bool = False) -> None:
-        """`identity` None: refused; `temporary`: not for what was claimed, it may be tried again."""
+        """`identity` None: refused; `temporary`: refused for now, and the client may try again."""
         ...
 
 
 class CredentialChecker(Protocol):
-    """Who a server asks about secrets, where looking at one takes time."""
+    """Verifies secrets, possibly over time."""
 
     @property
     def mechanisms(self) -> frozenset[str]:
-        """Those of OAUTHBEARER, SCRAM-SHA-256 and PLAIN that it can be asked about."""
+        """Supported mechanisms out of OAUTHBEARER, SCRAM-SHA-256 and PLAIN."""
         ...
 
     def plain(self, username: str, password: bytes, answer: CredentialAnswer) -> None:
-        """Call `answer` once, now or later; then the connection has to be given a turn (`receive_data(b"")`)."""
+        """Verify a password: call `answer` once, now or later, and then run the connection (`receive_data(b"")`)."""
         ...
 
     def bearer(self, message: bytes, answer: CredentialAnswer) -> None:
-        """The same for the message of OAUTHBEARER (`bridge.sasl.bearer`)."""
+        """Verify the message of OAUTHBEARER (`bridge.sasl.bearer`), as `plain`."""
         ...
 
     def scram(self, username: str) -> ScramVerifier | None:
-        """What is kept of the user; for a user that does not exist one that looks alike, and has no keys. None: nobody
-        may try for a while."""
+        """Return the verifier of a user; for an unknown user one that looks alike but has no keys. None: attempts for
+        this user are blocked for now."""
         ...
 
     def failed(self, username: str) -> None:
-        """Somebody did not prove with SCRAM-SHA-256 to be this user."""
+        """Record a failed SCRAM-SHA-256 exchange for this user."""
         ...
 
     def succeeded(self, username: str) -> None:
-        """A client proved with SCRAM-SHA-256 to be this user."""
+        """Record a successful SCRAM-SHA-256 exchange of this user."""
         ...
 
 
 class SaslServer(Layer):
-    """The accepting side: ANONYMOUS, PLAIN, SCRAM-SHA-256, OAUTHBEARER and XOAUTH2 as far as `credentials` allow, and
-    EXTERNAL.
+    """Server role: EXTERNAL and ANONYMOUS, and PLAIN, SCRAM-SHA-256, OAUTHBEARER and XOAUTH2 as far as `credentials`
+    support them.
 
-    `authenticate`  is asked about PLAIN, and answers at once.
-    `credentials`   is asked about what it names in its place, and may take its time.
-    `anonymous`     the identity of an ANONYMOUS client and of one that skips the layer; None: neither is let in.
-    `external`      the identity the transport layer has established (may be set until the peer's header has come);
+    `authenticate`  verifies PLAIN and answers at once.
+    `credentials`   verifies the mechanisms that it supports in place of `authenticate`, possibly over time.
+    `anonymous`     the identity of an ANONYMOUS client and of one that skips the layer; None: neither is admitted.
+    `external`      the identity from the transport layer (may be set until the peer's header has arrived);
                     None: EXTERNAL is not offered.
     """
 
@@ -96,11 +96,11 @@ class SaslServer(Layer):
         self._credentials = credentials
         self._anonymous = anonymous
         self.spoken = ""
-        """Protocol that the client speaks in place of AMQP 1.0; empty: AMQP 1.0, or none that is known."""
+        """Protocol that the client speaks instead of AMQP 1.0; empty: AMQP 1.0, or unknown."""
         self._mechanism = ""
         self._scram: ScramServer | None = None
         self._refusal_sent = False
-        """The client has to answer to the reason of our refusal (RFC 7628 section 3.2.3)."""
+        """The client has to answer our refusal challenge (RFC 7628 section 3.2.3)."""
 
     @property
     def mechanism(self) -> str:
@@ -109,7 +109,7 @@ class SaslServer(Layer):
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """What is offered, the strongest first."""
+        """Offered mechanisms, the strongest first."""
         asked = self._credentials.mechanisms if self._credentials is not None else frozenset()
         offered = [
             ("EXTERNAL", self.external is not None),
@@ -132,7 +132,7 @@ class SaslServer(Layer):
             self.identity, self.done = self._anonymous, True
         elif not (SASL_HEADER.startswith(head) or AMQP_HEADER.startswith(head)) or len(head) == 8:
             self.spoken = foreign_protocol(head, "AMQP")
-            self._output += SASL_HEADER  # section 2.2: answer with a header we do support, then close
+            self._output += SASL_HEADER  # section 2.2: answer with a supported header, then close
             self._fail("not an AMQP 1.0 client" if head != AMQP_HEADER else "SASL is required")
         return False
 
@@ -155,7 +155,7 @@ class SaslServer(Layer):
                 self._decided(None)
 
     def _begin(self, response: bytes) -> None:
-        """sasl-init of a mechanism we offer."""
+        """Handle sasl-init of an offered mechanism."""
         if self._mechanism == "EXTERNAL":  # RFC 4422 appendix A: with an authorization identity, or none
             own = (self.external or "").encode()
             self._decided(self.external if response in (b"", own) else None)
@@ -165,7 +165,7 @@ class SaslServer(Layer):
             self._plain(response)
         elif self._credentials is not None and self._mechanism in (BEARER, OLDER_MECHANISM):
             self.deciding = True
-            self._credentials.bearer(response, self._borne)
+            self._credentials.bearer(response, self._decided_bearer)
         elif self._credentials is not None:
             self._begin_scram(self._credentials, response)
 
@@ -175,7 +175,7 @@ class SaslServer(Layer):
             username = parts[1].decode("utf-8") if len(parts) == 3 else ""
         except UnicodeDecodeError:
             username = ""
-        if not username or parts[0] not in (b"", parts[1]):  # a user acts for itself only
+        if not username or parts[0] not in (b"", parts[1]):  # a user may act only for itself
             self._decided(None)
         elif self._credentials is not None:
             self.deciding = True
@@ -209,9 +209,9 @@ class SaslServer(Layer):
                 self._credentials.succeeded(scram.username)
             self._decided(scram.username, additional=final)
 
-    def _borne(self, identity: str | None, *, temporary: bool = False) -> None:
-        """Answer for a token. OAUTHBEARER gives the reason of a refusal first, and the client answers to it (RFC 7628
-        section 3.2.3); clients of XOAUTH2 do not expect a challenge."""
+    def _decided_bearer(self, identity: str | None, *, temporary: bool = False) -> None:
+        """Handle the result for a token. OAUTHBEARER sends the reason of a refusal as a challenge first, which the
+        client answers (RFC 7628 section 3.2.3); clients of XOAUTH2 do not expect a challenge."""
         if identity is not None or temporary or self.failure is not None or self._mechanism != BEARER:
             self._decided(identity, temporary=temporary)
             return
@@ -220,7 +220,7 @@ class SaslServer(Layer):
         self._send(CHALLENGE, [REFUSAL])
 
     def _decided(self, identity: str | None, *, temporary: bool = False, additional: bytes | None = None) -> None:
-        """Send the outcome (section 5.3.3.6). Nothing happens when the layer has failed meanwhile."""
+        """Send the outcome (section 5.3.3.6). Do nothing when the layer has failed in the meantime."""
         self.deciding = False
         if self.failure is not None:
             return

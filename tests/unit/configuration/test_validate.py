@@ -199,7 +199,7 @@ def test_good_wholes(text: str) -> None:
         ),
         (
             AMQP + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: 'b/{user}'}]"),
-            "there is no {user}; there are {address}, {device}, {gateway}",
+            "there is no field {user}; the fields are {address}, {device}, {gateway}",
         ),
         (
             AMQP + address(

@@ -13,7 +13,7 @@ from bridge.amqp_connection import AmqpConnection, LinkDown
 from bridge.engine import Attached, Condition, DeliveryState, Engine, Link, PeerOpened, Transfers
 from bridge.flow import Outcomes
 from bridge.forwarders.claims import ANSWER_TIMEOUT_S, RETRY_S, SharedAccess
-from bridge.forwarders.conditions import BUSY_S, passes, wait_s
+from bridge.forwarders.conditions import BUSY_S, is_temporary, wait_s
 from bridge.forwarders.outbox import ForwarderOutbox
 from bridge.forwarders.receivers import Receivers
 from bridge.forwarders.senders import Senders
@@ -148,7 +148,7 @@ def test_a_peer_that_answers_nothing_is_left() -> None:
     pair.later(1)
     down = pair.told[-1]
     assert isinstance(down, LinkDown)
-    assert down.reason == "the peer has answered no token at $cbs for 30 s"
+    assert down.reason == "the peer has not answered a token at $cbs for 30 s"
 
 
 def test_a_peer_without_credit_for_tokens_is_left_too() -> None:
@@ -174,7 +174,7 @@ def test_a_peer_that_refuses_for_long_answers() -> None:
 def test_a_peer_that_takes_no_tokens_is_no_peer_for_them() -> None:
     down = Pair(refuses=True).told[-1]
     assert isinstance(down, LinkDown)
-    assert down.reason == "the peer takes no tokens at $cbs: amqp:not-found: no such node"
+    assert down.reason == "the peer does not take tokens at $cbs: amqp:not-found: no such node"
 
 
 @pytest.mark.parametrize("policy", [Policy("Other", KEY), Policy(POLICY, "other key")])
@@ -185,9 +185,9 @@ def test_a_signature_of_another_policy_or_key_is_none(policy: Policy) -> None:
 
 
 def test_errors_that_speak_of_the_peer_are_no_fault_of_the_message() -> None:
-    assert passes(Condition("com.microsoft:server-busy"))
+    assert is_temporary(Condition("com.microsoft:server-busy"))
     assert wait_s(Condition("com.microsoft:server-busy")) == BUSY_S
-    assert passes(Condition("amqp:unauthorized-access"))
-    assert not passes(Condition("amqp:decode-error"))
-    assert not passes(None)
+    assert is_temporary(Condition("amqp:unauthorized-access"))
+    assert not is_temporary(Condition("amqp:decode-error"))
+    assert not is_temporary(None)
     assert wait_s(None) == wait_s(Condition("com.microsoft:unheard-of")) == 0
