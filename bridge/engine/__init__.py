@@ -1,7 +1,7 @@
 """AMQP 1.0 on Qpid Proton's engine: one connection, either role, as a `bridge.transport.connection.ConnectionMachine`.
 
-`proton` holds every call of the C library, `events` what the machine tells its owner. See README in
-`edge/broker/amqp` for what Proton's engine leaves out of the standard and how that is met.
+`proton` has the calls of the C library, `events` the events for the owner. The README of `edge/broker/amqp` lists what
+Proton's engine leaves out of the standard, and how Waypost handles it.
 """
 
 from bridge.engine.events import (

@@ -1,6 +1,6 @@
-"""What Proton has collected, turned into events in groups: all complete messages of a link, all its dispositions.
+"""Collector: turns Proton's events into grouped events, such as all complete messages or all dispositions of a link.
 
-It enforces what Proton leaves to its user: credit and message size. The loops over messages are in `loops`.
+It enforces the limits that Proton leaves to its user: credit and message size. The loops over messages are in `loops`.
 """
 
 from __future__ import annotations
@@ -17,45 +17,46 @@ from bridge.engine.states import Condition
 from bridge.engine.transport import ProtonTransport
 
 ENDPOINTS_AT_ONCE: Final = 8
-"""Events about sessions, links and the connection that one call returns: up to 0.5 ms of work each with their owner."""
+"""Events of sessions, links and the connection that one call returns: each is up to 0.5 ms of work for the owner."""
 
 _DELIVERY_POINTER: Final = ffi.typeof("pn_delivery_t *")
 
 _WRONG_WAY: Final = Condition("amqp:not-allowed", "transfer on a link the peer is the receiver of")
 _OPENED_AGAIN: Final = Condition("amqp:illegal-state", "a second open")
-"""Proton takes it (section 2.4.1 has one), and whoever owns the connection would begin anew with half of it in use."""
+"""Proton accepts a second open (section 2.4.1 allows one), and the owner would initialize a connection in use."""
 
 
 class Collector:
-    """Reads the events of one connection."""
+    """Reads the events of one connection from Proton."""
 
     __slots__ = ("_links", "_loops", "_transport", "deaf", "identity", "left", "more", "opened")
 
     def __init__(self, transport: ProtonTransport, links: Links, loops: EngineLoops) -> None:
         self.identity: str | None = None
-        """What SASL established; told with the peer's open."""
+        """Identity from SASL, reported with the peer's open."""
         self.opened = False
-        """The peer's open has come."""
+        """The peer's open has arrived."""
         self.more = False
-        """Proton has more to tell."""
+        """Proton has more events."""
         self.left = 0
-        """How many of the bytes of the last call Proton was not given."""
+        """Bytes of the last call that Proton was not given."""
         self._transport = transport
         self._links = links
         self._loops = loops
         self.deaf = False
-        """Proton reads no more: it met a frame it cannot read (and says nothing), or the end."""
+        """Proton has stopped reading: it met an invalid frame (without an event for it), or the end."""
 
     def collect(self, events: list[Event], data: bytes = b"") -> Condition | None:
-        """Append what happened, with these bytes of the peer (not while there is `more`) or without any, as far as
-        `ENDPOINTS_AT_ONCE` allows. Returns what the peer did that no peer may, where it did: what came after is lost.
+        """Give Proton bytes of the peer (none while there is `more`), and append the events, up to `ENDPOINTS_AT_ONCE`.
+
+        Return the condition of a protocol violation of the peer, if any; later events are lost then.
         """
         transport, links, loops = self._transport, self._links.by_address, self._loops
         self.more = False
         left = ENDPOINTS_AT_ONCE
         self.deaf, taken, groups, event, self.left = loops.read(transport, data, links)
         if taken is not None:
-            self._tell_received(*taken, events)
+            self._add_received(*taken, events)
         if groups is None:
             return None
         violation = None
@@ -68,10 +69,10 @@ class Collector:
                 violation = self._handle(event, groups, events)
             lib.pn_collector_pop(transport.collector)
             event = loops.collect(transport, links, groups)
-        return self._tell(groups, events) if violation is None else violation
+        return self._add_groups(groups, events) if violation is None else violation
 
     def took(self, address: int, delivery: int, message: bytes) -> list[Event]:
-        """As `collect`, of one message that is not settled and was taken out of Proton already."""
+        """Return the events of one unsettled message that was already taken out of Proton."""
         events: list[Event] = []
         link = self._links.by_address.get(address)
         if link is None or link.closed:
@@ -79,14 +80,14 @@ class Collector:
         else:
             link._unsettled[link._delivery_next] = delivery
             link._deliveries.unsettled += 1
-            self._tell_received(link, [(False, [message])], 1, len(message), events)
+            self._add_received(link, [(False, [message])], 1, len(message), events)
         return events
 
     def _handle(self, event: Any, groups: Groups, events: list[Event]) -> Condition | None:
-        """An event that is of no delivery and no credit."""
+        """Handle an event other than of deliveries and credit."""
         kind = lib.pn_event_type(event)
         handler = HANDLERS.get(kind)
-        violation = self._tell(groups, events)
+        violation = self._add_groups(groups, events)
         if violation is not None or self._links.over:
             return violation
         if handler is not None:
@@ -108,7 +109,7 @@ class Collector:
         self._links.end()
         events.append(Closed(condition))
 
-    def _tell(self, groups: Groups, events: list[Event]) -> Condition | None:
+    def _add_groups(self, groups: Groups, events: list[Event]) -> Condition | None:
         for link in groups.received:
             self._receive(link, events)
         for link, items in groups.dispositions.items():
@@ -126,22 +127,22 @@ class Collector:
         return _WRONG_WAY if groups.wrong and not self._links.over else None
 
     def _receive(self, link: Link, events: list[Event]) -> None:
-        """Take every complete message of the link out of Proton."""
+        """Take all complete messages of the link out of Proton."""
         if link.closed:
             while delivery := lib.pn_link_current(link._pn):
                 lib.pn_delivery_settle(delivery)
             return
         batches: Batches = []
-        self._tell_received(link, batches, *self._loops.receive(link, batches), events)
+        self._add_received(link, batches, *self._loops.receive(link, batches), events)
 
-    def _tell_received(self, link: Link, batches: Batches, taken: int, largest: int, events: list[Event]) -> None:
-        """As it was `EngineLoops.receive`d, within the limits of the link."""
+    def _add_received(self, link: Link, batches: Batches, taken: int, largest: int, events: list[Event]) -> None:
+        """Add events for the result of `EngineLoops.receive`, within the limits of the link."""
         link.credit -= taken
         limit = link._message_bytes_max
         if largest <= limit and link.credit >= 0:
-            _tell_received(link, batches, events)
+            _add_transfers(link, batches, events)
             return
-        _tell_received(link, _before_violation(batches, limit, -link.credit), events)
+        _add_transfers(link, _before_violation(batches, limit, -link.credit), events)
         if largest > limit:
             self._detach(link, Condition("amqp:link:message-size-exceeded", f"more than {limit} bytes"), events)
         else:
@@ -164,7 +165,7 @@ class Collector:
         events.append(Detached(link, True, condition))
 
 
-def _tell_received(link: Link, batches: Batches, events: list[Event]) -> None:
+def _add_transfers(link: Link, batches: Batches, events: list[Event]) -> None:
     for settled, messages in batches:
         at_once = link.messages_at_once
         if at_once and len(messages) > at_once:
@@ -179,8 +180,8 @@ def _tell_received(link: Link, batches: Batches, events: list[Event]) -> None:
 
 
 def _before_violation(batches: Batches, bytes_max: int, beyond_credit: int) -> Batches:
-    """The messages before the first that is too large, without the last ones, which there was no credit for: the peer
-    hears that these were not taken, and may send them otherwise."""
+    """Return the messages before the first that is too large, and without the last ones, which had no credit. The peer
+    learns that the others were not taken, and may send them in another way."""
     room = sum(len(messages) for _, messages in batches) - max(beyond_credit, 0)
     kept: Batches = []
     for settled, messages in batches:

@@ -1,4 +1,4 @@
-"""What the AMQP machine tells its owner. No call of the engine is made here."""
+"""Events of the AMQP machine for its owner. Nothing here calls the engine."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class PeerOpened(msgspec.Struct, frozen=True, gc=False):
     offered_capabilities: tuple[str, ...]
     properties: Mapping[Any, Any]
     identity: str | None
-    """What SASL established; None where there was no SASL."""
+    """Identity from SASL; None where there was no SASL."""
 
 
 class Attached(msgspec.Struct, frozen=True, gc=False):
-    """The peer attached: a link of its own (answer with `Engine.accept` or `Engine.refuse`), or the answer to ours.
+    """The peer attached its own link (answer with `Engine.accept` or `Engine.refuse`), or answered our attach.
 
-    A refusal of ours by the peer is no Attached; it is the Detached alone, with the peer's condition.
+    A peer that refuses our link causes no Attached, only Detached with the peer's condition.
     """
 
     link: Link
 
 
 class LinkFlow(msgspec.Struct, frozen=True, gc=False):
-    """The credit of a link changed by the peer's doing: it granted, asked to drain, or gave back (`drained`)."""
+    """The peer changed the credit of a link: it granted, requested a drain, or returned credit (`drained`)."""
 
     link: Link
     credit: int
@@ -43,9 +43,9 @@ class LinkFlow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Transfers(msgspec.Struct, frozen=True, gc=False):
-    """Messages that arrived complete on one link in one read, in order.
+    """Complete messages that arrived on one link in one read, in order.
 
-    `deliveries` are numbers to be settled with `Engine.settle`, one a message; empty when `settled`.
+    `deliveries` are numbers to settle with `Engine.settle`, one per message; empty when `settled`.
     """
 
     link: Link
@@ -54,15 +54,15 @@ class Transfers(msgspec.Struct, frozen=True, gc=False):
     settled: bool
 
     def __repr__(self) -> str:
-        """Counts and sizes, no bodies."""
+        """Return counts and sizes, without bodies."""
         size = sum(map(len, self.messages))
         return f"<{len(self.messages)} transfers on {self.link!r}, {size} bytes, settled: {self.settled}>"
 
 
 class Dispositions(msgspec.Struct, frozen=True, gc=False):
-    """What the peer did with messages of ours: (tag, state, settled by the peer, detail).
+    """Dispositions of our messages by the peer: (tag, state, settled by the peer, detail).
 
-    Where the peer settled, the delivery is over; where it did not, `Engine.settle_sent` ends it.
+    A delivery that the peer settled is over; otherwise `Engine.settle_sent` ends it.
     """
 
     link: Link
@@ -70,14 +70,14 @@ class Dispositions(msgspec.Struct, frozen=True, gc=False):
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """The peer has accepted and settled messages of ours with these tags; of a link with `Link.accepted_apart`."""
+    """The peer has accepted and settled our messages with these tags; only for links with `Link.accepted_apart`."""
 
     link: Link
     tags: list[int]
 
 
 class Detached(msgspec.Struct, frozen=True, gc=False):
-    """The link is over by the peer's doing (the machine answers). Not told for links we detached ourselves."""
+    """The peer ended the link (the machine answers). Not reported for links that we detached."""
 
     link: Link
     closed: bool
@@ -85,7 +85,7 @@ class Detached(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionEnded(msgspec.Struct, frozen=True, gc=False):
-    """A session of the peer ended; its links were told as Detached (not closed) before."""
+    """The peer ended a session; its links were reported as Detached (not closed) before."""
 
     condition: Condition | None
 

@@ -1,4 +1,4 @@
-"""The link that the AMQP machine and its owner both hold."""
+"""Link of an AMQP connection, shared by the machine and its owner."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from bridge.engine.terminus import Terminus
 
 
 class Deliveries:
-    """Of all links of a connection."""
+    """Deliveries of all links of a connection."""
 
-    __slots__ = ("begun", "unsettled")
+    __slots__ = ("partial", "unsettled")
 
     def __init__(self) -> None:
         self.unsettled = 0
-        """Deliveries under way, in either direction."""
-        self.begun: dict[Link, bytearray] = {}
-        """What has come of large messages that are not complete; a link has one of them at most."""
+        """Unsettled deliveries, in both directions."""
+        self.partial: dict[Link, bytearray] = {}
+        """Received bytes of large incomplete messages; at most one per link."""
 
 
 class Link:
     """One link. The owner reads its public attributes and calls its methods; the machine writes them, and only the
     machine uses names with an underscore.
 
-    `source`, `target`, capabilities, properties, modes and `max_message_size` are what the *peer* said.
+    `source`, `target`, capabilities, properties, modes and `max_message_size` are those of the *peer*.
     """
 
     __slots__ = (
@@ -70,10 +70,10 @@ class Link:
         ours: bool,
         deliveries: Deliveries | None = None,
     ) -> None:
-        """`deliveries`: of the connection; None counts them for this link alone."""
+        """`deliveries`: counts of the connection; None: this link counts its own."""
         self.name = name
         self.is_sender = is_sender
-        """We send on it."""
+        """True when this end sends on it."""
         self.source = Terminus()
         self.target = Terminus()
         self.desired_capabilities: tuple[str, ...] = ()
@@ -84,27 +84,27 @@ class Link:
         self.rcv_settle_mode = 0
         """0 first, 1 second."""
         self.max_message_size = 0
-        """Bytes the peer takes in one message; 0: it did not say."""
+        """Largest message in bytes that the peer takes; 0: not specified."""
         self.credit = 0
-        """Messages we may send now, or that the peer may still send."""
+        """Messages that the sender may still send."""
         self.draining = False
-        """The receiver asked to use up the credit or give it back (`Engine.drained`)."""
+        """The receiver requested a drain: use up the credit or return it (`Engine.drained`)."""
         self.attached = False
         """Both ends are attached."""
         self.closed = False
-        """Detached or closed by either side: nothing can be done with it any more."""
+        """Detached or closed by either end: it can no longer be used."""
         self.answers_close = False
-        """The owner answers the peer's detach that closes the link (`Engine.answer_close`); else the machine does."""
+        """The owner answers a closing detach of the peer (`Engine.answer_close`); otherwise the machine does."""
         self.accepted_apart = False
-        """What the peer has accepted and settled is told as `Accepted`, not among `Dispositions`."""
+        """Accepted and settled messages are reported as `Accepted`, not among `Dispositions`."""
         self.context: Any = None
-        """Whatever the owner wants to find again."""
+        """Any object of the owner."""
         self.messages_at_once = 0
-        """Messages one `Transfers` of it may hold, set by the owner where each is work of its own; 0: no bound."""
+        """Most messages in one `Transfers`, set by the owner where each message is much work; 0: no limit."""
         self._pn = pn
         self._address = 0
         self._close_waits = False
-        """The peer has closed it, and the owner is to answer."""
+        """The peer has closed the link, and the owner has to answer."""
         self._session = session
         self._ours = ours
         self._message_bytes_max = 0
@@ -115,19 +115,19 @@ class Link:
         self._sent: dict[int, Any] = {}
 
     def bind(self, context: Any) -> None:
-        """Let the owner find `context` again."""
+        """Attach an object of the owner."""
         self.context = context
 
     def report_accepted_apart(self) -> None:
-        """Report what the peer has accepted and settled as `Accepted`, not among `Dispositions`."""
+        """Report accepted and settled messages as `Accepted`, not among `Dispositions`."""
         self.accepted_apart = True
 
     def leave_close_to_owner(self, *, answers: bool) -> None:
-        """`answers`: the owner answers the peer's detach that closes the link; else the machine does."""
+        """Set whether the owner answers a closing detach of the peer; otherwise the machine does."""
         self.answers_close = answers
 
     def bound_transfers(self, messages: int) -> None:
-        """Put at most this many messages into one `Transfers`: each is work of its own."""
+        """Limit the messages in one `Transfers`, where each message is much work."""
         self.messages_at_once = messages
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""Sessions and links: attach, refuse, detach, from either side, and the limits Proton leaves to its user.
+"""Sessions and links: attach, refuse and detach from either end, and the limits that Proton leaves to its user.
 
-`Links` turns Proton's events about sessions and links into ours. What flows over the links is `machine`'s business.
+`Links` turns Proton's events of sessions and links into ours. `machine` handles what flows over the links.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from bridge.engine.states import Condition
 from bridge.engine.terminus import Terminus, TerminusKind
 
 LINK_BYTES = 6 * 1024
-"""What a link costs: 3.5 KiB here and in Proton, the rest with its owner."""
+"""Memory of a link: 3.5 KiB in the engine and in Proton, the rest in its owner."""
 
 DELIVERY_BYTES = 500
-"""What a delivery costs until it is settled, in Proton and with us."""
+"""Memory of an unsettled delivery, in Proton and in the engine."""
 
 ATTACH_MAPS_BYTES_MAX = 16 * 1024
-"""Properties, filters, capabilities and outcomes of one attach, encoded: a selector is the largest of them. A frame of
+"""Encoded properties, filters, capabilities and outcomes of one attach: a selector is the largest of them. A frame of
 64 KiB of them would take 3 MiB, and 50 ms to read."""
 
 SESSION_BYTES = 3_500
-"""What a session costs."""
+"""Memory of a session."""
 
 
 class Links:
-    """Every link of one connection."""
+    """All links of one connection."""
 
     __slots__ = (
         "_connection", "_link_bytes", "_links_max", "_message_bytes_max", "_session", "_sessions_max", "by_address",
@@ -57,36 +57,36 @@ class Links:
     )  # fmt: skip
 
     def __init__(self, connection: Any, *, links_max: int, sessions_max: int, message_bytes_max: int) -> None:
-        """`connection`: a ``pn_connection_t``. `links_max`, `sessions_max`: what the peer may open;
-        `message_bytes_max`: of one incoming message, where an attach does not say otherwise."""
+        """`connection`: a ``pn_connection_t``. `links_max`, `sessions_max`: limits for the peer; `message_bytes_max`:
+        limit of one incoming message, unless an attach sets another one."""
         self.by_address: dict[int, Link] = {}
-        """Where the ``pn_link_t`` is, to link, until the peer's detach has come."""
+        """Links by the address of their ``pn_link_t``, until the peer's detach has arrived."""
         self.over = False
         """The connection is over: nothing is attached any more."""
         self._connection = connection
         self.deliveries = Deliveries()
-        """Under way on all links."""
+        """Deliveries of all links."""
         self._links_max = links_max
         self._link_bytes = 0
-        """What links cost that the peer attached."""
+        """Memory of the links that the peer attached."""
         self.sessions: list[int] = []
-        """Where the ``pn_session_t`` are that the peer has begun."""
+        """Addresses of the ``pn_session_t`` that the peer has begun."""
         self._sessions_max = sessions_max
         self._message_bytes_max = message_bytes_max
-        self._session: Any = None  # the one our own links are in; made when it is needed
+        self._session: Any = None  # session of our own links; created on first use
 
     def __iter__(self) -> Iterator[Link]:
-        """Every link that is not over."""
+        """Iterate over all links that are not over."""
         return iter([link for link in self.by_address.values() if not link.closed])
 
     @property
     def held_bytes(self) -> int:
-        """What sessions and links cost, deliveries that are not settled, and what was taken of messages that are not
-        complete. One session is free of charge: no connection does without."""
+        """Memory of sessions, links, unsettled deliveries and incomplete messages. The first session is not counted, as
+        every connection has one."""
         held = self._link_bytes
         if len(self.sessions) > 1:
             held += SESSION_BYTES * (len(self.sessions) - 1)
-        held += sum(map(len, self.deliveries.begun.values()))
+        held += sum(map(len, self.deliveries.partial.values()))
         return held + DELIVERY_BYTES * self.deliveries.unsettled
 
     # --- commands ---------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Links:
         snd_settle_mode: int,
         max_message_size: int,
     ) -> Link:
-        """Attach a link of ours; see `Engine.attach_sender` and `Engine.attach_receiver`."""
+        """Attach our own link; see `Engine.attach_sender` and `Engine.attach_receiver`."""
         if self.over:
             link = Link(None, None, name, is_sender=is_sender, ours=True)
             link.closed = True
@@ -130,7 +130,7 @@ class Links:
         max_message_size: int,
         properties: Mapping[Any, Any] | None,
     ) -> None:
-        """See `Engine`; the link is open, here and below."""
+        """See `Engine.accept`; the link must be open, also for the methods below."""
         pn = link._pn
         for mine, theirs, given in (
             (lib.pn_link_source(pn), lib.pn_link_remote_source(pn), source),
@@ -148,7 +148,7 @@ class Links:
         link.attached = True
 
     def refuse(self, link: Link, condition: Condition) -> None:
-        """See `Engine`."""
+        """See `Engine.refuse`."""
         pn = link._pn
         if link.is_sender:
             lib.pn_terminus_copy(lib.pn_link_target(pn), lib.pn_link_remote_target(pn))
@@ -159,9 +159,9 @@ class Links:
         self.detach(link, condition=condition)
 
     def detach(self, link: Link, *, closed: bool = True, condition: Condition | None = None) -> None:
-        """See `Engine`."""
+        """See `Engine.detach`."""
         link.closed = True
-        self.deliveries.begun.pop(link, None)
+        self.deliveries.partial.pop(link, None)
         pn = link._pn
         write_condition(lib.pn_link_condition(pn), condition)
         lib.pn_link_open(pn)  # nothing happens when it is open
@@ -171,7 +171,7 @@ class Links:
             lib.pn_link_detach(pn)
 
     def answer_close(self, link: Link, condition: Condition | None) -> None:
-        """See `Engine`."""
+        """See `Engine.answer_close`."""
         if link._close_waits and link._pn is not None:
             self.detach(link, condition=condition)
             self._free(link)
@@ -192,7 +192,7 @@ class Links:
                 )
             link._cost_bytes = LINK_BYTES + sum(map(data_bytes, maps))
             self._link_bytes += link._cost_bytes
-            if len(self.by_address) > 2 * self._links_max:  # it attaches on and on, and does not end what was refused
+            if len(self.by_address) > 2 * self._links_max:  # it keeps attaching and does not end refused links
                 return Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links")
             if len(self.by_address) > self._links_max:
                 self.refuse(link, Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links"))
@@ -203,7 +203,7 @@ class Links:
         if link._ours:
             answer = link.target if link.is_sender else link.source
             if answer.kind is TerminusKind.NONE:
-                return None  # refused: the detach with the reason is on its way
+                return None  # refused: the detach with the reason follows
             link.attached = True
         events.append(Attached(link))
         return None
@@ -216,9 +216,7 @@ class Links:
 
     def on_begin(self, event: Any, events: list[Event]) -> Condition | None:
         self.sessions.append(address_of(lib.pn_event_session(event)))
-        if (
-            len(self.sessions) > self._sessions_max
-        ):  # on a channel that was in use: Proton makes a session of each begin
+        if len(self.sessions) > self._sessions_max:  # a begin on a channel in use: Proton creates a session for each
             return Condition("amqp:connection:framing-error", "more sessions than there are channels")
         lib.pn_session_open(lib.pn_event_session(event))  # nothing happens when it is ours and open
         return None
@@ -243,13 +241,13 @@ class Links:
     # --- the connection ends ----------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """The connection is over, and its links with it."""
+        """End all links: the connection is over."""
         self.over = True
         for link in self.by_address.values():
             link.closed = True
 
     def release(self) -> None:
-        """The C objects are about to be freed: drop every pointer to them."""
+        """Drop every pointer to the C objects, which are about to be freed."""
         self.end()
         for link in self.by_address.values():
             _forget(link)
@@ -276,7 +274,7 @@ class Links:
             lib.pn_link_set_max_message_size(link._pn, link._message_bytes_max)
 
     def _describe(self, link: Link) -> None:
-        """Copy what the peer's attach said."""
+        """Copy the fields of the peer's attach."""
         pn = link._pn
         link.source = read_terminus(lib.pn_link_remote_source(pn))
         link.target = read_terminus(lib.pn_link_remote_target(pn))
@@ -313,7 +311,7 @@ HANDLERS: Mapping[int, Callable[[Links, Any, list[Event]], Condition | None]] = 
     lib.PN_LINK_REMOTE_DETACH: Links.on_detach,
     lib.PN_LINK_REMOTE_CLOSE: Links.on_close,
 }
-"""What is done with Proton's events about sessions and links; a condition is what no peer may do, and ends the
+"""Handlers of Proton's events of sessions and links. A returned condition is a protocol violation and ends the
 connection."""
 
 
@@ -322,7 +320,7 @@ def _terminus(value: Terminus | str | None, kind: TerminusKind) -> Terminus:
 
 
 def _maps(pn: Any) -> list[Any]:
-    """What the peer's attach carries that may be of any size."""
+    """Return the parts of the peer's attach that have no size limit."""
     source, target = lib.pn_link_remote_source(pn), lib.pn_link_remote_target(pn)
     found = [lib.pn_link_remote_properties(pn), lib.pn_terminus_filter(source), lib.pn_terminus_outcomes(source)]
     for terminus in (source, target):
@@ -331,9 +329,9 @@ def _maps(pn: Any) -> list[Any]:
 
 
 def _forget(link: Link) -> None:
-    """The link and its deliveries are freed, now or soon: no pointer to them may stay."""
+    """Drop the pointers to a link and its deliveries, which are freed now or soon."""
     link._deliveries.unsettled -= len(link._unsettled) + len(link._sent)
-    link._deliveries.begun.pop(link, None)
+    link._deliveries.partial.pop(link, None)
     link._unsettled.clear()
     link._sent.clear()
     link._pn = None

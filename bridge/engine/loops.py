@@ -1,8 +1,8 @@
-"""The hot loops of the AMQP machine in C (`loops.c`): one call a batch, which gives and takes objects of Python.
+"""Hot loops of the AMQP machine in C (`loops.c`): one call per batch, with Python objects as arguments and results.
 
-They take the deliveries of a link out of Proton and put ours into it; what the events mean for the owner is `machine`'s
-business. Proton's objects are addresses (integers) here. A tag is found in the delivery itself, and counts when `_sent`
-has that very delivery under it.
+They take the deliveries of a link out of Proton and put ours into it; `machine` knows what the events mean for the
+owner. Proton's objects are addresses (integers) here. A tag is read from the delivery itself; it is valid when `_sent`
+has the same delivery under it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ FUNCTIONS = (
 """Functions of Proton's C library that the loops call."""
 
 ROWS_MAX: Final = 4096
-"""Outcomes that one call hands over; more take another call."""
+"""Most outcomes of one call; more take another call."""
 
 SMALL_BYTES: Final = 4096
-"""A read of more is not given to Proton by `EngineLoops.take`; as in `loops.c`."""
+"""Largest read that `EngineLoops.take` gives to Proton; the same as in `loops.c`."""
 
 _ACCEPTED, _SETTLED, _UPDATED, _RECEIVED, _DONE = 1, 2, 4, 8, 7
 _STATE_ACCEPTED = DeliveryState.ACCEPTED
@@ -43,29 +43,29 @@ _DELIVERY, _LINK_FLOW = lib.PN_DELIVERY, lib.PN_LINK_FLOW
 _DELIVERY_POINTER = ffi.typeof("pn_delivery_t *")
 
 OF_THE_CONNECTION: Final = (lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)
-TOLD: Final = frozenset((_DELIVERY, _LINK_FLOW, *HANDLERS, *OF_THE_CONNECTION))
-"""Proton's events that mean something here; nothing is done with the others."""
+HANDLED_EVENTS: Final = frozenset((_DELIVERY, _LINK_FLOW, *HANDLERS, *OF_THE_CONNECTION))
+"""Types of Proton's events that are handled; all others are ignored."""
 
 Batches = list[tuple[bool, list[bytes]]]
-"""Messages in order, in runs of the same kind: (settled by the peer, messages)."""
+"""Messages in order, grouped by (settled by the peer, messages)."""
 
 
 class Groups:
-    """What a run of delivery and flow events touched; told as one event a link."""
+    """Consecutive delivery and flow events, grouped so that each link gets one event of a kind."""
 
     __slots__ = ("apart", "dispositions", "flows", "received", "wrong")
 
     def __init__(self) -> None:
         self.received: dict[Link, None] = {}
         self.apart: dict[Link, list[int]] = {}
-        """Tags of what the peer has accepted and settled, of links where that is told apart."""
+        """Tags of accepted and settled messages, of links with `Link.accepted_apart`."""
         self.dispositions: dict[Link, list[tuple[int, DeliveryState, bool, Detail]]] = {}
         self.flows: dict[Link, None] = {}
         self.wrong = False
-        """The peer sent on a link it receives on."""
+        """The peer sent on a link of which it is the receiver."""
 
     def accepted(self, link: Link, tags: Sequence[int]) -> None:
-        """The peer has accepted and settled these."""
+        """Add messages that the peer has accepted and settled."""
         if not tags:
             return
         if link.accepted_apart:
@@ -74,46 +74,45 @@ class Groups:
             self.dispositions.setdefault(link, []).extend([(tag, _STATE_ACCEPTED, True, None) for tag in tags])
 
 
-Way = tuple[ProtonTransport, list[bytes]]
-"""Of what we send: what makes frames of it, and where these are put that can leave."""
+SendBuffer = tuple[ProtonTransport, list[bytes]]
+"""The transport that makes frames of sent messages, and the list for the frames that can leave."""
 
 Taken = tuple[Link, Batches, int, int]
-"""A link and what `EngineLoops.receive` gives of it."""
+"""A link and the result of `EngineLoops.receive` for it."""
 
 Read = tuple[bool, Taken | None, Groups | None, Any, int]
-"""Whether Proton reads no more (it met a frame it cannot read, and says nothing; or the end), then either messages of
-one link, which is all that came, or groups and what `EngineLoops.collect` returned; or nothing. Last how many of the
-bytes are left: an event waits that comes before them."""
+"""(Proton has stopped reading, messages of one link if nothing else arrived, else groups, and the event that
+`EngineLoops.collect` returned; bytes not given to Proton because an event that precedes them waits). Proton stops
+reading at an invalid frame, without an event for it, or at the end."""
 
 PIECE_BYTES: Final = 8 * 1024
-"""Given to Proton between two looks whether an event waits: 80 attaches, 2 ms. In `loops.c` too."""
+"""Bytes given to Proton before events are checked: 80 attaches, 2 ms. The same as in `loops.c`."""
 
 BEGUN_BYTES: Final = 16 * 1024
-"""Of a message that is not complete: so many are taken out of Proton, which keeps the memory of the largest piece that
-it had to hold for each delivery under way, for as long as the connection is there. In `loops.c` too."""
+"""Size from which an incomplete message is taken out of Proton: it keeps memory of the largest piece it had to hold for
+each delivery, for the lifetime of the connection. The same as in `loops.c`."""
 
 QUEUED_FEW: Final = 4
-"""Messages: where so many bytes brought fewer of them they are large, and taken before more is read. As above."""
+"""Fewer messages than this in a full piece are large, and are taken before more is read. The same as in `loops.c`."""
 
 Received = tuple[list[bytes], list[int], int, bool, bool, int, bool, bytes | None]
-"""Messages, their deliveries where they are not settled, how many were taken with those the peer has aborted, whether
-they are settled, whether more can be taken, bytes of the largest, whole or not; whether the first was aborted, what
-there is of a large one that is not complete."""
+"""(messages; deliveries of unsettled ones; number taken, including aborted ones; settled; more can be taken; bytes of
+the largest, complete or not; the first was aborted; received bytes of a large incomplete message)."""
 
 Message = tuple[int, int, bytes, bool, bool]
-"""A link and a delivery of it, the message, whether the header was taken off it, whether Proton has more to tell."""
+"""(link, delivery, message, its header was removed, Proton has more events)."""
 
 
 class EngineLoops:
-    """The loops over messages of one connection. What they keep in `_unsettled` and `_sent` of a link is theirs."""
+    """Loops over the messages of a connection. They own `_unsettled` and `_sent` of its links."""
 
     def __init__(self) -> None:
         addresses = {name: int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in FUNCTIONS}
-        native.bind_proton(addresses, _DELIVERY, _LINK_FLOW, sum(1 << kind for kind in TOLD), ROWS_MAX)
+        native.bind_proton(addresses, _DELIVERY, _LINK_FLOW, sum(1 << kind for kind in HANDLED_EVENTS), ROWS_MAX)
 
     def read(self, transport: ProtonTransport, data: bytes, links: Mapping[int, Link]) -> Read:
-        """Give Proton bytes of the peer, a piece at a time, and do as `collect`; what is behind an event that `collect`
-        returns is left, as is what comes once there is something of large messages. `links` are by `address_of`."""
+        """Give Proton bytes of the peer, a piece at a time, and `collect`. Bytes after an event that `collect` returns
+        are left, as are those after part of a large message. `links`: by `address_of`."""
         rows, received, waits, deaf, left = native.amqp_read(transport.address, transport.collector_address, data)
         if received is not None:
             link = links.get(rows[0][0])
@@ -123,13 +122,13 @@ class EngineLoops:
         elif not (rows or waits):
             return deaf, None, None, None, left
         groups = Groups()
-        self._sort(rows, links, groups)  # which makes events: what Proton does when we settle
+        self._sort(rows, links, groups)  # settling creates new events in Proton, which `collect` takes
         return deaf, None, groups, self.collect(transport, links, groups), left
 
     def _taken(self, link: Link, received: Received) -> Taken:
-        """As `_take_over`; most often there is no more."""
+        """Fast path of `_take_over` for a complete result, which most are."""
         messages, deliveries, taken, settled, more, largest, _, begins = received
-        if more or not messages or begins is not None or link._deliveries.begun:
+        if more or not messages or begins is not None or link._deliveries.partial:
             batches: Batches = []
             return link, batches, *self._take_over(link, batches, received)
         if len(deliveries) == 1:
@@ -141,12 +140,12 @@ class EngineLoops:
         return link, [(settled, messages)], taken, largest
 
     def take(self, transport: int, collector: int, header: bytes, data: bytes) -> Message | None:
-        """Give Proton the bytes of one read, `SMALL_BYTES` at most, and take the message that they contain. Most have
-        this header section. Return None for anything but one message: Proton has the bytes, and has to be asked."""
+        """Give Proton the bytes of one read, at most `SMALL_BYTES`, and take the single message in them. Most messages
+        have this header section. Return None for anything but one message: Proton has the bytes, call `collect`."""
         return native.amqp_take(transport, collector, header, data)  # type: ignore[no-any-return]
 
     def settle_all(self, deliveries: list[int]) -> None:
-        """Accept these deliveries of peers, and forget them."""
+        """Accept and settle these deliveries of peers."""
         native.amqp_settle_all(deliveries)
 
     def write(self, transport: ProtonTransport, output: list[bytes]) -> bool:
@@ -154,17 +153,18 @@ class EngineLoops:
         return bool(native.amqp_write(transport.address, output))
 
     def has_output(self, transport: ProtonTransport) -> bool:
-        """Proton wants to send something, or never will again."""
+        """Return True when Proton has something to send, or will never have again."""
         return bool(native.amqp_has_output(transport.address))
 
     def held_bytes(self, sessions: Iterable[int]) -> int:
-        """Bytes of messages that are not complete, not taken or not sent, in the sessions at these addresses."""
+        """Return the bytes of messages that are incomplete, not taken or not sent, in these sessions (addresses)."""
         return int(native.amqp_held(sessions))
 
     def collect(self, transport: ProtonTransport, links: Mapping[int, Link], groups: Groups) -> Any:
-        """Take delivery and flow events off the collector, up to another one that is `TOLD`, which stays: returned.
+        """Take delivery and flow events off the collector, up to the first other event of `HANDLED_EVENTS`, which is
+        returned and stays on the collector. None: there are no more events.
 
-        None when there is nothing more. Dispositions of ours that the peer settled are settled here too.
+        Our deliveries that the peer has settled are settled as well.
         """
         while True:
             rows, waits = native.amqp_collect(transport.collector_address)
@@ -216,7 +216,7 @@ class EngineLoops:
         native.amqp_forget(over)
 
     def _take_accepted(self, link: Link, deliveries: list[int], tags: list[int], groups: Groups) -> None:
-        """Deliveries of ours under these tags that the peer has accepted and settled."""
+        """Handle our deliveries with these tags, which the peer has accepted and settled."""
         found = native.amqp_forget_accepted(link._sent, deliveries, tags)
         link._deliveries.unsettled -= len(found)
         if len(found) < len(tags):
@@ -224,11 +224,12 @@ class EngineLoops:
         groups.accepted(link, found)
 
     def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
-        """Take every complete message of an open link: (deliveries taken, bytes of the largest, whole or not)."""
+        """Take all complete messages of an open link. Return (deliveries taken, bytes of the largest, complete or
+        not)."""
         return self._take_over(link, batches, native.amqp_receive(link._address))
 
     def _take_over(self, link: Link, batches: Batches, received: Received) -> tuple[int, int]:
-        """What C has received, and all that it has not yet."""
+        """Add a result of `amqp_receive` to the link and the batches, and call it until nothing is left."""
         number, taken, largest = link._delivery_next, 0, 0
         while True:
             messages, deliveries, count, settled, more, bytes_max, first_aborted, begins = received
@@ -244,13 +245,13 @@ class EngineLoops:
             received = native.amqp_receive(link._address)
 
     def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
-        """Return the messages without `header`, where each begins with this header section (or none) and goes on with a
-        whole section of the bare message that has no annotations and no properties as far as absolute-expiry-time.
-        Return None where one does not, says so in an unusual form, or is malformed."""
+        """Return the messages without `header`, when each starts with this header section (or none), followed by a
+        complete section of a bare message without annotations and without absolute-expiry-time or later properties.
+        Return None when a message is different, unusual or malformed."""
         return native.amqp_usual_bodies(messages, header)
 
     def malformed_at(self, message: bytes) -> int:
-        """Return where the first section begins that is malformed or out of order; -1 for a well-formed message.
+        """Return the offset of the first section that is malformed or out of order; -1 for a well-formed message.
 
         Checks every value (part 1, section 1.6) and the order and types of the sections (part 3, section 3.2). Fields
         of the header and of the properties may have any type, because clients write strings for symbols. A message
@@ -258,7 +259,7 @@ class EngineLoops:
         return native.amqp_malformed_at(message)
 
     def credit(self, link: Link) -> tuple[int, bool]:
-        """Messages that may be sent on an open link, and whether the peer drains it."""
+        """Return the messages that may be sent on an open link, and True when the peer drains it."""
         return native.amqp_credit(link._address)
 
     def settle(self, link: Link, deliveries: Iterable[int], state: DeliveryState, detail: Detail) -> None:
@@ -274,10 +275,12 @@ class EngineLoops:
                 write_local_state(pn, state, detail)
                 lib.pn_delivery_settle(pn)
 
-    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], way: Way | None, *, settled: bool) -> None:
-        """See `Engine.send_all`; the link is open. Large messages go their `way` piece by piece, for the reason of
+    def send(
+        self, link: Link, first_tag: int, messages: Sequence[bytes], buffer: SendBuffer | None, *, settled: bool
+    ) -> None:
+        """See `Engine.send_all`; the link is open. Large messages go into `buffer` piece by piece, for the reason of
         `BEGUN_BYTES`; None: nothing can leave yet."""
-        transport, output = (way[0].address, way[1]) if way is not None else (0, None)
+        transport, output = (buffer[0].address, buffer[1]) if buffer is not None else (0, None)
         native.amqp_send(link._address, first_tag, messages, None if settled else link._sent, transport, output)
         if not settled:
             link._deliveries.unsettled += len(messages)
@@ -293,26 +296,27 @@ class EngineLoops:
 
 
 def look_for_transfer(link: Link, groups: Groups) -> None:
-    """An event of a sending link is about no delivery we have out: settled by us meanwhile, or not made by us.
+    """Handle an event of a sending link for a delivery that is not in `_sent`: we have settled it, or the peer sent it.
 
-    The latter Proton would keep for us to receive. Every delivery taken out of `_sent` must be settled by now.
+    A delivery of the peer stays in Proton, which sets `Groups.wrong`. Every delivery taken out of `_sent` must be
+    settled before this call.
     """
     if not link.closed and lib.pn_link_unsettled(link._pn) > len(link._sent):
         groups.wrong = True
 
 
 def _joined(link: Link, messages: list[bytes], first_aborted: bool, begins: bytes | None) -> int:
-    """Put what had come of a message before the rest of it, which is the first of these; keep what has come of the next
-    one (`begins`). Returns the bytes of the larger of the two."""
-    begun, largest = link._deliveries.begun, 0
-    if link in begun and (first_aborted or messages):
-        before = begun.pop(link)
+    """Prepend the earlier part of a message to the first of these; keep the part of the next one (`begins`). Return the
+    bytes of the larger of the two."""
+    partial, largest = link._deliveries.partial, 0
+    if link in partial and (first_aborted or messages):
+        before = partial.pop(link)
         if not first_aborted:
             messages[0] = b"".join((before, messages[0]))
             largest = len(messages[0])
     if begins is not None:
-        begun.setdefault(link, bytearray()).extend(begins)
-    return max(largest, len(begun.get(link, b"")))
+        partial.setdefault(link, bytearray()).extend(begins)
+    return max(largest, len(partial.get(link, b"")))
 
 
 LOOPS: Final = EngineLoops()

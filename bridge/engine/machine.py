@@ -1,7 +1,7 @@
-"""The AMQP 1.0 machine: one connection on Proton's engine, put together of its parts.
+"""AMQP 1.0 machine: one connection on Proton's engine.
 
-Proton keeps the protocol. `transport` is its objects, bytes and time; `links` attaches and detaches; `collector` turns
-what happened into events. What is here is the life of the connection, and the commands of its owner.
+Proton implements the protocol. `transport` has its objects, bytes and timer; `links` attaches and detaches; `collector`
+creates the events. This module has the lifecycle of the connection and the commands of its owner.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from bridge.limits import LOGIN_WAIT_S_MAX
 from bridge.sasl import ANONYMOUS, SaslClient, SaslServer
 
 EVENTS_AT_ONCE: Final = 16
-"""Events one call returns: each may be up to 0.1 ms of work for the owner, as of each link of a session that ends."""
+"""Most events of one call: each may be up to 0.1 ms of work for the owner, such as one per link of an ended session."""
 
 _NO_POINTERS: Final = (0, 0)
 
 UNSETTLED_FEW: Final = 8
-"""Deliveries of a connection that cost less than its meter is told of (`bridge.transport.driver.UNCOUNTED_BYTES`)."""
+"""Deliveries of a connection that are below `bridge.transport.driver.UNCOUNTED_BYTES` of memory."""
 
 CLOSE_WAIT_S: Final = 2.0
-"""How long the peer's answer to our close is waited for before the socket goes."""
+"""Seconds to wait for the peer's answer to our close before the socket is closed."""
 
 
 class Engine:
@@ -41,9 +41,9 @@ class Engine:
 
     Implements `bridge.transport.connection.ConnectionMachine`.
 
-    Commands on a link that is closed, or after the connection is over, do nothing: an owner may be late.
-    Proton writes message-format 0 on every transfer and drops what came in: the format of what a link carries is agreed
-    on when it is attached (`desired_capabilities`, `offered_capabilities`).
+    Commands on a closed link, or after the connection is over, do nothing: an owner may be late.
+    Proton writes message-format 0 on every transfer and drops that of incoming ones, so the format of a link's messages
+    is negotiated in its attach (`desired_capabilities`, `offered_capabilities`).
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Engine:
         now: float | None = None,
         loops: EngineLoops = LOOPS,
     ) -> None:
-        """Without `sasl` a server lets everybody in (as `ANONYMOUS`), and a client starts with the AMQP header.
+        """Without `sasl` a server admits everybody (as `ANONYMOUS`), and a client starts with the AMQP header.
 
-        `idle_timeout_s`: silence after which the peer counts as gone (0: never); half of it is what the peer hears.
-        `links_max`, `channel_max` (highest channel number): what the peer may open; `max_message_size`: bytes of one
-        incoming message, where `accept` or `attach_receiver` do not say otherwise.
-        `handshake_timeout_s`: from `now` (or the first call that has a clock) to the peer's open.
+        `idle_timeout_s`: silence after which the connection ends (0: never); half of it is announced to the peer.
+        `links_max`, `channel_max` (highest channel number): limits for the peer; `max_message_size`: limit in bytes of
+        one incoming message, unless `accept` or `attach_receiver` set another one.
+        `handshake_timeout_s`: from `now` (or the first call with a clock) to the peer's open.
         """
         if isinstance(sasl, SaslClient if server else SaslServer):
             raise TypeError("a server takes SaslServer, a client SaslClient")
@@ -83,19 +83,19 @@ class Engine:
         self._handshake_timeout_s = handshake_timeout_s
         self._handshake_deadline = None if now is None else now + handshake_timeout_s
         self._deciding_since: float | None = None
-        """Start of the peer's wait for our verdict, which its own time does not include."""
+        """Start of the verification of the peer's secret, whose time does not count for its handshake."""
         self._tick_deadline: float | None = None
         self._close_deadline: float | None = None
         self._later: list[Event] = []
-        """What has happened and is for the next calls."""
+        """Events for the next calls."""
         self._rest = b""
-        """What came behind that."""
+        """Bytes received after those events."""
         self._unread_bytes = 0
-        """Of what Proton has for the next calls, or of a frame that is not complete; about."""
+        """Approximate bytes that Proton holds for the next calls, or of an incomplete frame."""
         self._closing = False
         """Our close was sent."""
         self._done = False
-        """The socket is of no more use."""
+        """The socket can be closed."""
         self._transport = ProtonTransport(
             container_id=container_id,
             hostname=hostname,
@@ -115,7 +115,7 @@ class Engine:
         self._loops = loops
         self._collector = Collector(self._transport, self._links, self._loops)
 
-    # --- Connection -------------------------------------------------------------------------------------------
+    # --- ConnectionMachine ------------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
@@ -167,28 +167,28 @@ class Engine:
             return True
         return self._loops.has_output(self._transport)
 
-    # --- a message a read (`take` of `bridge.engine.loops`) ----------------------------------------------------------
+    # --- one message per read (`take` of `bridge.engine.loops`) -----------------------------------------------------
 
     @property
     def pointers(self) -> tuple[int, int]:
-        """Of transport and collector, where their bytes may come and go without this engine; zeros where it has to look
-        at them: something is left of what came before, it holds much, or it begins or ends."""
+        """Pointers to transport and collector, when bytes may bypass this engine; zeros while it has earlier bytes or
+        events left, holds many deliveries, or is opening or closing."""
         collector, links = self._collector, self._links
         if self._later or self._rest or self._unread_bytes or self._output or self._closing or self._done:
             return _NO_POINTERS
         if collector.more or not collector.opened or links.over:
             return _NO_POINTERS
-        if links.deliveries.begun or links.deliveries.unsettled > UNSETTLED_FEW:
+        if links.deliveries.partial or links.deliveries.unsettled > UNSETTLED_FEW:
             return _NO_POINTERS
         return self._transport.both
 
     def given(self, size: int) -> None:
-        """Proton was given so many bytes, and is to be asked what they mean."""
+        """Count bytes that Proton was given; their events are collected by the next call."""
         self._unread_bytes += size
 
     def took(self, address: int, delivery: int, size: int) -> tuple[Link, int] | None:
-        """The link of a message that was taken, and the number of its delivery; None where `took_otherwise` has more to
-        look at."""
+        """Record a message that was taken; return its link and delivery number. None: call `took_otherwise`, which does
+        all checks."""
         link = self._links.by_address.get(address)
         if link is None or link.closed or link.credit <= 0 or size > link._message_bytes_max:
             return None
@@ -200,17 +200,17 @@ class Engine:
         return link, number
 
     def took_otherwise(self, address: int, delivery: int, message: bytes) -> Sequence[Event]:
-        """As `receive_data`, of a message that was taken."""
+        """Return the events of a message that was taken."""
         return self._collector.took(address, delivery, message)
 
     def take_unsettled(self, link: Link, number: int) -> int:
-        """The delivery of this number, which the caller settles in this turn; 0 where it is settled."""
+        """Return the delivery of this number, which the caller settles in this turn; 0 where it is settled."""
         delivery = 0 if link.closed else link._unsettled.pop(number, 0)
         if delivery:
             link._deliveries.unsettled -= 1
         return delivery
 
-    # --- Connection, continued ----------------------------------------------------------------------------------
+    # --- ConnectionMachine, continued ---------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         if self._later:
@@ -251,10 +251,10 @@ class Engine:
         events: list[Event] = [*self._later]
         self._later.clear()
         if not self._links.over:
-            if not (self._collector.more or self._rest):  # else what is left goes with the connection
+            if not (self._collector.more or self._rest):  # otherwise the rest is dropped with the connection
                 self._transport.push_end()
                 events += self._collect(now)
-            events += self._abandon(Condition("amqp:connection:forced", "the peer went away without a close"))
+            events += self._abandon(Condition("amqp:connection:forced", "the peer disconnected without a close"))
         self._done = True
         self._links.release()
         self._transport.free()
@@ -294,13 +294,13 @@ class Engine:
     # --- commands: the connection -----------------------------------------------------------------------------
 
     def open(self, properties: Mapping[str, Any] | None = None) -> None:
-        """Send our open: a client to begin with, a server in answer to `Opened`. `properties`: in place of those the
-        engine was made with."""
+        """Send our open: a client at first, a server in answer to `PeerOpened`. `properties` replace those of the
+        constructor."""
         if self._transport.alive:
             self._transport.open(properties)
 
     def close(self, condition: Condition | None = None) -> None:
-        """Send close; the peer's answer, its absence or the end of the socket makes `Closed`."""
+        """Send close; `Closed` follows the peer's answer, `CLOSE_WAIT_S`, or the end of the socket."""
         if self._transport.alive and not (self._closing or self._links.over):
             self._closing = True
             self._transport.close(condition)
@@ -309,7 +309,7 @@ class Engine:
 
     @property
     def links(self) -> Sequence[Link]:
-        """Every link that is not over."""
+        """All links that are not over."""
         return list(self._links)
 
     def attach_sender(
@@ -322,7 +322,7 @@ class Engine:
         properties: Mapping[Any, Any] | None = None,
         snd_settle_mode: int = 2,
     ) -> Link:
-        """Attach a link to send on; target None is the anonymous relay. Answered by `Attached` or `Detached`."""
+        """Attach a sending link; target None is the anonymous relay. Answered by `Attached` or `Detached`."""
         return self._links.attach(True, name, source, target, desired_capabilities, properties, snd_settle_mode, 0)
 
     def attach_receiver(
@@ -336,7 +336,7 @@ class Engine:
         snd_settle_mode: int = 2,
         max_message_size: int = 0,
     ) -> Link:
-        """Attach a link to receive on; nothing comes before `grant`. Answered by `Attached` or `Detached`."""
+        """Attach a receiving link; nothing arrives before `grant`. Answered by `Attached` or `Detached`."""
         return self._links.attach(
             False, name, source, target, desired_capabilities, properties, snd_settle_mode, max_message_size
         )
@@ -351,29 +351,29 @@ class Engine:
         max_message_size: int = 0,
         properties: Mapping[Any, Any] | None = None,
     ) -> None:
-        """Answer an attach of the peer with its own termini, or with those given (e.g. a dynamic node's address)."""
+        """Accept an attach of the peer with its own termini, or with those given (e.g. a dynamic node's address)."""
         if not link.closed:
             self._links.accept(link, source, target, offered_capabilities, max_message_size, properties)
 
     def refuse(self, link: Link, condition: Condition) -> None:
-        """Answer an attach of the peer with a null terminus and the error (section 2.6.3)."""
+        """Refuse an attach of the peer with a null terminus and the error (section 2.6.3)."""
         if not link.closed:
             self._links.refuse(link, condition)
 
     def detach(self, link: Link, *, closed: bool = True, condition: Condition | None = None) -> None:
-        """End the link; it is `closed` at once and nothing more is said about it."""
+        """Detach the link; it is `closed` at once, and no more events follow."""
         if not link.closed:
             self._links.detach(link, closed=closed, condition=condition)
 
     def answer_close(self, link: Link, condition: Condition | None = None) -> None:
-        """Answer the detach by which the peer has closed a link with `Link.answers_close`; nothing happens when it has
-        not, or when the link is gone with its session or connection. `condition`: what went wrong."""
+        """Answer the closing detach of a link with `Link.answers_close`; do nothing when there was none, or when the
+        link ended with its session or connection. `condition`: an error, if any."""
         self._links.answer_close(link, condition)
 
     # --- commands: receiving ----------------------------------------------------------------------------------
 
     def grant(self, link: Link, credit: int, *, drain: bool = False) -> None:
-        """Let the peer send `credit` more messages; with `drain`, ask for what it has and the rest back (`Flow`)."""
+        """Grant the peer credit; with `drain`, request what it has now and the rest of the credit back (`LinkFlow`)."""
         if link.closed or (credit <= 0 and not drain):
             return
         link.credit += credit
@@ -389,8 +389,8 @@ class Engine:
         state: DeliveryState = DeliveryState.ACCEPTED,
         detail: Detail = None,
     ) -> None:
-        """Give these deliveries their outcome and forget them; numbers that are settled already are skipped. NONE
-        settles without an outcome: the sender takes its default one (section 3.5.3)."""
+        """Settle these deliveries with an outcome; settled numbers are skipped. NONE settles without an outcome, and
+        the sender uses its default one (section 3.5.3)."""
         if not link.closed:
             self._loops.settle(link, deliveries, state, detail)
 
@@ -409,7 +409,7 @@ class Engine:
     def send(self, link: Link, tag: int, message: bytes, *, settled: bool = False) -> None:
         """Send one message; `tag` (0 <= tag < 2**64) names it in `Dispositions` and must be unique until settled.
 
-        The caller keeps to ``link.credit``; what goes above it waits in Proton.
+        The caller respects ``link.credit``; messages beyond it wait in Proton.
         """
         self.send_all(link, tag, (message,), settled=settled)
 
@@ -417,16 +417,16 @@ class Engine:
         """Send messages under consecutive tags (see `send`)."""
         if link.closed or not messages:
             return
-        way = (self._transport, self._output) if self._sasl is None else None
-        self._loops.send(link, first_tag, messages, way, settled=settled)
+        buffer = (self._transport, self._output) if self._sasl is None else None
+        self._loops.send(link, first_tag, messages, buffer, settled=settled)
         link.credit -= len(messages)
 
     def settle_sent(self, link: Link, tag: int) -> None:
-        """End a delivery of ours whose outcome came unsettled (or which is given up)."""
+        """Settle our delivery, after an unsettled outcome or to drop it."""
         self._loops.settle_sent(link, tag)
 
     def drained(self, link: Link) -> None:
-        """Nothing (more) to send for a draining receiver: give its credit back, and say so where it left none."""
+        """Return the credit of a draining receiver, when there is nothing more to send; answer also without credit."""
         if not link.closed:
             if not lib.pn_link_drained(link._pn) and link.draining and link.attached:
                 answer_drain(link._pn)
@@ -436,7 +436,7 @@ class Engine:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _decided_for(self, now: float, *, deciding: bool) -> float:
-        """Return how many seconds the peer has waited for a verdict that has come now."""
+        """Return the seconds of a verification of the peer's secret that has ended now; 0.0 otherwise."""
         since = self._deciding_since
         if deciding == (since is not None):
             return 0.0
@@ -458,14 +458,13 @@ class Engine:
         return events
 
     def _at_once(self, events: list[Event]) -> list[Event]:
-        """The first of what was left and of these; the others are left."""
+        """Return the first `EVENTS_AT_ONCE` of the left-over and these events; leave the others for later."""
         events = self._later + events
         self._later = events[EVENTS_AT_ONCE:]
         return events[:EVENTS_AT_ONCE]
 
     def _abandon(self, condition: Condition) -> list[Event]:
-        """The socket is of no more use, whatever the protocol would still say. The one `Closed`, or nothing when it was
-        before."""
+        """End the connection without further protocol. Return `Closed`, or nothing when it was returned before."""
         self._done, self._rest = True, b""
         if self._links.over:
             return []

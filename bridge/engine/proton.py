@@ -1,6 +1,6 @@
-"""Every use of Proton's C library outside the machine's hot loops: values, conditions and termini, there and back.
+"""Calls of Proton's C library outside the hot loops: read and write values, conditions and termini.
 
-The functions take and give `cffi` pointers, typed `Any`. None of them keeps a pointer.
+The functions take and return `cffi` pointers, typed `Any`. None of them keeps a pointer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DISTRIBUTION_NAMES = {number: name for name, number in _DISTRIBUTION.items()}
 
 
 class _Scratch(threading.local):
-    """One buffer a thread: 8 000 connections must not have one each, and cffi calls let other threads run."""
+    """One buffer per thread: one per connection would be too many for 8 000, and cffi calls release the GIL."""
 
     def __init__(self) -> None:
         self.chars = ffi.new("char[]", SCRATCH_BYTES)
@@ -51,7 +51,7 @@ _ADDRESS = ffi.typeof("uintptr_t")
 
 
 def address_of(pointer: Any) -> int:
-    """Where an object of Proton's is: a key that is quickly looked up. Nothing else may be there before it is freed."""
+    """Return the address of a Proton object, as a fast dictionary key. It is unique until the object is freed."""
     return int(ffi.cast(_ADDRESS, pointer))
 
 
@@ -63,7 +63,7 @@ _TRACER = ffi.new_handle({"_tracer": _trace})  # `cproton` looks for this key; o
 
 
 def redirect_log(transport: Any) -> None:
-    """Proton writes warnings about what a peer sent to stderr: have them in our log instead, as debug."""
+    """Log Proton's warnings about a peer's bytes at debug level; by default they go to stderr."""
     record = lib.pn_transport_attachments(transport)
     lib.pn_record_def_py(record)
     lib.pn_record_set_py(record, _TRACER)
@@ -71,12 +71,12 @@ def redirect_log(transport: Any) -> None:
 
 
 def text(chars: Any) -> str | None:
-    """A C string; what is not UTF-8 in it is replaced."""
+    """Return a C string; bytes that are not UTF-8 are replaced."""
     return str(ffi.string(chars).decode("utf-8", "replace")) if chars else None
 
 
 def read_data(data: Any) -> Any:
-    """The (first) value a pn_data_t holds; None when it holds none or one we do not read."""
+    """Return the (first) value of a pn_data_t; None when it has none or it cannot be decoded."""
     raw = read_raw(data)
     if not raw:
         return None
@@ -88,8 +88,8 @@ def read_data(data: Any) -> Any:
 
 
 def read_raw(data: Any) -> bytes:
-    """What a pn_data_t holds, encoded; empty when it holds nothing."""
-    size = lib.pn_data_encoded_size(data) if data else 0  # NULL: the field was not there
+    """Return the encoded content of a pn_data_t; empty when it has none."""
+    size = lib.pn_data_encoded_size(data) if data else 0  # NULL: the field is absent
     if size <= 0:
         return b""
     buffer = ffi.new("char[]", size)
@@ -103,19 +103,19 @@ def read_map(data: Any) -> Mapping[Any, Any]:
 
 
 SMALL_DATA_BYTES = 256
-"""Data encoded in this or less costs nothing worth counting."""
+"""Encoded size up to which the memory of values is not counted."""
 
 NODE_BYTES = 150
-"""What Proton and Python keep of a value within a list or map, however small: a null of one byte becomes two nodes."""
+"""Memory of a value within a list or map, in Proton and Python, however small: a null of one byte becomes two nodes."""
 
 
 def encoded_bytes(data: Any) -> int:
-    """Bytes of what a pn_data_t holds."""
+    """Return the encoded size of a pn_data_t."""
     return max(lib.pn_data_encoded_size(data), 0) if data else 0
 
 
 def data_bytes(data: Any) -> int:
-    """Memory that the values of a pn_data_t take, where they are many or large."""
+    """Return the memory of the values in a pn_data_t; 0 when they are few and small."""
     size = encoded_bytes(data)
     if size <= SMALL_DATA_BYTES:
         return 0
@@ -139,7 +139,7 @@ def _count_values(value: Any) -> int:
 
 
 def write_data(data: Any, value: Any) -> None:
-    """Put `value` into a pn_data_t; an empty one leaves it empty (null on the wire)."""
+    """Write `value` into a pn_data_t; an empty value leaves it empty (null on the wire)."""
     if not value:
         return
     raw = encode(value)
@@ -148,7 +148,7 @@ def write_data(data: Any, value: Any) -> None:
 
 
 def write_map(data: Any, value: Mapping[Any, Any] | None) -> None:
-    """The same for a map whose keys are symbols (fields, section 2.8.3)."""
+    """Write a map with symbols as keys (fields, section 2.8.3) into a pn_data_t."""
     write_data(data, {Symbol(key) if isinstance(key, str) else key: item for key, item in (value or {}).items()})
 
 
@@ -206,18 +206,18 @@ def write_terminus(terminus: Any, value: Terminus) -> None:
 
 
 def answer_drain(link: Any) -> None:
-    """Have Proton send the flow that answers a drain without credit: a receiver may take its credit back and drain in
-    one (section 2.6.7) and wait for the answer, but Proton has one only for a sender with credit to return.
+    """Make Proton send the flow that answers a drain without credit. A receiver may revoke its credit and drain in one
+    flow (section 2.6.7) and wait for the answer, but Proton answers only for a sender with credit to return.
 
-    The credit it gets for that is taken back at once, and never told to the peer. That `pn_link_drain` is made for
-    receivers is nothing but an assertion, and Python's extensions are compiled without.
+    So this gives the link one credit and returns it at once; the peer never sees that credit. `pn_link_drain` asserts
+    that the link is a receiver, but Python's extensions are compiled without assertions.
     """
     lib.pn_link_drain(link, 1)
     lib.pn_link_drained(link)
 
 
 def read_remote_state(delivery: Any) -> tuple[DeliveryState, Detail]:
-    """The state the peer gave a delivery, and what comes with it. Unknown states count as NONE."""
+    """Return the peer's state of a delivery, with its detail. Unknown states count as NONE."""
     number = lib.pn_delivery_remote_state(delivery)
     if number == DeliveryState.ACCEPTED:
         return DeliveryState.ACCEPTED, None
@@ -239,7 +239,7 @@ def read_remote_state(delivery: Any) -> tuple[DeliveryState, Detail]:
 
 
 def write_local_state(delivery: Any, state: DeliveryState, detail: Detail) -> None:
-    """Give an incoming delivery its state (NONE leaves it without); settling is the caller's."""
+    """Set the state of an incoming delivery (NONE: none); the caller settles it."""
     if state is DeliveryState.NONE:
         return
     lib.pn_delivery_update(delivery, int(state) & 0xFF)

@@ -1,4 +1,4 @@
-"""What becomes of deliveries, and what is wrong where something is."""
+"""Delivery states and error conditions of AMQP."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Condition(NamedTuple):
-    """An error as it goes over the wire (AMQP 1.0 section 2.8.14): symbolic name and words for a person.
+    """An AMQP error (AMQP 1.0 section 2.8.14): symbolic name and description for people.
 
-    `info`: pairs of symbols for programs. They are sent with links and connections, and not looked at when received.
+    `info`: pairs of symbols for programs. They are sent with links and connections, and ignored when received.
     """
 
     name: str
@@ -18,18 +18,18 @@ class Condition(NamedTuple):
 
 
 def words(condition: Condition | None) -> str:
-    """A condition for people; None: the peer gave none."""
+    """Return a condition as text; None: the peer gave none."""
     if condition is None:
         return "closed by the peer"
     return f"{condition.name}: {condition.description}" if condition.description else condition.name
 
 
 Detail = Condition | bytes | None
-"""What comes with a state: the condition of `rejected`, or the annotations of `modified` as an encoded map."""
+"""Detail of a state: the condition of `rejected`, or the annotations of `modified` as an encoded map."""
 
 
 class DeliveryState(enum.IntEnum):
-    """Delivery states (section 3.4); the two fields of `modified` that matter are told apart as states of their own."""
+    """Delivery states (section 3.4); `modified` with each of its two relevant fields is a separate state."""
 
     NONE = 0
     """Settled without a state."""

@@ -1,4 +1,4 @@
-"""The ends of a link."""
+"""Termini: source and target of a link."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bridge.hidden import hides
 
 
 class TerminusKind(enum.IntEnum):
-    """What stands at an end of a link; NONE is a null terminus (a refused link, section 2.6.3)."""
+    """Kind of a terminus; NONE is a null terminus (a refused link, section 2.6.3)."""
 
     NONE = 0
     SOURCE = 1
@@ -35,19 +35,19 @@ class Terminus(msgspec.Struct, frozen=True, kw_only=True):
     distribution_mode: str | None = None
     """`move` or `copy`; sources only."""
     outcomes: tuple[str, ...] = ()
-    """Symbolic descriptors of the outcomes that may be chosen; sources only, and empty where it does not say."""
+    """Symbolic descriptors of the supported outcomes; sources only, empty where not specified."""
     capabilities: tuple[str, ...] = ()
     filters: Mapping[Any, Any] = {}
-    """Filter set of a source: name -> `Described` filter."""
+    """Filter set of a source: name -> `DescribedValue` filter."""
     properties: Mapping[Any, Any] = {}
-    """dynamic-node-properties."""
+    """The field dynamic-node-properties."""
 
 
 def source(address: str | None, **fields: Any) -> Terminus:
-    """A source to attach with."""
+    """Return a source for an attach."""
     return Terminus(kind=TerminusKind.SOURCE, address=address, **fields)
 
 
 def target(address: str | None, **fields: Any) -> Terminus:
-    """A target to attach with; address None is the anonymous relay."""
+    """Return a target for an attach; address None is the anonymous relay."""
     return Terminus(kind=TerminusKind.TARGET, address=address, **fields)

@@ -1,7 +1,7 @@
-"""Proton's objects of one connection: bytes in, bytes out, its own timer, and when they are freed.
+"""Proton's objects of one connection: bytes in, bytes out, its timer, and freeing them.
 
-What they mean to the owner is the business of `machine` and `links`. The C objects are created with a
-`ProtonTransport` and freed once, by `free` or when it is garbage-collected.
+`machine` and `links` know what the bytes mean to the owner. The C objects are created with a `ProtonTransport` and
+freed once, by `free` or when it is garbage-collected.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _CLOSE, _ERROR = 0x18, 0x1D
 
 
 class ProtonTransport:
-    """A connection, a transport and a collector of Proton's, bound together. No call is made once `alive` is false."""
+    """Proton's connection, transport and collector, bound together. No call is made once `alive` is false."""
 
     __slots__ = ("address", "alive", "both", "collector", "collector_address", "connection", "pointer")
 
     address: int
-    """Of `pointer`; 0 once that is freed."""
+    """Address of `pointer`; 0 once it is freed."""
     alive: bool
     connection: Any
-    """``pn_connection_t``; sessions and links are made on it."""
+    """``pn_connection_t``, which owns sessions and links."""
     both: tuple[int, int]
     """`address` and `collector_address`."""
     collector: Any
-    """``pn_collector_t``: what Proton has to tell."""
+    """``pn_collector_t``: Proton's events."""
     collector_address: int
     pointer: Any
     """``pn_transport_t``."""
@@ -96,15 +96,15 @@ class ProtonTransport:
         while offset < size:
             taken = lib.pn_transport_push(transport, start + offset, size - offset)
             if taken <= 0:
-                return  # the transport has failed, or the peer had closed: the rest is of no interest
+                return  # the transport has failed, or the peer has closed: the rest is ignored
             offset += taken
 
     def push_end(self) -> None:
-        """The peer's half of the socket is closed."""
+        """Report that the peer has closed its half of the socket."""
         lib.pn_transport_close_tail(self.pointer)
 
     def pull(self, output: list[bytes]) -> bool:
-        """Take what Proton wants to send; False when it will never send more."""
+        """Append the bytes that Proton wants to send; return False when it will never send more."""
         transport, chars, view = self.pointer, scratch.chars, scratch.view
         while (pending := lib.pn_transport_pending(transport)) > 0:
             size = lib.pn_transport_peek(transport, chars, min(pending, SCRATCH_BYTES))
@@ -114,17 +114,17 @@ class ProtonTransport:
 
     @property
     def deaf(self) -> bool:
-        """Proton reads no more: it met a frame it cannot read (and says nothing), or the end."""
+        """True when Proton has stopped reading: it met an invalid frame (without an event for it), or the end."""
         return bool(lib.pn_transport_capacity(self.pointer) < 0)
 
     def tick(self, now: float) -> float | None:
-        """Let Proton see the time; returns when it wants to see it again."""
+        """Run Proton's timers; return the time of the next tick."""
         deadline_ms = lib.pn_transport_tick(self.pointer, int(now * 1000) + 1)  # 0 would mean: not ticking yet
         return deadline_ms / 1000 if deadline_ms else None
 
     def tick_deaf(self, now: float) -> float | None:
-        """As `tick`, of a peer we do not listen to: Proton sends what keeps it from giving us up, and does not ask when
-        anything came. The next `tick` does: what came by then was read, or the peer has said nothing for too long."""
+        """Run Proton's timers while the peer is not read: send heartbeats, but do not check the peer's silence. The
+        next `tick` checks it, after the peer's bytes have been read."""
         idle_ms = lib.pn_transport_get_idle_timeout(self.pointer)
         lib.pn_transport_set_idle_timeout(self.pointer, 0)
         deadline = self.tick(now)
@@ -135,19 +135,19 @@ class ProtonTransport:
     # --- the connection's performatives -----------------------------------------------------------------------
 
     def open(self, properties: Mapping[str, Any] | None = None) -> None:
-        """Send our open; nothing happens when it was sent. `properties`: in place of those there are."""
+        """Send our open, unless it was sent. `properties` replace those of the constructor."""
         if properties is not None:
             write_map(lib.pn_connection_properties(self.connection), properties)
         lib.pn_connection_open(self.connection)
 
     def close(self, condition: Condition | None = None) -> None:
-        """Send our close, and our open before it where it was not sent."""
+        """Send our close, after our open if that was not sent."""
         write_condition(lib.pn_connection_condition(self.connection), condition)
         lib.pn_connection_open(self.connection)
         lib.pn_connection_close(self.connection)
 
     def remote_open(self, identity: str | None) -> PeerOpened:
-        """What the peer's open said; `identity` is what SASL established."""
+        """Return the peer's open as an event; `identity`: from SASL."""
         connection = self.connection
         return PeerOpened(
             container_id=text(lib.pn_connection_remote_container(connection)) or "",
@@ -160,16 +160,16 @@ class ProtonTransport:
 
     @property
     def remote_condition(self) -> Condition | None:
-        """Why the peer closed."""
+        """Condition of the peer's close."""
         return read_condition(lib.pn_connection_remote_condition(self.connection))
 
     @property
     def failure(self) -> Condition | None:
-        """Why Proton gave the transport up."""
+        """Condition of a failure of Proton's transport."""
         return read_condition(lib.pn_transport_condition(self.pointer))
 
     def free(self) -> None:
-        """Free the C objects; every pointer to what hangs on them must be gone. Idempotent."""
+        """Free the C objects; no pointer to their children may be left. Idempotent."""
         if not self.alive:
             return
         self.alive = False
@@ -185,8 +185,8 @@ class ProtonTransport:
 
 
 def close_frame(condition: Condition) -> bytes:
-    """A close (section 2.7.9) of its own, with an error of two fields: Proton keeps its close back until the peer's
-    open has come, which after a frame it cannot read never does."""
+    """Encode a close (section 2.7.9) with an error. Proton holds its own close until the peer's open has arrived, which
+    never happens after an invalid frame."""
     error = DescribedValue(Ulong(_ERROR), [Symbol(condition.name), condition.description])
     body = encode(DescribedValue(Ulong(_CLOSE), [error]))
     return (len(body) + 8).to_bytes(4, "big") + b"\x02\0\0\0" + body

@@ -20,7 +20,7 @@ MECHANISM: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 15_000
 """Rounds of PBKDF2 for a client; RFC 7677 requires at least 4 096. About 10 ms on a Pi, once per connection."""
 ITERATIONS_MIN: Final = 4_096
-"""Fewest rounds a client accepts (RFC 7677 section 4): with fewer, an impostor could search the password by the proof."""
+"""Fewest rounds a client accepts (RFC 7677 section 4): with fewer, an impostor could search the password."""
 ITERATIONS_MAX: Final = 1_000_000
 """Most rounds a client accepts: a hostile server must not keep it busy for minutes."""
 SALT_BYTES: Final = 16

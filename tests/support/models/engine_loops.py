@@ -17,7 +17,7 @@ from bridge.engine.loops import (
     EngineLoops,
     Groups,
     Read,
-    Way,
+    SendBuffer,
     look_for_transfer,
 )
 from bridge.engine.proton import SCRATCH_BYTES, address_of, read_remote_state, scratch, write_local_state
@@ -111,7 +111,7 @@ class EngineLoopsModel(EngineLoops):
         pn, chars, view = link._pn, scratch.chars, scratch.view
         current, partial, receive = lib.pn_link_current, lib.pn_delivery_partial, lib.pn_link_recv
         is_settled, settle, advance = lib.pn_delivery_settled, lib.pn_delivery_settle, lib.pn_link_advance
-        unsettled, begun = link._unsettled, link._deliveries.begun
+        unsettled, begun = link._unsettled, link._deliveries.partial
         messages: list[bytes] = []
         run_settled = None
         number, taken, largest = link._delivery_next, 0, 0
@@ -171,7 +171,9 @@ class EngineLoopsModel(EngineLoops):
                 write_local_state(pn, state, detail)
             done(pn)
 
-    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], way: Way | None, *, settled: bool) -> None:
+    def send(
+        self, link: Link, first_tag: int, messages: Sequence[bytes], buffer: SendBuffer | None, *, settled: bool
+    ) -> None:
         pn, sent, tags = link._pn, link._sent, self._tags(link)
         view, tag_bytes = scratch.tag_view, scratch.tag_bytes
         make, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
@@ -181,9 +183,9 @@ class EngineLoopsModel(EngineLoops):
             tag_bytes.size = size
             delivery = make(pn, tag_bytes[0])
             last = 0
-            while way is not None and len(message) - last > BEGUN_BYTES:
+            while buffer is not None and len(message) - last > BEGUN_BYTES:
                 send(pn, message[last : last + BEGUN_BYTES], BEGUN_BYTES)
-                way[0].pull(way[1])
+                buffer[0].pull(buffer[1])
                 last += BEGUN_BYTES
             send(pn, message[last:], len(message) - last)
             if settled:

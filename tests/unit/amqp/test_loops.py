@@ -212,7 +212,7 @@ class TestLarge:
                 take_all(pipe.server, frame(END), NOW)
             case _:
                 pipe.server.receive_eof(NOW)
-        assert not theirs._deliveries.begun
+        assert not theirs._deliveries.partial
 
     @pytest.mark.parametrize("size", [BEGUN_BYTES - 1, BEGUN_BYTES, 3 * BEGUN_BYTES, 100_000, 100_001])
     def test_one_that_is_too_large_is_refused_before_it_is_complete(self, size: int) -> None:
@@ -225,7 +225,7 @@ class TestLarge:
         pipe.client.send_all(mine, 1, [bytes(10**7)])
         events = take_all(pipe.server, pipe.client.data_to_send()[:200_000], NOW)
         assert theirs.closed
-        assert not theirs._deliveries.begun
+        assert not theirs._deliveries.partial
 
     def test_several_links_have_one_each(self) -> None:
         pipe = Pipe(server={"max_frame_size": 4096})
@@ -238,9 +238,9 @@ class TestLarge:
                     begin(link, b"t", 0)
                 lib.pn_link_send(link._pn, part, len(part))
             pipe.turn()
-        assert {link.name: len(begun) > 50_000 for link, begun in theirs[0]._deliveries.begun.items()} == dict.fromkeys(
-            sent, True
-        )
+        assert {
+            link.name: len(begun) > 50_000 for link, begun in theirs[0]._deliveries.partial.items()
+        } == dict.fromkeys(sent, True)
         for link in links:
             lib.pn_link_advance(link._pn)
             pipe.client.send(link, 9, b"then")
