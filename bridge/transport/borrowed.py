@@ -1,6 +1,6 @@
-"""The socket of a descriptor, for what is seldom asked of one (its name, its options, to close its half).
+"""A `socket.socket` for a descriptor, for rare calls: its name, its options, shutdown.
 
-Connections are descriptors and no objects of `socket` (`bridge.transport.tcp`).
+Connections are plain descriptors, not `socket` objects (`bridge.transport.tcp`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def socket_of(descriptor: int) -> Iterator[socket.socket]:
-    """It stays open. Raises OSError where it is closed already (-1), or is no socket."""
+    """Yield a socket object; the descriptor stays open. Raises OSError when it is closed (-1) or not a socket."""
     if descriptor < 0:
         raise OSError(errno.EBADF, "the socket is closed")
     borrowed = socket.socket(fileno=descriptor)

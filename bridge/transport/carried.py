@@ -1,10 +1,10 @@
-"""Bytes that the TCP connections of a loop have carried since it began, as they were received and sent."""
+"""Count of bytes that the TCP connections of an event loop have received and sent."""
 
 from __future__ import annotations
 
 
 class CarriedBytes:
-    """The count of one loop. With TLS it counts what is encrypted."""
+    """Counters of one loop. With TLS they count encrypted bytes."""
 
     __slots__ = ("received", "sent")
 

@@ -1,8 +1,8 @@
-"""When connections are to be looked at: one timer of the event loop for all of them.
+"""Deadlines of connections, with one timer of the event loop for all of them.
 
-A timer of the loop takes 600 bytes, and a connection with a keep alive would hold one all its life. Here connections
-whose looks fall together share a slot. A deadline far off is looked at in a slot a second wide that comes before it,
-and put off again where it has moved; only the last stretch is kept to `FINE_S`.
+A timer of the loop takes 600 bytes, and a connection with a keep-alive would hold one for its lifetime. Here
+connections with nearby deadlines share a slot. A distant deadline is in a slot one second wide before it, and is moved
+on when the deadline has changed; only near deadlines are exact to `FINE_S`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 FINE_S: Final = 1 / 32
-"""A look comes at most this late."""
+"""Greatest delay of a call, in seconds."""
 
 COARSE_S: Final = 1.0
-"""Width of the slots of deadlines that are more than two of these away."""
+"""Width in seconds of the slots for deadlines that are more than two of these away."""
 
 HORIZON_S: Final = 60.0
-"""A deadline further off is looked at in between: so there are at most 60 coarse slots and 64 fine ones."""
+"""A deadline further away is checked in between, so there are at most 60 coarse slots and 64 fine ones."""
 
 
 class Watched(Protocol):
-    """Somebody with a deadline."""
+    """Object with a deadline."""
 
     def look(self) -> None:
-        """The slot has come. It is left: `Deadlines.watch` again where there is still something to wait for."""
+        """Check the deadline, in its slot's time. The object has left the slot: call `Deadlines.watch` to wait on."""
         ...
 
 
 class DeadlineSlot:
-    """Whom to look at, and when by the loop's clock."""
+    """Objects to check at one time of the loop's clock."""
 
     __slots__ = ("at", "watched")
 
@@ -42,16 +42,16 @@ class DeadlineSlot:
 
 
 NEVER: Final = DeadlineSlot(math.inf)
-"""Whose is in it has no deadline, which is not the same as not knowing of one. Nobody stands in its `watched`."""
+"""Slot of objects without a deadline, as opposed to an unknown one. Its `watched` stays empty."""
 
 
 class Deadlines:
-    """The deadlines of one event loop; used inside it only."""
+    """Deadlines of one event loop; for use inside it only."""
 
     def __init__(self) -> None:
         self._slots: dict[float, DeadlineSlot] = {}
         self._order: list[float] = []
-        """The times of the slots, a heap."""
+        """Times of the slots, a heap."""
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, watched: Watched, deadline: float) -> DeadlineSlot:
@@ -81,7 +81,7 @@ class Deadlines:
         now = loop.time()
         while self._order and self._order[0] <= now:
             for watched in self._slots.pop(heapq.heappop(self._order)).watched:
-                loop.call_soon(watched.look)  # a fault of one is not in the way of the others
+                loop.call_soon(watched.look)  # so that an exception of one does not affect the others
         self._arm()
 
 
@@ -89,7 +89,7 @@ _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Deadlines] = WeakKeyDicti
 
 
 def deadlines_of(loop: asyncio.AbstractEventLoop) -> Deadlines:
-    """The deadlines of a loop, the same for all who ask."""
+    """Return the deadlines of a loop. Every call returns the same object."""
     found = _of_loop.get(loop)
     if found is None:
         found = _of_loop[loop] = Deadlines()

@@ -1,7 +1,7 @@
-"""Connections that we open: a connected socket becomes a transport of ours, with TLS or without.
+"""Outgoing connections: a connected socket becomes one of our transports, with TLS or without.
 
-A peer we have chosen may be as hostile as one that came by itself, so it is served in the same turns. It is known from
-the beginning: whoever else connects meanwhile is not in its way.
+A dialed peer may be as hostile as a client, so it is served with the same budgets. It counts as authenticated from the
+start, so unauthenticated clients do not delay it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls import TlsTransport
 
 HANDSHAKE_S: Final = 60.0
-"""How long a TLS handshake may take where whoever dials has no shorter time; as asyncio has it."""
+"""Longest TLS handshake in seconds, unless the caller has a shorter timeout; the same as asyncio's default."""
 
 
 class NoTlsError(ConnectionError):
-    """The peer has closed the connection in the handshake, without a word."""
+    """The peer closed the connection in the handshake without an alert."""
 
     def __init__(self) -> None:
         super().__init__(
-            errno.ECONNRESET, "the peer closed the connection in the TLS handshake; does it speak TLS on this port?"
+            errno.ECONNRESET,
+            "the peer closed the connection in the TLS handshake; check that it speaks TLS on this port",
         )
 
 
@@ -36,16 +37,16 @@ async def transport_over(
     context: ssl.SSLContext | None = None,
     host: str = "",
 ) -> ServedTransport:
-    """A transport over a socket that is connected and does not block; it is taken, and closed where there is none.
+    """Return a transport over a connected, non-blocking socket. It takes ownership, and closes the socket on failure.
 
-    `make` is called once the peer is there, behind the handshake where there is a `context`, and
-    `connection_made` at once. `host`: the peer's name or address, which its certificate is to be of.
-    Raises OSError, of which `ssl.SSLError` is one, when there is no TLS with the peer.
+    `make` creates the protocol, after the TLS handshake where there is a `context`, and `connection_made` follows at
+    once. `host`: name or address of the peer, which its certificate must have. Raises OSError, including
+    `ssl.SSLError`, when the handshake fails.
     """
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = connection.getpeername()
-    except OSError:  # it went away again
+    except OSError:  # the peer has disconnected again
         connection.close()
         raise
     if context is not None:
@@ -67,7 +68,7 @@ async def transport_over(
 
 
 class _Handshake:
-    """One, as the client: `bridge.transport.tls.Handshaking`."""
+    """One TLS handshake as the client; implements `bridge.transport.tls.Handshaking`."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol], context: ssl.SSLContext, host: str) -> None:
         self._make = make
@@ -93,7 +94,7 @@ class _Handshake:
 
     def secured(self, transport: TlsTransport) -> asyncio.Protocol | None:
         if self._done.done():
-            return None  # whoever dialed waits no more
+            return None  # the caller was cancelled
         protocol = self._make()
         self._done.set_result(None)
         return protocol

@@ -1,13 +1,13 @@
-"""The asyncio shell around every sans-I/O connection: sockets in, sockets out, one timer.
+"""Driver: the asyncio shell around a sans-I/O connection. It connects socket, machine, owner and timer.
 
-It knows the `ConnectionMachine` contract and nothing of any protocol. One `data_received` is one `receive_data` and
-one call of the owner, or as many of both as fit in `SLICE_S`: the rest is handled in later turns of the loop, and
-the peer is not read until then. Whatever was produced in a turn of the loop leaves in one `write`. Deadlines are lazy:
-nothing is moved for every byte, a look at the deadline finds where it is by then (`bridge.transport.deadlines`). Only
-who is listened to can be silent: while we do not read a peer, its machine does not count how long it heard nothing.
+It knows the `ConnectionMachine` contract and no protocol. One `data_received` is one `receive_data` and one call of the
+owner, or as many of both as fit in `SLICE_S`: the rest is handled in later turns of the loop, and the peer is not read
+until then. All output of one turn leaves in one `write`. Deadlines are lazy: received bytes do not move a timer; a
+check at the old deadline finds the new one (`bridge.transport.deadlines`). While reading is paused, the machine does
+not count the peer's silence.
 
-What a machine or its owner raises ends that connection alone: it is logged once, the socket is dropped, and neither is
-called again but to be told that the connection is over. Nobody knows what the peer has been told, so nothing more is.
+An exception of a machine or its owner ends only that connection: it is logged once, the socket is dropped, and neither
+is called again except for the end of the connection. Nothing more is sent, as the state of the protocol is unknown.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SHED_S: Final = 0.2
 connected stay in memory until then."""
 
 LARGE_READ_BYTES = 128 * 1024
-"""A read of half of the loop's buffer or more: libuv would go on with up to 31 of them, 8 MiB, before anybody else has
-a turn, and answers to the smallest packets take twenty times their size until they are written. So they are written
-at once, and the next read comes in the next turn."""
+"""Size of a read from which its answers are written at once and the next read waits for the next turn. libuv would go
+on with up to 31 such reads (8 MiB) before other connections have a turn, and answers to the smallest packets take
+twenty times their size until they are written."""
 
 OTHERS_FIRST = "others have their turn"
 
@@ -45,47 +45,47 @@ MORE_TO_TAKE = "what it sent is taken in slices"
 ANSWERS_UNREAD = "the peer does not read our answers"
 
 UNCOUNTED_BYTES = 4 * 1024
-"""Changes up to this of what a connection holds are not told to its meter: most reads end in the middle of a small
-packet. 10 000 connections may hold 40 MiB that way."""
+"""Changes of held memory up to this are not reported to the meter: most reads end within a small packet. 10 000
+connections may hold 40 MiB that way."""
 
 
 class MemoryMeter(Protocol):
-    """Who counts the memory that connections hold, and says which of them there is room for."""
+    """Tracks memory per connection, and decides which connections there is room for."""
 
     def begun(self, driver: ConnectionDriver) -> None:
-        """A connection is there; its peer has not said who it is."""
+        """Add a connection whose peer is not authenticated yet."""
         ...
 
     def identified(self, driver: ConnectionDriver, user: str) -> bool:
-        """The peer is this user (empty: nobody is asked); False when there is no room for another connection of it."""
+        """Record the user of a connection (empty: no authentication); return False when its limit is reached."""
         ...
 
     def held(self, driver: ConnectionDriver, held_bytes: int) -> None:
-        """The connection holds so much now: not decrypted, in its machine and unsent."""
+        """Record the memory of a connection: undecrypted, in its machine, and unsent."""
         ...
 
     def ended(self, driver: ConnectionDriver) -> None:
-        """The connection is gone."""
+        """Remove a connection."""
         ...
 
 
 class ConnectionOwner(Protocol):
-    """Who a driver belongs to: a protocol session."""
+    """Owner of a driver: a protocol session."""
 
     def handle(self, events: Sequence[Any]) -> None:
-        """Take the events of one read. The driver flushes afterwards.
+        """Handle the events of one read. The driver flushes afterwards.
 
-        The last events of a connection come here whatever was raised before, so that what it held is given back.
+        The last events of a connection are passed here even after an exception, so that its resources are released.
         """
         ...
 
     def writable(self) -> None:
-        """The peer reads again after `ConnectionDriver.congested` was true."""
+        """Continue sending: the peer reads again after `ConnectionDriver.congested` was true."""
         ...
 
 
 class Diverted(NamedTuple):
-    """The protocol of a transport whose bytes go somewhere else first; see `asyncio.Protocol`."""
+    """Protocol of a transport with another receiver of its bytes; see `asyncio.Protocol`."""
 
     data_received: Callable[[bytes], object]
     connection_lost: Callable[[Exception | None], None]
@@ -95,21 +95,21 @@ class Diverted(NamedTuple):
 
 
 class ConnectionEnd:
-    """What is known of a connection's end; most have none yet."""
+    """State of an ended connection; created at its end."""
 
     __slots__ = ("lost", "lost_from", "peer")
 
     def __init__(self) -> None:
         self.lost: Exception | None = None
-        """Why the transport has been lost, where somebody says so."""
+        """Reason of the loss, where it is known."""
         self.lost_from: str | None = None
-        """The peer of a connection that is gone, until its machine and its owner have been told."""
+        """Peer of an ended connection, until its machine and its owner were called."""
         self.peer = "-"
-        """The peer of a connection that is gone."""
+        """Peer of an ended connection."""
 
 
 class DriverSettings:
-    """What a driver is made with, and what the connections of one listener have in common."""
+    """Settings of a driver that the connections of one listener share."""
 
     __slots__ = ("gone", "meter", "turn", "unread_bytes_max", "write_bytes_max")
 
@@ -149,43 +149,43 @@ class ConnectionDriver(asyncio.Protocol):
         identity: str | None = None,
         meter: MemoryMeter | None = None,
     ) -> None:
-        """`owner` is called once the transport is there; `gone` once it has been lost. `identity`: the name in the
-        peer's verified TLS certificate. `meter` None: what is held is not counted. Above `write_bytes_max` of output
-        that the peer does not read, `congested` is true and owners deliver nothing. Above `unread_bytes_max` (None: no
-        bound) the peer is not read either; a connection that we have `dialed` ends, as both ends might wait."""
+        """`owner` creates the owner once the transport is connected; `gone` is called when it is lost. `identity`: the
+        name in the peer's verified TLS certificate. `meter` None: memory is not counted. Above `write_bytes_max` of
+        unread output `congested` is true, and owners deliver nothing. Above `unread_bytes_max` (None: no limit) the
+        peer is not read either; a `dialed` connection ends instead, as both ends might wait for each other."""
         self.connection = connection
         self.transport: asyncio.Transport | None = None
         self.identity: Final = identity
         self.held_bytes = 0
-        """What the meter knows of."""
+        """Held memory as last reported to the meter."""
         self.account: Any = None
-        """Whatever the meter wants to find again."""
+        """Any object of the meter."""
         self.trace: Any = None
-        """Packet trace, which reports what happens to messages; None: the connection is not traced."""
+        """Packet trace; None: the connection is not traced."""
         turn = turn_of(asyncio.get_running_loop())
         self._terms = terms = _terms_of(turn, write_bytes_max, unread_bytes_max, meter, gone)
         self._make_owner: Callable[[ConnectionDriver], ConnectionOwner] | None = owner
-        """Dropped when it was called: what it holds on to is not kept for the life of a connection."""
+        """Dropped after its call, so that its references are not kept for the lifetime of the connection."""
         self._owner: ConnectionOwner | None = None
         self._slot: DeadlineSlot | None = None
-        """When `look` comes; None where the deadline is to be asked for."""
+        """Slot of the next `look`; None: the deadline has to be read again."""
         self._paused_for: tuple[str, ...] = ()
         self._put_off = b""
-        """A read that waits for its turn; it goes with a connection that breaks."""
+        """Bytes of a read that waits for its turn; dropped when the connection breaks."""
         self._ending: ConnectionEnd | None = None
         self.congested = self._flush_scheduled = False
         self.dialed: Final = dialed
         self._failed = False
         """The machine or its owner has raised: the socket is being dropped."""
         self._known = terms.meter is None
-        """The peer has said who it is. Until then what it sends has its turn with large reads, however small it is."""
+        """The peer is authenticated. Before that, its reads share the budget of large ones, however small they are."""
         self._in_turns = False
-        """The transport reads when the connection has its turn: what it gives is taken at once."""
+        """The transport reads when the connection has its turn, so its bytes are handled at once."""
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
 
     def charge(self, account: Any) -> None:
-        """Charge what it holds to this account; None: to none."""
+        """Charge held memory to this account; None: to none."""
         self.account = account
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -235,10 +235,10 @@ class ConnectionDriver(asyncio.Protocol):
         if not -UNCOUNTED_BYTES <= self.connection.held_bytes - self.held_bytes <= UNCOUNTED_BYTES:
             self.count()
         if len(data) >= LARGE_READ_BYTES:
-            self.let_others()
+            self.yield_turn()
 
     def _take_more(self, until: float) -> bool:
-        """Go on with what the machine has; True when there is more then."""
+        """Let the machine continue until this time; return True when it has still more."""
         connection = self.connection
         while connection.more:
             now = self._loop.time()
@@ -248,13 +248,13 @@ class ConnectionDriver(asyncio.Protocol):
         return False
 
     def _take_turns(self) -> None:
-        """There is more than a slice: it is taken in turns with others."""
+        """Continue in the slow lane: there is more work than one slice."""
         if MORE_TO_TAKE not in self._paused_for and self.transport is not None:
             self.pause_reading(MORE_TO_TAKE)
             slow_lane_of(self._loop).add(self)
 
     def take_slice(self) -> bool:
-        """`bridge.transport.slow_lane.Sliced`."""
+        """Work for one slice (`bridge.transport.slow_lane.Sliced`)."""
         if self._ending is not None and self._ending.lost_from is not None:
             self._conclude(self._ending.lost_from)
         if self.transport is None or self._failed:
@@ -274,14 +274,14 @@ class ConnectionDriver(asyncio.Protocol):
         return more
 
     def eof_received(self) -> bool:
-        return False  # close the transport: connection_lost tells the machine
+        return False  # close the transport: connection_lost calls the machine
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell machine and owner, or have it done in turns where many go at the same time, as with their network."""
+        """End machine and owner; in the slow lane when many connections end at once, as when a network fails."""
         ending = self._ends()
         ending.lost = ending.lost or exc
         self._leave_slot()
-        self._put_off = b""  # the slow lane may know of us for long
+        self._put_off = b""  # the slow lane may hold this driver for long
         peer = self.peername
         self.transport = None
         lane = slow_lane_of(self._loop)
@@ -294,7 +294,7 @@ class ConnectionDriver(asyncio.Protocol):
         lane.spend(self._loop.time() - begun)
 
     def _conclude(self, peer: str) -> None:
-        """The connection with `peer` is over, and everybody is told."""
+        """Call machine, owner, meter and `gone`: the connection with `peer` is over."""
         ending = self._ends()
         ending.lost_from, ending.peer = None, peer
         try:
@@ -305,7 +305,7 @@ class ConnectionDriver(asyncio.Protocol):
             if not self._failed:
                 _log_fault(peer, error)
         finally:
-            self._owner = None  # it holds us too: without this both would wait for the garbage collector
+            self._owner = None  # breaks the reference cycle: both would wait for the garbage collector
             if self._terms.meter is not None:
                 self._terms.meter.ended(self)
             if self._terms.gone is not None:
@@ -325,17 +325,17 @@ class ConnectionDriver(asyncio.Protocol):
 
     @property
     def owner(self) -> ConnectionOwner | None:
-        """Who decides what the connection does; None before the transport is there and once it is lost."""
+        """Current owner; None before the transport is connected and after it is lost."""
         return self._owner
 
     def hand_over(self, owner: ConnectionOwner) -> None:
-        """What happens from now on is told this owner. Not while the connection is lost."""
+        """Replace the owner, unless the connection is lost."""
         if self._owner is not None:
             self._owner = owner
 
     @property
     def peername(self) -> str:
-        """``host:port`` of the peer, or ``-`` where it is not known."""
+        """``host:port`` of the peer, or ``-`` when unknown."""
         if self.transport is None:
             return "-" if self._ending is None else self._ending.peer
         peer = self.transport.get_extra_info("peername")
@@ -350,12 +350,12 @@ class ConnectionDriver(asyncio.Protocol):
 
     @property
     def address(self) -> str:
-        """Host of the peer, empty where it is not known."""
+        """Host of the peer, empty when unknown."""
         return self.peername.rpartition(":")[0]
 
     @property
     def path(self) -> TcpPath:
-        """What has not arrived at the peer's kernel, and what is known of the way there; asks the kernel."""
+        """Bytes that have not reached the peer's kernel, and the round trip. Makes a system call."""
         return TcpPath() if self.transport is None else path_of(self.transport)
 
     def flush_soon(self) -> None:
@@ -365,15 +365,15 @@ class ConnectionDriver(asyncio.Protocol):
             self._terms.turn.add(self)
 
     def divert(self, receive: Callable[[bytes], object], lost: Callable[[Exception | None], None]) -> None:
-        """What the peer sends goes to `receive` from now on, which gives what it does not take to `data_received`.
-        `lost` is told before the socket is closed, and tells `connection_lost`."""
+        """Divert the peer's bytes to `receive`, which passes those it does not handle to `data_received`. `lost` is
+        called before the socket is closed, and calls `connection_lost`."""
         if self.transport is not None:
             eof, pause, resume = self.eof_received, self.pause_writing, self.resume_writing
             self.transport.set_protocol(cast(Any, Diverted(receive, lost, eof, pause, resume)))
 
     def follow(self, trace: Any, before: ConnectionMachine, after: ConnectionMachine) -> None:
-        """Report to this trace from now on (None: to none), and put a machine in place of another, which the driver has
-        or the frames around it. Between two reads only."""
+        """Set the trace (None: none), and replace a machine, either the driver's own or the one within its frames.
+        Allowed only between two reads."""
         self.trace = trace
         if self.connection is before:
             self.connection = after
@@ -381,29 +381,29 @@ class ConnectionDriver(asyncio.Protocol):
             cast(Any, self.connection).replace_inner(after)
 
     def take(self, events: Sequence[Any]) -> None:
-        """Give the owner events of bytes that the machine got from elsewhere (see `divert`)."""
+        """Give the owner events of bytes that the machine got from another receiver (see `divert`)."""
         self.run(partial(self._dispatch, events))
         self.count()
 
     @property
     def up_to_date(self) -> bool:
-        """Nothing of what came waits for its turn."""
+        """True when no received bytes wait for their turn."""
         return not (self._put_off or self._failed)
 
     def put_off(self, data: bytes) -> None:
-        """Take these bytes of the peer when the connection has its turn."""
-        self._put_off += data  # as a rule there was nothing: reading pauses
+        """Handle these bytes of the peer when the connection has its turn in the slow lane."""
+        self._put_off += data  # usually empty before, as reading is paused
         self._take_turns()
         self.count()
 
-    def let_others(self) -> None:
-        """A long read has been taken: its answers leave, and the next read comes in the next turn."""
+    def yield_turn(self) -> None:
+        """Write the answers to a large read, and read again in the next turn."""
         self.write()
         self.pause_reading(OTHERS_FIRST)
         self._loop.call_soon(self.resume_reading, OTHERS_FIRST)
 
     def run(self, step: Callable[[], None]) -> None:
-        """Call a step of the machine or its owner that no read caused. An exception of it ends the connection."""
+        """Run a step of the machine or its owner; an exception ends the connection."""
         if self._failed:
             return
         try:
@@ -412,30 +412,30 @@ class ConnectionDriver(asyncio.Protocol):
             self._fail(error)
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Call this in the next turn of the loop: work too long for one is done in parts."""
+        """Call this in the next turn of the loop, to split long work."""
         self._loop.call_soon(self.run, callback)
 
     def wake(self) -> None:
-        """Give the connection a turn without bytes of the peer: what it waited for has come from elsewhere."""
+        """Run the machine without bytes of the peer, after a change from elsewhere."""
         if self.transport is not None:
             self.run(self._receive_nothing)
 
     def pause_reading(self, reason: str) -> None:
-        """Stop reading until every reason given has been taken back (a pause carries its reason)."""
+        """Stop reading until `resume_reading` was called for every reason."""
         if not self._paused_for and self.transport is not None:
             self.transport.pause_reading()
         if reason not in self._paused_for:
             self._paused_for += (reason,)
 
     def resume_reading(self, reason: str) -> None:
-        """Take a reason back; idempotent."""
+        """Remove a reason to pause; idempotent."""
         if reason in self._paused_for:
             self._paused_for = tuple(other for other in self._paused_for if other != reason)
             if not self._paused_for and self.transport is not None:
                 self.transport.resume_reading()
 
     def identified(self, user: str) -> bool:
-        """The peer has said who it is; False when there is no room for another connection of this user."""
+        """Record the user of the peer; return False when its connection limit is reached."""
         self._known = True
         if isinstance(self.transport, ServedTransport):
             self.transport.identified()
@@ -443,7 +443,7 @@ class ConnectionDriver(asyncio.Protocol):
         return meter is None or meter.identified(self, user)
 
     def count(self) -> None:
-        """Tell the meter what the connection holds now."""
+        """Report held memory to the meter."""
         meter = self._terms.meter
         if meter is None:
             return
@@ -456,25 +456,24 @@ class ConnectionDriver(asyncio.Protocol):
             self.held_bytes = held
             meter.held(self, held)
 
-    def shed(self, *, told: bool = True) -> None:
-        """Close the connection for want of memory, and release what it holds in this turn. `told`: give the peer the
-        reason if it reads."""
+    def shed(self, *, explain: bool = True) -> None:
+        """Close the connection to free memory, in this turn. `explain`: send the peer the reason if it reads."""
         self.run(self._shed)
         self._put_off = b""
-        if not told or self.transport is None or self.transport.get_write_buffer_size() > UNCOUNTED_BYTES:
+        if not explain or self.transport is None or self.transport.get_write_buffer_size() > UNCOUNTED_BYTES:
             self.abort()
         else:
             self.flush_soon()
             self._loop.call_later(SHED_S, self.abort)
 
     def abort(self) -> None:
-        """Drop the socket without ceremony."""
+        """Drop the socket at once."""
         if self.transport is not None:
             self.transport.abort()
 
     @property
     def lost(self) -> Exception | None:
-        """Why the transport has been lost, where somebody says so: a TLS alert, or that the peer does not read."""
+        """Reason of the loss, where it is known: a TLS alert, or a peer that does not read."""
         return None if self._ending is None else self._ending.lost
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -488,8 +487,17 @@ class ConnectionDriver(asyncio.Protocol):
             self._ending = ConnectionEnd()
         return self._ending
 
+    def _run(self, step: Callable[[], None]) -> None:
+        """Run a step of the machine or its owner; an exception ends the connection."""
+        if self._failed:
+            return
+        try:
+            step()
+        except Exception as error:
+            self._fail(error)
+
     def _fail(self, error: Exception) -> None:
-        """The connection cannot go on: `connection_lost` follows, and tells the machine."""
+        """Drop the connection after an exception; `connection_lost` follows and calls the machine."""
         if not self._failed:
             _log_fault(self.peername, error)
         self._failed = True
@@ -510,12 +518,12 @@ class ConnectionDriver(asyncio.Protocol):
         if events and self._owner is not None:
             self._owner.handle(events)
         if self._slot is None or self.connection.has_output:
-            self.flush_soon()  # without a slot the deadline is to be watched again
+            self.flush_soon()  # without a slot the deadline has to be read again
 
     def write(self) -> None:
-        """The end of a turn has come (`bridge.transport.turn`): write what the connection has to send."""
+        """Write the connection's output, at the end of a turn (`bridge.transport.turn`)."""
         self._flush_scheduled = False
-        if self.transport is not None and not self._failed:  # else it is gone, or not there yet: then this comes again
+        if self.transport is not None and not self._failed:  # not connected yet: called again later
             try:
                 self._write(self.transport)
             except Exception as error:
@@ -527,15 +535,15 @@ class ConnectionDriver(asyncio.Protocol):
         if data:
             transport.write(data)
             if transport.get_write_buffer_size() > UNCOUNTED_BYTES:
-                self._loop.call_soon(self.count)  # what the socket takes has left by then
+                self._loop.call_soon(self.count)  # by then the socket has taken what it can
             if self.congested and (unread_max := self._terms.unread_bytes_max) is not None:
                 self._look_at_unread(transport.get_write_buffer_size(), unread_max)
         if connection.closed:
             self._leave_slot()
-            transport.close()  # it lingers until the peer has read what was written last (`bridge.transport.lingering`)
+            transport.close()  # it lingers until the peer has read the last bytes (`bridge.transport.lingering`)
             return
         if connection.more:
-            self._take_turns()  # of what waited for somebody's answer, as bytes behind a CONNECT do
+            self._take_turns()  # bytes that waited for an answer, such as those after a CONNECT
         self._arm()
 
     def _look_at_unread(self, unread_bytes: int, unread_bytes_max: int) -> None:
@@ -553,7 +561,7 @@ class ConnectionDriver(asyncio.Protocol):
             return
         if self._slot is not None:
             if self._slot.at <= deadline + FINE_S:
-                return  # it is looked at then, and may be put off
+                return  # the check at that time moves it to the new deadline
             self._leave_slot()
         self._slot = deadlines_of(self._loop).watch(self, deadline)
 
@@ -563,7 +571,7 @@ class ConnectionDriver(asyncio.Protocol):
             self._slot = None
 
     def look(self) -> None:
-        """A deadline may have come (`bridge.transport.deadlines`)."""
+        """Check the deadline (`bridge.transport.deadlines`)."""
         self._leave_slot()
         if self.transport is None:
             return
@@ -579,12 +587,12 @@ class ConnectionDriver(asyncio.Protocol):
 
 
 def _listening(driver: ConnectionDriver) -> bool:
-    """What the peer has sent was read: where nothing was, it has sent nothing. Not while we hold it back, and not while
-    something lies in its socket: the loop was busy, or the process stood still, and timers come first.
+    """Return True when all bytes of the peer were read, so that its silence counts. It is False while reading is
+    paused, and while bytes wait in the socket: the loop was busy or the process stopped, and timers run first.
 
-    That it does not read our answers is its own doing. Who hangs up while it is held back is not waited for. Who
-    vanishes meanwhile answers neither our heartbeats nor the kernel's (`bridge.transport.listening`), which ends the
-    connection: that is to hang up, too.
+    A pause because the peer does not read our answers does not count: that is the peer's doing. A peer that has hung up
+    while paused is not waited for. A peer that vanished answers neither our heartbeats nor the kernel's
+    (`bridge.transport.listening`), which then ends the connection like a hang-up.
     """
     served = driver.transport if isinstance(driver.transport, ServedTransport) else None
     paused_for = driver._paused_for
@@ -594,7 +602,7 @@ def _listening(driver: ConnectionDriver) -> bool:
 
 
 _latest_terms: list[DriverSettings] = []
-"""Those of the counted connection that came last, if there was one: most come in rows of one listener."""
+"""Settings of the latest counted connection, if any: consecutive connections are mostly of one listener."""
 
 
 def _terms_of(
@@ -604,7 +612,7 @@ def _terms_of(
     meter: MemoryMeter | None,
     gone: Callable[[ConnectionDriver], None] | None,
 ) -> DriverSettings:
-    """One object for connections that say the same one after the other: there may be 10 000 that are idle."""
+    """Return the settings, as the same object for consecutive connections with equal ones: 10 000 may be idle."""
     if meter is None:
         return DriverSettings(turn, write_bytes_max, unread_bytes_max, meter, gone)
     for latest in _latest_terms:
@@ -617,14 +625,14 @@ def _terms_of(
 
 
 def _log_fault(peer: str, error: Exception) -> None:
-    """Type and place alone: what an exception says may quote a message."""
+    """Log type and frames only: the text of an exception may quote a message."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("the connection with %s ends: it raised %s", peer, type(error).__name__, extra={"frames": frames})
 
 
 def answer_all(answers: Sequence[tuple[ConnectionDriver, list[bytes], bytes]]) -> None:
-    """Write answers to many connections now: (driver, what its connection is about to write, answer). An answer follows
-    what waits to be written before it."""
+    """Write answers to many connections now: (driver, pending output of its connection, answer). An answer is written
+    after the pending output."""
     transports: list[TcpTransport] = []
     data: list[bytes] = []
     for driver, waiting, answer in answers:

@@ -1,7 +1,7 @@
-"""Connections that are over, and whose protocols are to be told: so many a turn of the loop as there is time for.
+"""Ends connections within a time budget for each turn of the loop.
 
-To close a socket takes the kernel 0.02 to 0.05 ms, and what a session does at its end takes as long: thousands that
-leave together, or are closed to make room, would keep everybody else waiting.
+Closing a socket takes the kernel 0.02 to 0.05 ms, and the cleanup of a session takes as long. Thousands of connections
+that end together, or are closed to make room, would delay all others.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 ENDS_S: Final = 0.001
-"""How long they may take in one turn; the one that crosses it is completed. More than accepting has
-(`bridge.transport.listening`): where one comes for each that goes, those that go do not pile up."""
+"""Seconds of one turn; the call that crosses the limit is completed. It is more than accepting gets
+(`bridge.transport.listening`), so that ended connections do not pile up when each is replaced by a new one."""
 
 
 class EndingTransport(Protocol):
-    """A transport whose connection is over."""
+    """Transport of a connection that is over."""
 
     def end(self, error: Exception | None) -> None:
-        """Tell the protocol why, and close the socket."""
+        """Call the protocol's `connection_lost` with this error, and close the socket."""
         ...
 
 
 class PendingEnds:
-    """Those of one loop, in the order they came."""
+    """Ended connections of one loop, in order."""
 
     __slots__ = ("_loop", "_scheduled", "_waiting")
 
@@ -36,7 +36,7 @@ class PendingEnds:
         self._waiting: deque[tuple[EndingTransport, Exception | None]] = deque()
 
     def add(self, ending: EndingTransport, error: Exception | None) -> None:
-        """It ends in a later turn, as `asyncio.Transport.abort` promises; `error`: why, if not as somebody wanted."""
+        """End a transport in a later turn, as `asyncio.Transport.abort` requires; `error`: None for a requested end."""
         self._waiting.append((ending, error))
         self._schedule()
 
@@ -63,7 +63,7 @@ _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, PendingEnds] = WeakKeyDic
 
 
 def ends_of(loop: asyncio.AbstractEventLoop) -> PendingEnds:
-    """Those of a loop, the same for all who ask."""
+    """Return the pending ends of a loop. Every call returns the same object."""
     found = _of_loop.get(loop)
     if found is None:
         found = _of_loop[loop] = PendingEnds(loop)

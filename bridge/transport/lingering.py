@@ -1,9 +1,9 @@
-"""Sockets that linger: our side has ended the connection, and the peer may still read our last words.
+"""Lingering sockets: our end has closed the connection, and the peer may still read the last bytes.
 
-A socket that is closed with unread bytes resets the connection (RFC 9293 section 3.6), and a reset overtakes what was
-written last: the peer would never read why. So our half is closed, and incoming bytes are discarded until the peer
-closes too (as nginx's `lingering_close` does). All that remains of the connection is its descriptor and its peer's
-host. Lingering sockets give way to connections: both together stay within the connection limit.
+A socket that is closed with unread bytes resets the connection (RFC 9293 section 3.6), and a reset discards the last
+bytes at the peer: it would never read the reason. So our half is closed, and incoming bytes are discarded until the
+peer closes too (like nginx's `lingering_close`). Only the descriptor and the peer's host remain of the connection.
+Lingering sockets give way to connections: both together stay within the connection limit.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from bridge.limits import LINGER_S, LINGER_SILENCE_S, LINGERING_MAX
 from bridge.transport.borrowed import socket_of
 
 DISCARDED_BYTES: Final = 64 * 1024
-"""Bytes discarded by one call of the kernel."""
+"""Bytes discarded by one system call."""
 
 DISCARDS_MAX: Final = 4
-"""Calls in one turn of the loop for one socket: others have their turn."""
+"""System calls for one socket in one turn of the loop."""
 
 SWEEP_S: Final = 0.5
 """Seconds between two sweeps for sockets that have expired."""
 
 
 class LingeringSocket(NamedTuple):
-    """A socket that lingers; times are of the loop's clock, in seconds."""
+    """A lingering socket; times are seconds of the loop's clock."""
 
     host: str
     """Address of the peer's host."""
     silent_at: float
-    """The socket is closed when nothing has come by then."""
+    """The socket is closed at this time unless bytes arrive before."""
     ends_at: float
 
 
 class Lingering:
-    """The sockets of one loop. Where there are too many, the oldest of the host with most is closed."""
+    """Lingering sockets of one loop. If there are too many, the oldest of the host with the most is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -53,7 +53,7 @@ class Lingering:
         return len(self._sockets)
 
     def add(self, descriptor: int, host: str) -> None:
-        """Take ownership of a socket connected with `host` that does not block; everything was written to it."""
+        """Take ownership of a non-blocking socket to which everything was written. `host`: of its peer."""
         try:
             with socket_of(descriptor) as connection:
                 connection.shutdown(socket.SHUT_WR)
@@ -71,7 +71,7 @@ class Lingering:
         self._sweep_later()
 
     def keep_at_most(self, count: int) -> None:
-        """Close what is more than `count`: connections need the place."""
+        """Close sockets beyond `count`: connections need the descriptors."""
         while len(self._sockets) > max(count, 0):
             most = max(self._by_host.values(), key=len)
             self._close(next(iter(most)))
@@ -84,7 +84,7 @@ class Lingering:
             self._close(descriptor)
 
     def _discard(self, descriptor: int) -> bool:
-        """Discard what has come. Return False when the peer has closed its half, or the connection is broken."""
+        """Discard received bytes. Return False when the peer has closed its half, or the connection is broken."""
         for _ in range(DISCARDS_MAX):
             try:
                 if not os.readv(descriptor, [self._buffer]):
@@ -123,7 +123,7 @@ _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Lingering] = WeakKeyDicti
 
 
 def lingering_of(loop: asyncio.AbstractEventLoop) -> Lingering:
-    """Return the lingering sockets of a loop, the same for all who ask."""
+    """Return the lingering sockets of a loop. Every call returns the same object."""
     found = _of_loop.get(loop)
     if found is None:
         found = _of_loop[loop] = Lingering(loop)

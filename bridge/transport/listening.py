@@ -1,4 +1,4 @@
-"""Sockets that listen for TCP without TLS: as many connections are accepted in a turn as there is time for."""
+"""Listening TCP sockets, which accept connections within a time budget for each turn of the loop."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bridge.transport.tcp import TcpTransport
 log = logging.getLogger(__name__)
 
 ACCEPT_S: Final = 0.0005
-"""How long may be accepted in one turn; one connection takes 0.05 to 0.1 ms."""
+"""Seconds of one turn for accepting; one connection takes 0.05 to 0.1 ms."""
 
 NO_DESCRIPTOR_WAIT_S: Final = 0.5
-"""Pause when a connection cannot be accepted because the process has no file descriptor left: some will be freed."""
+"""Pause in seconds when the process has no file descriptor left for a connection: some will be freed."""
 
 
 class Listening:
-    """Accepts on some sockets until it is closed."""
+    """Accepts connections on some sockets until it is closed."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class Listening:
         sockets: Sequence[socket.socket],
         make: Callable[[], asyncio.Protocol],
     ) -> None:
-        """Takes ownership of the sockets, which listen and do not block. `name` is for the log; `make` makes who gets a
-        connection. Made inside a running loop."""
+        """Take ownership of listening, non-blocking sockets. `name`: for the log. `make` creates the protocol of a
+        connection. Must be called inside a running loop."""
         self._name = name
         self._sockets = sockets
         self._make = make
@@ -43,12 +43,12 @@ class Listening:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the first of them."""
+        """Host and port of the first socket."""
         host, port = self._sockets[0].getsockname()[:2]
         return str(host), int(port)
 
     def close(self) -> None:
-        """Accept no more. Idempotent."""
+        """Stop accepting. Idempotent."""
         for pause in self._pauses.values():
             pause.cancel()
         for each in self._sockets:
@@ -63,10 +63,10 @@ class Listening:
                 connection, peer = listening.accept()
             except (BlockingIOError, InterruptedError):
                 return
-            except ConnectionError:  # the client went away again
+            except ConnectionError:  # the client has disconnected again
                 continue
             except OSError as error:
-                log.warning("%s: cannot accept: %s", self._name, error.strerror)
+                log.warning("%s: cannot accept a connection: %s", self._name, error.strerror)
                 self._loop.remove_reader(listening)
                 self._pauses[listening] = self._loop.call_later(NO_DESCRIPTOR_WAIT_S, self._resume, listening)
                 return
@@ -78,10 +78,10 @@ class Listening:
 
     def _begin(self, connection: socket.socket, peer: tuple[Any, ...]) -> None:
         connection.setblocking(False)
-        peer = (sys.intern(peer[0]), *peer[1:])  # thousands may come from one address
+        peer = (sys.intern(peer[0]), *peer[1:])  # thousands may have the same address
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError:  # the client went away again
+        except OSError:  # the client has disconnected again
             connection.close()
             return
         try:
@@ -104,8 +104,8 @@ async def listen(
     port: int,
     backlog: int,
 ) -> Listening:
-    """Listen on every address of `host` this machine has (one without IPv6 has ``::1`` as a name only). Raises OSError
-    where there is none, or one of them cannot be listened on."""
+    """Listen on every address of `host` that this machine has (without IPv6, ``::1`` is only a name). Raises OSError
+    when there is no such address, or one of them cannot be listened on."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
@@ -133,7 +133,7 @@ def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...]) -
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # What is accepted has it too: a peer that vanished is found in the end, though no protocol asks for it.
+        # accepted sockets inherit it: a vanished peer is detected even without a keep-alive of its protocol
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -35,14 +35,14 @@ KNOWN_S_MAX: Final = 0.005
 """Seconds of the longest turn."""
 
 UNKNOWN_S: Final = 0.0005
-"""Seconds of one turn for sockets of unauthenticated peers: anybody may open as many as there are places. The rest of a
-turn takes 0.05 ms, so an idle loop gives them nine tenths of its time."""
+"""Seconds of one turn for sockets of unauthenticated peers, as anybody may open any number of them. The rest of a turn
+takes 0.05 ms, so an idle loop gives them nine tenths of its time."""
 
 KNOWN_BYTES: Final = 256 * 1024
 """Bytes received at most from one socket in a turn. The work on them is bounded by time (`bridge.transport.driver`)."""
 
 UNKNOWN_BYTES: Final = 16 * 1024
-"""The same for unauthenticated peers. The work on one read has to be small against `UNKNOWN_S`."""
+"""Bytes received at most from one socket of an unauthenticated peer in a turn: much less work than `UNKNOWN_S`."""
 
 AT_ONCE: Final = 32
 """Sockets received from in one call, while each takes little time."""
@@ -67,7 +67,7 @@ class ReadySocket(Protocol):
         ...
 
     def received(self, brought: bytes | int) -> None:
-        """Take incoming bytes (empty at the end of the peer's stream), or the number of an error."""
+        """Handle incoming bytes (empty at the end of the peer's stream), or an error number."""
         ...
 
 

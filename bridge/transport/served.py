@@ -1,4 +1,4 @@
-"""What our transports have beyond `asyncio.Transport`: accepted or dialed, with TLS or without."""
+"""Base of our transports, accepted or dialed, with TLS or without: `asyncio.Transport` with more methods."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Callable
 
 
 class UnreadError(ConnectionAbortedError):
-    """The connection was ended as the peer leaves too much unread."""
+    """The connection was ended because the peer leaves too much unread."""
 
     def __init__(self, unread_bytes: int) -> None:
         super().__init__(f"it does not read what it is sent: {unread_bytes} bytes wait")
 
 
 class ServedTransport(asyncio.Transport):
-    """It is received from when its socket has its turn (`bridge.transport.ready`): what it gives is taken at once."""
+    """Transport that reads when its socket has its turn (`bridge.transport.ready`); its bytes are handled at once."""
 
     __slots__ = ()
 
     def identified(self) -> None:
-        """The peer has said who it is: its socket is served with those of others who have. Idempotent."""
+        """Serve the socket with those of authenticated peers from now on. Idempotent."""
         raise NotImplementedError
 
     @property
     def unread(self) -> bool:
-        """Something of the peer is there that the protocol was not given. Asks the kernel."""
+        """True when there are bytes that the protocol was not given. Makes a system call."""
         raise NotImplementedError
 
     @property
     def hung_up(self) -> bool:
-        """The peer sends nothing more: it has closed its end, or the connection is broken. Asks the kernel, as nobody
-        is told while nothing is read."""
+        """True when the peer has closed its end or the connection is broken. Makes a system call, as there is no event
+        while reading is paused."""
         raise NotImplementedError
 
     @property
     def held_bytes(self) -> int:
-        """Received, and not yet given to the protocol."""
+        """Bytes received and not yet given to the protocol."""
         return 0
 
     def held_by(self, count: Callable[[], None]) -> None:
-        """Have it called when `held_bytes` is much more than before, or less."""
+        """Register a callback for significant changes of `held_bytes`."""

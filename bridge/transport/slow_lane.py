@@ -1,8 +1,8 @@
-"""Connections that have more to take than a slice of time: one slice of them all a turn of the loop, in the order they
-came, so that nobody waits for more than that.
+"""Slow lane: connections with more work than one slice of time. They share one slice in each turn of the loop, in
+order, so that other connections never wait longer than that.
 
-What bytes cost to take differs by a thousand: 256 KiB of small messages take 12 ms, of filters to subscribe to some
-seconds. So it is time that is shared out, and a machine says when it has more
+The cost of handling bytes varies by a factor of 1 000: 256 KiB of small messages take 12 ms, of subscription filters
+some seconds. So the lane shares time, and a machine reports when it has more work
 (`bridge.transport.connection.ConnectionMachine.more`).
 """
 
@@ -16,29 +16,29 @@ from weakref import WeakKeyDictionary
 from bridge.transport.turn import turn_of
 
 SLICE_S: Final = 0.002
-"""How long one connection may keep the loop before others have their turn, and how long all those that wait for theirs:
-a turn without anything to do takes 0.05 ms, a usual round trip of a message with its commit 1 ms. The call that crosses
-it is completed."""
+"""Seconds for which one connection may keep the loop, and the same for all connections of the lane together. An idle
+turn takes 0.05 ms, a usual round trip of a message with its commit 1 ms. The call that crosses the limit is
+completed."""
 
 TURN_S: Final = 0.005
-"""How long may take in one turn what any number of peers can bring at once: large reads, reads of peers that have not
-said who they are, ends of connections. What is beyond it waits in the lane."""
+"""Seconds of one turn for work that any number of peers can cause at once: large reads, reads of unauthenticated peers,
+ends of connections. Work beyond it waits in the lane."""
 
 LARGE_BYTES: Final = 2 * 1024
-"""A read of more is a large one: smaller ones are a few messages, and are taken as they come."""
+"""Size from which a read is large; smaller ones are a few messages and are handled at once."""
 
 
 class Sliced(Protocol):
-    """A driver with more to take."""
+    """Driver with more work."""
 
     def take_slice(self) -> bool:
-        """Take a slice; False when nothing is left. What fails ends the connection, and is not raised."""
+        """Work for one slice; return False when nothing is left. An error ends the connection and is not raised."""
         ...
 
 
 class SlowLane:
-    """Drivers that have more to take than a slice, served in turns. What they have to write then is written after the
-    others' (`bridge.transport.turn`)."""
+    """Drivers with more work than one slice, served in turns. Their output is written after that of others
+    (`bridge.transport.turn`)."""
 
     __slots__ = ("_loop", "_scheduled", "_spent_s", "_turn", "_waiting")
 
@@ -48,26 +48,26 @@ class SlowLane:
         self._waiting: deque[Sliced] = deque()
         self._scheduled = False
         self._spent_s = 0.0
-        """Of `TURN_S`, in this turn."""
+        """Used part of `TURN_S` in this turn."""
 
     @property
     def waiting(self) -> int:
-        """How many there are."""
+        """Number of waiting drivers."""
         return len(self._waiting)
 
     @property
     def has_time(self) -> bool:
-        """There is some of `TURN_S` left in this turn."""
+        """True while part of `TURN_S` is left in this turn."""
         return self._spent_s < TURN_S
 
     def spend(self, took_s: float) -> None:
-        """So much of `TURN_S` is used."""
+        """Use part of `TURN_S`."""
         if not self._spent_s:
             self._loop.call_soon(self._next_turn)
         self._spent_s += took_s
 
     def add(self, driver: Sliced) -> None:
-        """It takes its next slice when those before it have taken theirs."""
+        """Add a driver at the end of the lane."""
         self._waiting.append(driver)
         self._schedule()
 
@@ -75,7 +75,7 @@ class SlowLane:
         self._spent_s = 0.0
 
     def _next(self) -> None:
-        """A slice, of one or as many as fit in it; then everybody else has a turn."""
+        """Serve one slice, of one driver or as many as fit in it; then all other connections have a turn."""
         self._scheduled = False
         until = self._loop.time() + SLICE_S
         waiting = self._waiting
@@ -102,7 +102,7 @@ _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, SlowLane] = WeakKeyDictio
 
 
 def slow_lane_of(loop: asyncio.AbstractEventLoop) -> SlowLane:
-    """The lane of a loop, the same for all who ask."""
+    """Return the lane of a loop. Every call returns the same object."""
     found = _of_loop.get(loop)
     if found is None:
         found = _of_loop[loop] = SlowLane(loop)

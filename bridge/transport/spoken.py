@@ -1,4 +1,4 @@
-"""Recognises the protocol that a peer speaks from its first bytes, for a client that came to the wrong port."""
+"""Recognizes a client's protocol by its first bytes, to explain a connection to the wrong port."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ BEGINNINGS: Final = (
     (b"SSH-", "SSH"),  # RFC 4253 section 4.2
     *((method + b" ", "HTTP") for method in (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH")),
 )
-"""First bytes of a client by protocol."""
+"""First bytes of a client, by protocol."""
 
 
 BEGINNING_BYTES: Final = 8
-"""Bytes that are looked at, of the longest beginning."""
+"""Length of the longest beginning."""
 
 
 def spoken_protocol(first: bytes) -> str:
-    """Return the protocol of a client's first bytes; empty where they are of none that is known."""
+    """Return the protocol of a client's first bytes; empty when it is unknown."""
     return next((name for beginning, name in BEGINNINGS if first.startswith(beginning)), "")
 
 
 def foreign_protocol(first: bytes, own: str) -> str:
-    """Return the protocol of a client's first bytes where it is another than `own`; empty otherwise."""
+    """Return the protocol of a client's first bytes when it is known and not `own`; empty otherwise."""
     spoken = spoken_protocol(first)
     return "" if spoken == own else spoken

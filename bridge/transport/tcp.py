@@ -1,7 +1,7 @@
-"""One accepted TCP connection, as `asyncio.Transport` has it.
+"""TCP connection as an `asyncio.Transport`.
 
-Its socket is served with others of its kind (`bridge.transport.ready`): received from once at most in a turn, and sent
-to at once whenever there is something to write. Only what the socket does not take is kept, and sent when it does.
+Its socket is served with others (`bridge.transport.ready`): it is read at most once in a turn, and written at once when
+there is output. Only bytes that the socket does not take are kept, and sent when it does.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from bridge.transport.ready import READABLE, WRITABLE, Ready, sockets_of
 from bridge.transport.served import ServedTransport
 
 SENT_BYTES_MAX: Final = 256 * 1024
-"""In one turn to a socket that did not take all at once before."""
+"""Bytes sent in one turn to a socket with unsent bytes."""
 
 WRITTEN_AT_ONCE: Final = 64
 """Sockets in one call of `write_all`."""
 
 PIECES_MAX: Final = 64
-"""In one call of the kernel (IOV_MAX is 1 024)."""
+"""Pieces in one system call (IOV_MAX is 1 024)."""
 
 SMALL_BYTES: Final = 4 * 1024
-"""Less is added to what waits already: a piece of its own takes 200 bytes beside what it says."""
+"""Size up to which bytes are appended to the last piece: a separate piece costs 200 more bytes."""
 
 CLOSING_S: Final = 5.0
-"""How long a peer may take to read what waits for it when its connection is closed: a slow link's last 64 KiB. It
-cannot be told from one that reads no more and keeps its end open to have us keep ours."""
+"""Seconds for a peer to read the last bytes of a closed connection: 64 KiB on a slow link. Such a peer cannot be
+distinguished from one that no longer reads and keeps the connection open."""
 
 
 class Unsent:
-    """What the socket of a connection has not taken."""
+    """Bytes that the socket of a connection has not taken."""
 
     __slots__ = ("deadline", "pieces", "size")
 
     def __init__(self) -> None:
         self.pieces: list[bytearray | memoryview] = []
         self.size = 0
-        """Bytes."""
+        """Total bytes."""
         self.deadline: DeadlineSlot | None = None
-        """By when it has to be read, once the connection is closing."""
+        """Slot of the end of `CLOSING_S`, once the connection is closing."""
 
 
 class TcpTransport(ServedTransport):
-    """Takes ownership of a connected socket. Used inside the loop only.
+    """Transport that owns a connected socket. For use inside the loop only.
 
-    `connection_made` is called by whoever makes it; `connection_lost` comes in a later turn than what ends it.
+    Its creator calls `connection_made`; `connection_lost` follows in a later turn than the end.
     """
 
     __slots__ = (
@@ -65,27 +65,27 @@ class TcpTransport(ServedTransport):
     def __init__(
         self, loop: asyncio.AbstractEventLoop, connection: socket.socket, peer: Any, protocol: asyncio.Protocol
     ) -> None:
-        """`connection` does not block, and its descriptor is taken out of it: thousands have one that do nothing, and
-        an object of Python for each takes as much as what is known of it here. `peer` is its address."""
+        """`connection` is non-blocking, and its descriptor is taken out of it: a socket object for each of thousands of
+        idle connections would double their memory. `peer` is its address."""
         self._descriptor = connection.detach()
         self._host, self._port = _host_and_port(peer)
         self._protocol = protocol
         self._kind: Ready = sockets_of(loop).unknown
         self._events = 0
-        """What its kind watches for."""
+        """Events that are watched."""
         self._high = 64 * 1024
         self._unsent: Unsent | None = None
         self._reads = True
-        """The protocol wants to be given what comes."""
+        """The protocol reads."""
         self._writing_paused = False
         self._eof_written = False
         self._closing = False
         self._peer_ended = False
-        """The peer sends nothing more."""
+        """The peer has closed its half."""
         self._lingers = False
-        """All was written: the socket lingers until the peer has read it (`bridge.transport.lingering`)."""
+        """Everything was written: the socket lingers until the peer has read it (`bridge.transport.lingering`)."""
         self._lost = False
-        """`connection_lost` has been called, or will be."""
+        """`connection_lost` was called or is scheduled."""
         self._watch()
 
     @property
@@ -111,7 +111,7 @@ class TcpTransport(ServedTransport):
     # --- asyncio.BaseTransport --------------------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """`asyncio.BaseTransport`; ``descriptor`` is the socket's, -1 when it is closed."""
+        """See `asyncio.BaseTransport`; ``descriptor``: of the socket, -1 when it is closed."""
         if name == "peername":
             return (self._host, self._port) if self._host else default
         if name == "descriptor":
@@ -134,8 +134,8 @@ class TcpTransport(ServedTransport):
         return self._closing
 
     def close(self) -> None:
-        """Read nothing more, send what waits, then close, and give the peer time to read it: after `CLOSING_S` close
-        whatever was sent."""
+        """Stop reading, send unsent bytes, then close, so that the peer can read them; close after `CLOSING_S` in any
+        case."""
         if self._closing:
             return
         self._closing = True
@@ -146,7 +146,7 @@ class TcpTransport(ServedTransport):
             self._finish()
 
     def look(self) -> None:
-        """`bridge.transport.deadlines.Watched`."""
+        """Close at the end of `CLOSING_S` (`bridge.transport.deadlines.Watched`)."""
         if self._unsent is not None:
             self._unsent.deadline = None
         self._lose(None)
@@ -167,7 +167,7 @@ class TcpTransport(ServedTransport):
     # --- asyncio.WriteTransport -------------------------------------------------------------------------------
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The lower limit is a quarter of the higher, whatever is asked for."""
+        """Set the high limit; the low limit is always a quarter of it."""
         if high is None:
             high = 64 * 1024 if low is None else 4 * low
         self._high = high
@@ -297,9 +297,9 @@ class TcpTransport(ServedTransport):
                 self._report(error)
 
     def end(self, error: Exception | None) -> None:
-        """`bridge.transport.ends.EndingTransport`."""
+        """Call `connection_lost` and close the socket (`bridge.transport.ends.EndingTransport`)."""
         if error is not None:
-            error.__traceback__ = None  # its frames know us, and whom we drive: nothing would be freed
+            error.__traceback__ = None  # its frames would keep transport and protocol alive
         try:
             self._protocol.connection_lost(error)
         except Exception as raised:
@@ -314,7 +314,7 @@ class TcpTransport(ServedTransport):
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """For what is wanted now."""
+        """Update the watched events."""
         events = 0
         if not self._lost:
             if self._reads and not self._closing:
@@ -326,7 +326,7 @@ class TcpTransport(ServedTransport):
             self._kind.watch(self._descriptor, self, before, events)
 
     def _poll(self, event: int) -> bool:
-        """It holds now, as poll(2) says, or the connection is broken. Not of a socket that is closed."""
+        """Return True when poll(2) reports this event or an error. False for a closed socket."""
         if self._descriptor < 0:
             return False
         asked = select.poll()
@@ -334,7 +334,7 @@ class TcpTransport(ServedTransport):
         return bool(asked.poll(0))
 
     def _keep(self, data: bytes | bytearray | memoryview, sent: int) -> Unsent:
-        """Have what the socket did not take wait."""
+        """Keep the bytes after `sent`, which the socket did not take."""
         rest = memoryview(data)[sent:]
         unsent = self._unsent
         if unsent is None:
@@ -362,12 +362,12 @@ class TcpTransport(ServedTransport):
             self._lose(error)
 
     def _finish(self) -> None:
-        """Everything was written: end the connection in good order."""
+        """End the connection after everything was written."""
         self._lingers = not self._peer_ended and not self._lost
         self._lose(None)
 
     def _lose(self, error: Exception | None) -> None:
-        """The connection ends, and what waits is dropped."""
+        """End the connection and drop unsent bytes."""
         if self._lost:
             return
         self._lost = self._closing = True
@@ -376,7 +376,7 @@ class TcpTransport(ServedTransport):
         ends_of(self._loop).add(self, error)
 
     def _report(self, error: Exception) -> None:
-        """The protocol has raised: nobody knows what it took."""
+        """Report an exception of the protocol and end the connection, as the state of the protocol is unknown."""
         context = {"message": "a protocol raised", "exception": error, "transport": self, "protocol": self._protocol}
         self._loop.call_exception_handler(context)
         self._lose(error)
@@ -395,12 +395,12 @@ def write_all(transports: Sequence[TcpTransport], data: Sequence[bytes]) -> None
 
 
 def _host_and_port(peer: Any) -> tuple[str, int]:
-    """Of an address as `socket.socket.accept` gives it; empty of a peer that has none."""
+    """Return host and port of an address from `socket.socket.accept`; empty for a peer without an address."""
     return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) and len(peer) >= 2 else ("", 0)
 
 
 def _first(unsent: list[bytearray | memoryview]) -> list[bytearray | memoryview]:
-    """As much as is sent at once."""
+    """Return the pieces that are sent at once."""
     count = size = 0
     for each in unsent:
         count += 1
@@ -411,7 +411,7 @@ def _first(unsent: list[bytearray | memoryview]) -> list[bytearray | memoryview]
 
 
 def _drop(unsent: list[bytearray | memoryview], sent: int) -> None:
-    """These bytes were sent."""
+    """Remove bytes that were sent."""
     gone = 0
     while sent and sent >= len(unsent[gone]):
         sent -= len(unsent[gone])

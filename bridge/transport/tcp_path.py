@@ -1,4 +1,4 @@
-"""What the kernel knows of the way to the peer of a TCP connection: what has not arrived, and how long it takes."""
+"""The kernel's data about the path of a TCP connection: bytes that have not arrived, and the round trip."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any, Final, NamedTuple, Protocol
 from bridge.transport.borrowed import socket_of
 
 _KNOWS: Final = sys.platform == "linux"
-"""SIOCOUTQ and TCP_INFO as here are Linux's (tcp(7), linux/tcp.h)."""
+"""True when SIOCOUTQ and TCP_INFO are those of Linux (tcp(7), linux/tcp.h)."""
 
 _INFO: Final = struct.Struct("<148xI")
-"""Of struct tcp_info: tcpi_min_rtt (us); since Linux 4.6."""
+"""tcpi_min_rtt (us) of struct tcp_info; since Linux 4.6."""
 
 
 class TcpPath(NamedTuple):
-    """Zeros where nothing is known."""
+    """Path of a connection; zeros where nothing is known."""
 
     unsent_bytes: int = 0
-    """Written, and not yet at the peer's kernel."""
+    """Bytes written that have not reached the peer's kernel."""
     round_trip_s: float = 0.0
-    """The shortest of late: what is beyond it is waiting."""
+    """Shortest recent round trip; any longer time is queueing."""
 
 
 class PathTransport(Protocol):
-    """As `asyncio.Transport`."""
+    """The methods of `asyncio.Transport` that are used here."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any: ...
 
@@ -36,7 +36,7 @@ class PathTransport(Protocol):
 
 
 def path_of(transport: PathTransport) -> TcpPath:
-    """The way from a transport; what waits in the transport itself counts as not sent."""
+    """Return the path of a transport; bytes in the transport's own buffer count as unsent."""
     waiting = transport.get_write_buffer_size()
     descriptor: int = transport.get_extra_info("descriptor", -1) if _KNOWS else -1
     if descriptor < 0:
@@ -47,5 +47,5 @@ def path_of(transport: PathTransport) -> TcpPath:
             information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         (round_trip_us,) = _INFO.unpack(information)
     except (OSError, ValueError, struct.error):
-        return TcpPath(waiting)  # closed meanwhile, no TCP, or an older kernel
+        return TcpPath(waiting)  # already closed, not TCP, or an older kernel
     return TcpPath(waiting + int.from_bytes(queued, sys.byteorder), round_trip_us / 1e6)

@@ -1,10 +1,9 @@
-"""One connection with TLS, either end, as `asyncio.Transport` has it, around the TCP connection below it.
+"""TLS connection as an `asyncio.Transport`, client or server, over a TCP connection.
 
-The TCP connection has its turns and bounds (`bridge.transport.tcp`); here its bytes go through OpenSSL, in memory.
-What one turn received is decrypted and given to the protocol as one read, or as several where that takes longer than
-`DECRYPT_S`: the others in turns (`bridge.transport.slow_lane`). What is written is encrypted at once, so that what the
-socket does not take is counted as without TLS. Handshakes are work of peers nobody knows: OpenSSL begins when whoever
-accepted or dialed says so, and each step waits for its turn.
+The TCP connection has its turns and limits (`bridge.transport.tcp`); its bytes go through OpenSSL in memory. The bytes
+of one turn are decrypted and given to the protocol as one read, or as several in the slow lane when that takes longer
+than `DECRYPT_S` (`bridge.transport.slow_lane`). Output is encrypted at once, so that unsent bytes are counted as
+without TLS. Handshakes are work for unauthenticated peers: `begin` starts them, and each step waits for its turn.
 """
 
 from __future__ import annotations
@@ -24,41 +23,41 @@ from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls_records import TlsRecords
 
 RECORD_BYTES: Final = 16 * 1024
-"""The most one record says (RFC 8446 section 5.1). OpenSSL's buffers grow to what they are given at once and stay so:
-they are given no more than this."""
+"""Largest content of a record (RFC 8446 section 5.1). OpenSSL's buffers grow to the size of a write and stay so; they
+are given no more than this at once."""
 
 DECRYPT_S: Final = 0.0003
-"""How long what came of one connection may be decrypted before others have their turn: 256 KiB in whole records take
-0.1 ms, in records of a byte 14, in requests for new keys 200. It is short, as everybody waits for the first of it of
-all who come at the same moment. Not by the loop's clock: uvloop's counts whole milliseconds."""
+"""Seconds to decrypt the bytes of one connection before others have their turn: 256 KiB in full records take 0.1 ms, in
+one-byte records 14 ms, in key updates 200 ms. It is short, as all connections that are ready in one turn wait for each
+other. Measured by the monotonic clock, as uvloop's has whole milliseconds."""
 
 OWED_BYTES_MAX: Final = 16 * 1024
-"""What OpenSSL may have to say by itself while the peer takes nothing. A client that asks for new keys (RFC 8446
-section 4.6.3) or for another handshake gets an answer each time, as long as what it sent: 16 KiB are 600 of them."""
+"""Bytes that OpenSSL may produce by itself while the peer reads nothing. It answers each key update (RFC 8446 section
+4.6.3) or renegotiation of a client with as many bytes: 16 KiB are 600 answers."""
 
 
 COUNTED_BYTES: Final = 4 * 1024
-"""Changes up to this of what is held are not told: most reads end in the middle of a small record."""
+"""Changes of held bytes up to this are not reported: most reads end within a small record."""
 
 
 class Handshaking(Protocol):
-    """Who has handshakes begin, and knows to whom connections belong."""
+    """Starts handshakes and creates the protocols of secured connections."""
 
     def arrived(self, transport: TlsTransport) -> None:
-        """It is connected, and read when `TlsTransport.begin` was called."""
+        """Handle a new connection; it is read once `TlsTransport.begin` was called."""
         ...
 
     def secured(self, transport: TlsTransport) -> asyncio.Protocol | None:
-        """Its handshake is done; returns whose it is now. None: it is closed."""
+        """Return the protocol of a connection after its handshake; None: close it."""
         ...
 
     def failed(self, transport: TlsTransport, error: Exception | None) -> None:
-        """It is gone before its handshake was done; None: nobody said why."""
+        """Handle the end of a connection before its handshake was done; None: unknown reason."""
         ...
 
 
 class WrongProtocolError(ssl.SSLError):
-    """A client speaks another protocol where it has to begin TLS."""
+    """A client speaks another protocol instead of TLS."""
 
     def __init__(self, spoken: str) -> None:
         super().__init__(1, f"the client speaks {spoken}, without TLS")
@@ -66,7 +65,7 @@ class WrongProtocolError(ssl.SSLError):
 
 
 class TlsTransport(ServedTransport, asyncio.Protocol):
-    """The protocol of a `TcpTransport` below it. Used inside the loop only."""
+    """TLS transport, and the protocol of the `TcpTransport` below it. For use inside the loop only."""
 
     __slots__ = (
         "_closing", "_count", "_counted_bytes", "_deadline", "_deaf", "_error", "_handshaking", "_in_lane", "_incoming",
@@ -78,44 +77,44 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._tcp: TcpTransport
         self._ssl: ssl.SSLObject | None = None
-        """None until the handshake begins, and when the connection is over."""
+        """None before the handshake and after the end of the connection."""
         self._incoming: ssl.MemoryBIO
         self._outgoing: ssl.MemoryBIO
         self._protocol: asyncio.Protocol | None = None
         """None until the handshake is done."""
         self._records = TlsRecords()
-        """Received, and not yet given to OpenSSL."""
+        """Records received and not yet given to OpenSSL."""
         self._count: Callable[[], None] | None = None
         self._counted_bytes = 0
-        """What was held when it was called."""
+        """Held bytes at the last call of `_count`."""
         self._owed_bytes = 0
-        """Of what OpenSSL said by itself, since the peer took all there was."""
+        """Bytes that OpenSSL produced by itself since the peer last read everything."""
         self._more = False
-        """There is some of it, or of what OpenSSL was given, that nobody got."""
+        """Records, or bytes within OpenSSL, are left for another slice."""
         self._in_lane = False
-        """The slow lane knows of it."""
+        """The transport is in the slow lane."""
         self._reads = True
-        """The protocol wants to be given what comes."""
+        """The protocol reads."""
         self._closing = False
         self._deaf = False
-        """What comes is dropped: our end is closed, or there is no TLS."""
+        """Received bytes are dropped: our end is closed, or TLS has failed."""
         self._error: Exception | None = None
-        """Why TLS ended."""
+        """Reason of the end of TLS."""
         self._deadline = 0.0
-        """By when the handshake has to be done, or the peer to close."""
+        """Time by which the handshake must be done, or the peer must close."""
         self._slot: DeadlineSlot | None = None
 
     def begin(self, context: ssl.SSLContext, deadline: float) -> None:
-        """Begin the handshake as the server, which has until then by the loop's clock."""
+        """Begin the handshake as the server. `deadline`: by the loop's clock."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._until(deadline)
         self._tcp.resume_reading()
 
     def begin_as_client(self, context: ssl.SSLContext, deadline: float, host: str) -> None:
-        """Begin the handshake as the client, and say to whom: `host`, a name (Server Name Indication, RFC 6066 section
-        3) or an address, which the server's certificate has to be of where the context says so. Raises `ValueError`
-        where it is neither, `ssl.SSLError` where the context can say nothing."""
+        """Begin the handshake as the client. `host`: name (Server Name Indication, RFC 6066 section 3) or address of
+        the server, which its certificate must have if the context verifies that. Raises `ValueError` when it is
+        neither, `ssl.SSLError` when the context cannot begin."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         with contextlib.suppress(ssl.SSLWantReadError):
@@ -139,7 +138,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         self._tell_held()
 
     def take_slice(self) -> bool:
-        """`bridge.transport.slow_lane.Sliced`: records of a byte each take a hundred times as long as long ones."""
+        """Decrypt for one slice (`bridge.transport.slow_lane.Sliced`): one-byte records take 100 times as long."""
         self._in_lane = self._reads and self._take() and self._reads
         if self._reads and not self._more:
             self._tcp.resume_reading()
@@ -147,8 +146,8 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         return self._in_lane
 
     def eof_received(self) -> bool:
-        """The peer sends no more, whether TLS says so or TCP alone: every protocol we speak knows by itself whether
-        what came is complete."""
+        """Handle the end of the peer's stream, of TLS or of TCP alone: all our protocols detect truncation
+        themselves."""
         if self._protocol is not None and not self._closing:
             self._protocol.eof_received()
         return False
@@ -164,7 +163,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave_slot()
         self._closing = True
-        self._tcp.set_protocol(_NOBODY)  # it knows us, and we know it: nothing would be freed
+        self._tcp.set_protocol(_NOBODY)  # breaks the reference cycle
         error, self._error = self._error or exc, None
         protocol, self._protocol = self._protocol, None
         self._ssl = self._count = None
@@ -197,14 +196,14 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         return self._closing or self._tcp.is_closing()
 
     def close(self) -> None:
-        """As `TcpTransport.close`, behind a close_notify (RFC 8446 section 6.1), whose answer nobody waits for."""
+        """Close as `TcpTransport.close`, after a close_notify (RFC 8446 section 6.1) without waiting for its answer."""
         if not self._closing:
             self._take_leave()
             self._closing = True
             self._tcp.close()
 
     def abort(self) -> None:
-        """What was held is given back in this turn."""
+        """Drop the connection; held memory is freed in this turn."""
         self._closing = True
         self._records.clear()
         self._tcp.abort()
@@ -224,7 +223,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Received, and not decrypted."""
+        """Bytes received and not decrypted."""
         return self._records.held_bytes
 
     def held_by(self, count: Callable[[], None]) -> None:
@@ -255,7 +254,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         return self._tcp.get_write_buffer_limits()
 
     def get_write_buffer_size(self) -> int:
-        """Encrypted, and not sent."""
+        """Encrypted bytes that are not sent."""
         return self._tcp.get_write_buffer_size()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -282,8 +281,8 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         return True
 
     def write_eof(self) -> None:
-        """Nothing more is written. What comes is dropped: TLS 1.2 knows no half that is closed (RFC 5246 section
-        7.2.1), and the connection is over when the peer closes."""
+        """Write nothing more, and drop received bytes: TLS 1.2 has no half-close (RFC 5246 section 7.2.1), and the
+        connection ends when the peer closes."""
         if not (self._deaf or self._closing):
             self._take_leave()
             self._deaf = True
@@ -292,7 +291,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _take(self) -> bool:
-        """A slice of what came; True when there is more."""
+        """Decrypt one slice and give it to the protocol; return True when there is more."""
         self._more = False
         secure = self._ssl
         if self._deaf or self._closing or secure is None:
@@ -313,7 +312,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         return self._more
 
     def _decrypt(self, secure: ssl.SSLObject, came: list[bytes]) -> bool:
-        """As much as there is time for; True at the end of all. Raises `ssl.SSLError`."""
+        """Decrypt as much as there is time for; return True at the end of the stream. Raises `ssl.SSLError`."""
         incoming, records, begun, until = self._incoming, self._records, False, time.monotonic() + DECRYPT_S
         while True:
             if not (incoming.pending or secure.pending()):
@@ -338,7 +337,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
             came.append(plain)
 
     def _shaken(self, secure: ssl.SSLObject) -> bool:
-        """The handshake is done, and the connection is somebody's."""
+        """Continue the handshake; return True when it is done and the connection has a protocol."""
         secure.do_handshake()
         self._leave_slot()
         owner = self._handshaking.secured(self)
@@ -362,29 +361,29 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
             slow_lane_of(self._loop).add(self)
 
     def _send(self) -> None:
-        """What OpenSSL has to say by itself."""
+        """Send the bytes that OpenSSL produced by itself."""
         if self._ssl is None or not self._outgoing.pending:
             return
         if not self._tcp.get_write_buffer_size():
             self._owed_bytes = 0
-        said = self._outgoing.read()
-        self._owed_bytes += len(said)
+        data = self._outgoing.read()
+        self._owed_bytes += len(data)
         if self._owed_bytes > OWED_BYTES_MAX and self._protocol is not None:
-            self._error = ConnectionAbortedError("it makes us answer, and does not read")
+            self._error = ConnectionAbortedError("it makes us answer and does not read")
             self.abort()
             return
-        self._tcp.write(said)
+        self._tcp.write(data)
 
     def _take_leave(self) -> None:
         if self._protocol is not None and self._ssl is not None:
             with contextlib.suppress(ssl.SSLError):
-                self._ssl.unwrap()  # raises: it would wait for the peer's
+                self._ssl.unwrap()  # writes our close_notify, and raises as it would wait for the peer's
             self._send()
 
     def _fail(self, error: ssl.SSLError) -> None:
-        """There is no TLS with the peer: an alert says why (RFC 8446 section 6.2), and it has time to read that."""
+        """End the connection after a TLS error; the peer has time to read our alert (RFC 8446 section 6.2)."""
         self._error = error
-        self._error.__traceback__ = None  # its frames know us
+        self._error.__traceback__ = None  # its frames would keep this object alive
         self._closing = self._deaf = True
         self._send()
         self._ssl = None
@@ -401,7 +400,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
             self._slot = None
 
     def look(self) -> None:
-        """`bridge.transport.deadlines.Watched`."""
+        """End a handshake that takes too long (`bridge.transport.deadlines.Watched`)."""
         self._slot = None
         if self._deadline <= self._loop.time():
             self._error = self._error or TimeoutError("its handshake took too long")
@@ -411,11 +410,11 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
 
 
 def _require_tls(record: memoryview) -> None:
-    """Raise `WrongProtocolError` where a record of a client's handshake is the beginning of another protocol."""
+    """Raise `WrongProtocolError` when the first record of a client is the start of another protocol."""
     spoken = foreign_protocol(bytes(record[:BEGINNING_BYTES]), "TLS")
     if spoken:
         raise WrongProtocolError(spoken)
 
 
 _NOBODY: Final = asyncio.Protocol()
-"""Whose a TCP connection is that is over."""
+"""Protocol of a TCP connection that is over."""

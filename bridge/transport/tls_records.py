@@ -1,7 +1,7 @@
-"""The records of a TLS stream (RFC 8446 section 5.1), so many at a time.
+"""Records of a TLS stream (RFC 8446 section 5.1), a few at a time.
 
-OpenSSL takes all it is given in one call where nothing of it is for us: 540 KB of requests for new keys kept it busy
-for 0.4 s. The length of a record is in the clear, so it is given a few.
+OpenSSL handles everything it is given in one call if it contains no application data: 540 KB of key updates kept it
+busy for 0.4 s. The length of a record is not encrypted, so OpenSSL is given only a few.
 """
 
 from __future__ import annotations
@@ -9,40 +9,39 @@ from __future__ import annotations
 from typing import Final
 
 RECORDS_AT_ONCE: Final = 8
-"""One takes 1.2 us, or 25 where it asks for new keys: nobody waits longer than for so many. A server may put 840
-tickets for later sessions into one of 16 KiB, which takes 8.5 ms and cannot be taken in parts."""
+"""Records given to OpenSSL at once: one takes 1.2 us, or 25 us for a key update. A server may put 840 session tickets
+into one record of 16 KiB, which takes 8.5 ms and cannot be split."""
 
 PIECE_BYTES_MAX: Final = 18 * 1024
-"""A whole record of any version (RFC 5246 section 6.2.3) is no longer. OpenSSL's buffers grow to what they are given at
-once, and stay so."""
+"""Largest record of any version (RFC 5246 section 6.2.3). OpenSSL's buffers grow to the size of a write and stay so."""
 
 _HEADER_BYTES: Final = 5
-"""Type, version, and two of length."""
+"""Type, version, and two bytes of length."""
 
 
 class TlsRecords:
-    """What came of one stream and was not given on."""
+    """Received bytes of one stream that OpenSSL was not given."""
 
     __slots__ = ("_given", "_left", "_unread")
 
     def __init__(self) -> None:
         self._unread = memoryview(b"")
         self._left = 0
-        """Bytes of the record of which some were given on."""
+        """Remaining bytes of a record that was partly given to OpenSSL."""
         self._given = 0
-        """Bytes of it that were."""
+        """Bytes of that record that OpenSSL was given."""
 
     @property
     def held_bytes(self) -> int:
-        """What is here, and what was given on of a record that is not whole: OpenSSL keeps that."""
+        """Bytes held here, and those of an incomplete record that OpenSSL holds."""
         return len(self._unread) + self._given
 
     def add(self, data: bytes) -> None:
-        """More has come."""
+        """Add received bytes."""
         self._unread = memoryview(bytes(self._unread) + data if self._unread else data)
 
     def next(self) -> memoryview:
-        """Some of it, without the beginning of a header; empty where there is no more than that."""
+        """Return the next piece, without an incomplete header; empty when there is nothing else."""
         unread, begin, end = self._unread, -self._given, self._left
         for _ in range(RECORDS_AT_ONCE):
             if end >= PIECE_BYTES_MAX or end + _HEADER_BYTES > len(unread):
@@ -57,14 +56,14 @@ class TlsRecords:
         return unread[:size]
 
     def __bool__(self) -> bool:
-        """`next` has something."""
+        """Return True when `next` returns bytes."""
         return len(self._unread) >= (1 if self._left else _HEADER_BYTES)
 
     @property
     def within_record(self) -> bool:
-        """True where the beginning of the record that comes next was given on before."""
+        """True when the next bytes continue a record that was partly given to OpenSSL."""
         return self._left > 0
 
     def clear(self) -> None:
-        """Forget it all."""
+        """Drop all bytes."""
         self._unread, self._left, self._given = memoryview(b""), 0, 0

@@ -1,7 +1,6 @@
-"""The end of a turn of the event loop: whoever has something to write writes it there, all in one callback.
+"""Output at the end of a turn of the event loop, for all connections in one callback.
 
-A handle of the loop for every connection and turn would cost more than most of what is written. Nothing here knows what
-is written.
+A handle of the loop for every connection and turn would cost more than most writes.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ log = logging.getLogger(__name__)
 
 
 WRITE_S: Final = 0.001
-"""How long may be written at the end of one turn, in which nobody is read, however long each takes."""
+"""Seconds for writing at the end of one turn, during which nothing is read."""
 
 WRITE_EACH_S: Final = 0.00002
-"""So much longer for each that has written: a short answer takes 5 us. Large messages have their turns shorter."""
+"""Seconds added for each connection that has written: a short answer takes 5 us."""
 
 WRITE_S_MAX: Final = 0.005
-"""The longest end of a turn: the answers of 1 000 connections."""
+"""Longest time for writing in one turn: the answers of 1 000 connections."""
 
 WRITERS_AT_ONCE: Final = 4
-"""Between two looks at the clock."""
+"""Connections written between two checks of the clock."""
 
 
 class TurnWriter(Protocol):
-    """Somebody with something to write."""
+    """Connection with output."""
 
     def write(self) -> None:
-        """The turn ends. What fails there ends its own connection, and is not raised."""
+        """Write the output of this turn. An error ends the connection and is not raised."""
         ...
 
 
 class LoopTurn:
-    """What waits for the end of a turn of one loop; used inside the loop only."""
+    """Connections that write at the end of a turn of one loop; for use inside the loop only."""
 
     __slots__ = ("_late", "_scheduled", "_writers", "loop", "unhurried")
 
@@ -47,20 +46,20 @@ class LoopTurn:
         self._scheduled = False
         self._writers: list[TurnWriter] = []
         self._late: list[TurnWriter] = []
-        """Those there was no time for in the turns before, and the unhurried."""
+        """Writers that did not fit into earlier turns, and the unhurried ones."""
         self.unhurried = False
-        """Who is added now writes after the others of this turn: what it has to write comes of reads that had a slice
-        of the turn (`bridge.transport.slow_lane`), such as a large retained message for thousands at once."""
+        """While true, added writers write after all others of this turn: their output results from the slow lane
+        (`bridge.transport.slow_lane`), such as a large retained message for thousands of clients at once."""
 
     def add(self, writer: TurnWriter) -> None:
-        """Have it write at the end of this turn. Who is added twice is called twice."""
+        """Call `writer.write` at the end of this turn. A writer that is added twice is called twice."""
         (self._late if self.unhurried else self._writers).append(writer)
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._end)
 
     def write(self) -> None:
-        """Write now, ahead of the end of the turn, as much as there is time for."""
+        """Write now, before the end of the turn, as much as there is time for."""
         writers, self._writers = self._writers, []
         late, self._late = self._late, []
         begun = self.loop.time()
@@ -68,7 +67,7 @@ class LoopTurn:
         self._late = self._write_some(late, begun) + beyond + self._late
 
     def _write_some(self, writers: list[TurnWriter], begun: float) -> list[TurnWriter]:
-        """Have these write while there is time, some of them in any case; returns those there is none for."""
+        """Call these writers while there is time, at least `WRITERS_AT_ONCE`; return the others."""
         if len(writers) <= WRITERS_AT_ONCE:
             _write_all(writers)
             return []
@@ -79,7 +78,7 @@ class LoopTurn:
         return []
 
     def _end(self) -> None:
-        """What takes too long for one turn, as a large message to thousands, goes on in the next."""
+        """Write; output that takes too long for one turn, as a large message to thousands, continues in the next."""
         self._scheduled = False
         self.write()
         if self._late and not self._scheduled:
@@ -91,12 +90,12 @@ def _write_all(writers: Sequence[TurnWriter]) -> None:
     for writer in writers:
         try:
             writer.write()
-        except Exception as error:  # the others write all the same
+        except Exception as error:  # must not stop the other writers
             _report(error)
 
 
 def _report(error: Exception) -> None:
-    """Type and place alone: what an exception says may quote a message."""
+    """Log type and frames only: the text of an exception may quote a message."""
     log.error("a write raised %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
 
 
@@ -104,7 +103,7 @@ _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopTurn] = WeakKeyDictio
 
 
 def turn_of(loop: asyncio.AbstractEventLoop) -> LoopTurn:
-    """The turn of a loop, the same for all who ask."""
+    """Return the turn of a loop. Every call returns the same object."""
     found = _of_loop.get(loop)
     if found is None:
         found = _of_loop[loop] = LoopTurn(loop)

@@ -1,8 +1,8 @@
-"""WebSocket (RFC 6455) around another connection: MQTT (MQTT 5 section 6) or AMQP (its WebSocket binding) in frames.
+"""WebSocket (RFC 6455) around another machine: MQTT (MQTT 5 section 6) or AMQP (its WebSocket binding).
 
-The machine inside sees a stream of bytes and does not know. Frames are a way of writing, not a unit: a message of ours
-holds what one turn had to say, a message of the peer's may hold half a packet or many [MQTT-6.0.0-2]. This module
-knows no socket and no clock; HTTP and framing are wsproto's.
+The inner machine sees a stream of bytes. Frames are not units of its protocol: one of our messages has the output of
+one turn, and a message of the peer may contain part of a packet or several [MQTT-6.0.0-2]. This module knows no socket
+and no clock; wsproto handles HTTP and framing.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from bridge.transport.connection import ConnectionMachine
 from bridge.transport.spoken import foreign_protocol
 
 MQTT: Final = ("mqtt", "mqttv3.1")
-"""Subprotocols of MQTT [MQTT-6.0.0-3]; the second is what MQTT 3.1 clients in browsers ask for."""
+"""Subprotocols of MQTT [MQTT-6.0.0-3]; MQTT 3.1 clients in browsers request the second."""
 AMQP: Final = ("amqp",)
 
 SEND_BYTES_MAX: Final = 64 * 1024
-"""Largest message we send: some libraries refuse a message of 1 MiB and above, and all hand over whole ones."""
+"""Largest message we send: some libraries refuse a message of 1 MiB, and all of them buffer complete messages."""
 
 FRAMES_AT_ONCE: Final = 64
-"""Frames one call takes apart: 10 us each, and one may be of two bytes."""
+"""Frames that one call parses: 10 us each, and a frame may have only two bytes."""
 
 HANDSHAKE_BYTES_MAX: Final = 16 * 1024
 """Request line and headers; cookies of a browser are a few KiB."""
 
 Objection = Callable[[str, str | None], str | None]
-"""(Host, Origin or None) -> why such a client may not connect; None when it may."""
+"""(Host, Origin or None) -> reason to refuse the client; None: it may connect."""
 
 
 class WebSocketPhase(enum.Enum):
-    """Where the WebSocket is; the machine inside has its own phases."""
+    """Phase of the WebSocket; the inner machine has its own."""
 
     HANDSHAKE = "waiting for the HTTP request"
     OPEN = "open"
@@ -46,10 +46,10 @@ class WebSocketPhase(enum.Enum):
 
 
 class Framed:
-    """Either end; obeys `bridge.transport.connection.ConnectionMachine`, as the one inside it does."""
+    """Base of both roles: a `bridge.transport.connection.ConnectionMachine` around another one."""
 
     def __init__(self, inner: ConnectionMachine, end: ConnectionType, message_bytes_max: int | None) -> None:
-        """`message_bytes_max`: of one message of the peer; None: any, as what comes is handed on while it does."""
+        """`message_bytes_max`: limit of one message of the peer; None: none, as content is passed on at once."""
         self.inner = inner
         self._message_bytes_max = message_bytes_max
         self._socket = WSConnection(end)
@@ -58,19 +58,19 @@ class Framed:
         self._spoken = ""
         self._handshake_bytes = 0
         self._message_bytes = 0
-        """Of the message under way."""
+        """Received bytes of the current message."""
         self._frames_left = False
-        """More frames may have come than one call takes."""
+        """There may be more frames than one call parses."""
         self._unframed_bytes = 0
-        """Of them, about."""
+        """Approximate bytes of those frames."""
         self._close_code: int | None = None
-        """The WebSocket ends with it once the machine inside has taken what came before."""
+        """Code with which the WebSocket closes once the inner machine has handled all earlier bytes."""
 
     def replace_inner(self, inner: ConnectionMachine) -> None:
-        """Put a machine in place of the one inside. Between two reads only."""
+        """Replace the inner machine. Allowed only between two reads."""
         self.inner = inner
 
-    # --- Connection -------------------------------------------------------------------------------------------
+    # --- ConnectionMachine ------------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
@@ -107,7 +107,7 @@ class Framed:
         if self._close_code is not None:
             return self._end((), self._close_code, now)
         if not data and self._phase is WebSocketPhase.OPEN and (self.inner.more or not self._frames_left):
-            return self.inner.receive_data(data, now)  # of what it has, or a turn (`Driver.wake`)
+            return self.inner.receive_data(data, now)  # continue, or a call of `ConnectionDriver.wake`
         if self._phase is WebSocketPhase.HANDSHAKE:
             self._handshake_bytes += len(data)
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
@@ -117,7 +117,7 @@ class Framed:
                 self._unframed_bytes += len(data)
                 self._socket.receive_data(data)
             return self._take(now)
-        except (RemoteProtocolError, UnicodeError) as error:  # the second: wsproto on host names and headers
+        except (RemoteProtocolError, UnicodeError) as error:  # wsproto raises the second for host names and headers
             shaking = self._phase is WebSocketPhase.HANDSHAKE
             return self._no_handshake(error, now) if shaking else self._end([], CloseReason.PROTOCOL_ERROR, now)
 
@@ -130,7 +130,7 @@ class Framed:
 
     @property
     def has_output(self) -> bool:
-        return True  # of the inner one, a frame around it, or an answer to a ping
+        return True  # output of the inner machine, a close frame, or the answer to a ping
 
     def data_to_send(self) -> bytes:
         if self._phase is WebSocketPhase.OPEN:
@@ -145,7 +145,7 @@ class Framed:
     # --- inside: frames ---------------------------------------------------------------------------------------
 
     def _take(self, now: float) -> Sequence[Any]:
-        """What frames brought: all their data goes to the machine inside at once."""
+        """Parse frames, and give all their data to the inner machine in one call."""
         received: list[bytes] = []
         ping: bytes | None = None
         happened: list[Any] = []
@@ -162,7 +162,7 @@ class Framed:
                 if event.message_finished:
                     self._message_bytes = 0
             elif isinstance(event, events.Ping):
-                ping = bytes(event.payload)  # only the last needs an answer (section 5.5.3)
+                ping = bytes(event.payload)  # only the last one needs an answer (section 5.5.3)
             elif (code := _close_code(event)) is not None:
                 happened += self._end(received, code, now)
                 break
@@ -181,14 +181,14 @@ class Framed:
         return happened
 
     def _end(self, received: Sequence[bytes], code: int, now: float) -> list[Any]:
-        """Hand on what came before, answer with a close frame, and tell the machine inside that its peer is gone."""
+        """Pass on earlier data, answer with a close frame, and end the inner machine."""
         happened: list[Any] = []
         if received or self.inner.more:
             happened += self.inner.receive_data(b"".join(received), now)
         if self.inner.more:
             self._close_code = code
             return happened
-        # a code that must not be in a frame (1005: there was none) is answered as a normal end (section 7.4.1)
+        # a code that must not be in a frame (1005: no code) is answered with a normal closure (section 7.4.1)
         sendable = code if code in _SENDABLE or 3000 <= code < 5000 else CloseReason.NORMAL_CLOSURE
         self._close(sendable)
         return [*happened, *self.inner.receive_eof(now)]
@@ -201,26 +201,26 @@ class Framed:
     def _send(self, event: events.Event) -> None:
         try:
             self._output.append(self._socket.send(event))
-        except LocalProtocolError:  # the peer has closed: nobody reads it
+        except LocalProtocolError:  # the peer has closed
             self._phase = WebSocketPhase.CLOSED
 
-    # --- for the ends: handshake (RFC 6455 section 4) ---------------------------------------------------------
+    # --- for both roles: handshake (RFC 6455 section 4) -------------------------------------------------------
 
     def _shake_hands(self, event: events.Event, now: float) -> Sequence[Any]:
-        """Take an event of the handshake; `_phase` is another afterwards, or not yet."""
+        """Handle an event of the handshake, which may change `_phase`."""
         raise NotImplementedError
 
     def _no_handshake(self, error: Exception, now: float) -> Sequence[Any]:
-        """What the peer sent is no handshake."""
+        """Handle bytes that are not a valid handshake."""
         raise NotImplementedError
 
     def _too_large(self, now: float) -> Sequence[Any]:
-        """Its handshake is larger than any."""
+        """Handle a handshake larger than `HANDSHAKE_BYTES_MAX`."""
         raise NotImplementedError
 
 
 class WebSocketConnection(Framed):
-    """The accepting end."""
+    """Server role."""
 
     def __init__(
         self,
@@ -230,15 +230,14 @@ class WebSocketConnection(Framed):
         message_bytes_max: int,
         objection: Objection = lambda host, origin: None,
     ) -> None:
-        """`inner` bounds the time of the handshake by its own deadline.
+        """The deadline of `inner` also limits the time of the handshake.
 
-        `subprotocols` it speaks, one of which the client has to name; `message_bytes_max`: of one message of the peer.
-        `objection` is asked with what stands in the request: a page of another site may be what connects, through its
-        visitor's browser.
+        `subprotocols`: the client has to request one of them; `message_bytes_max`: limit of one message of the peer.
+        `objection` checks the request's headers, as a page of another site may connect through its visitor's browser.
         """
         super().__init__(inner, ConnectionType.SERVER, message_bytes_max)
         self.path = ""
-        """What the client asked for, once it did."""
+        """Path of the client's request; empty before."""
         self._subprotocols = tuple(subprotocols)
         self._objection = objection
 
@@ -269,7 +268,7 @@ class WebSocketConnection(Framed):
         chosen = next((name for name in request.subprotocols if name in self._subprotocols), None)
         if chosen is None:
             wanted = " or ".join(self._subprotocols)
-            return self._refuse(400, f"this is not spoken here; ask for the subprotocol {wanted}", now)
+            return self._refuse(400, f"unknown subprotocol; request {wanted}", now)
         origin = headers.get(b"origin")
         objection = self._objection(request.host, origin.decode("latin-1") if origin is not None else None)
         if objection is not None:
@@ -280,16 +279,16 @@ class WebSocketConnection(Framed):
         return ()
 
     def _no_handshake(self, error: Exception, now: float) -> Sequence[Any]:
-        """The request is none for a WebSocket, or no HTTP."""
+        """Refuse a request that is not for a WebSocket, or not HTTP."""
         hint = getattr(error, "event_hint", None)
         version = isinstance(hint, events.RejectConnection) and hint.status_code == 426
         if "'Connection" in str(error) or "'Upgrade" in str(error) or version:
             wanted = " or ".join(self._subprotocols)
             return self._refuse(426, f"this port speaks WebSocket, version 13, subprotocol {wanted}", now)
-        return self._refuse(400, f"no WebSocket request: {error}", now)
+        return self._refuse(400, f"not a WebSocket request: {error}", now)
 
     def _refuse(self, status: int, why: str, now: float) -> Sequence[Any]:
-        """Answer in HTTP and close. Written by hand: wsproto answers only requests it has understood."""
+        """Answer in HTTP and close. Encoded here, as wsproto answers only valid requests."""
         body = f"{why}\n".encode()
         upgrade = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" if status == 426 else ""
         head = (
@@ -302,24 +301,24 @@ class WebSocketConnection(Framed):
 
 
 class WebSocketClient(Framed):
-    """The connecting end."""
+    """Client role."""
 
     def __init__(self, inner: ConnectionMachine, subprotocol: str, *, host: str, path: str) -> None:
-        """Asks for `path`, which begins with a slash, at `host`: its name or address, with the port where it is not
-        the scheme's."""
+        """Request `path`, which starts with a slash. `host`: name or address, with the port unless it is the scheme's
+        default."""
         super().__init__(inner, ConnectionType.CLIENT, None)
         self.refused = ""
-        """Why there is no WebSocket; empty: there is one, or nobody has answered yet."""
+        """Reason of a refusal; empty: not refused."""
         self._subprotocol = subprotocol
         self._send(events.Request(host, path, subprotocols=[subprotocol]))
 
     @property
     def opened(self) -> bool:
-        """The peer has taken the handshake: what is said inside crosses."""
+        """True when the handshake is done, so that the inner machine's bytes are sent."""
         return self._phase is WebSocketPhase.OPEN
 
     def give_up(self, why: str) -> None:
-        """Wait no more for the peer's answer."""
+        """Stop waiting for the peer's answer."""
         self._phase, self.refused = WebSocketPhase.CLOSED, why
 
     # --- inside: handshake (RFC 6455 section 4.1) -------------------------------------------------------------
@@ -330,11 +329,11 @@ class WebSocketClient(Framed):
                 return self._end_refused(f"it does not speak {self._subprotocol} over WebSocket", now)
             self._phase = WebSocketPhase.OPEN
         elif isinstance(event, events.RejectConnection):
-            return self._end_refused(f"no WebSocket there: HTTP status {event.status_code}", now)
+            return self._end_refused(f"it refused the WebSocket: HTTP status {event.status_code}", now)
         return ()
 
     def _no_handshake(self, error: Exception, now: float) -> Sequence[Any]:
-        return self._end_refused(f"no WebSocket there: {error}", now)
+        return self._end_refused(f"it is not a WebSocket server: {error}", now)
 
     def _too_large(self, now: float) -> Sequence[Any]:
         return self._end_refused(f"its answer is larger than {HANDSHAKE_BYTES_MAX} bytes", now)
@@ -345,7 +344,7 @@ class WebSocketClient(Framed):
 
 
 def _close_code(event: events.Event) -> int | None:
-    """With which the WebSocket ends, where the event is a reason to."""
+    """Return the code with which the WebSocket closes because of this event; None: it stays open."""
     if isinstance(event, events.TextMessage):  # [MQTT-6.0.0-1]
         return CloseReason.UNSUPPORTED_DATA
     return event.code if isinstance(event, events.CloseConnection) else None
@@ -360,4 +359,4 @@ _PHRASES: Final = {
 }
 
 _SENDABLE: Final = frozenset((1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011))
-"""Close codes that may stand in a frame (section 7.4.1)."""
+"""Close codes that may be in a frame (section 7.4.1)."""

@@ -109,7 +109,7 @@ class Admission:
         oldest: ConnectionDriver = next(iter(most.holders))
         self.figures.displaced += 1
         self.forget(oldest)
-        oldest.shed(told=False)
+        oldest.shed(explain=False)
         return True
 
     def begin(self, driver: ConnectionDriver, cost_bytes: int) -> None:
@@ -321,7 +321,7 @@ class Admission:
         try:
             self.forget(driver)
             driver.resume_reading(NO_MEMORY)  # else the end of the peer's stream would not be seen
-            driver.shed(told=not unknown)  # an unauthenticated peer gets no error
+            driver.shed(explain=not unknown)  # an unauthenticated peer gets no error
         finally:
             self._sheds = before
 

@@ -168,7 +168,7 @@ class MqttLane:
         elif data:
             self._driver.data_received(data)
         if kind == LONG:
-            self._driver.let_others()
+            self._driver.yield_turn()
         return self._connection.missing_bytes if self._driver.up_to_date else UNREADY
 
 

@@ -333,7 +333,7 @@ class TestNoTls:
     async def test_it_closes_in_good_order_in_the_handshake(self, place: Place) -> None:
         async with line(place.trusting()) as made:
             made.far.shutdown(socket.SHUT_WR)
-            with pytest.raises(NoTlsError, match="does it speak TLS on this port"):
+            with pytest.raises(NoTlsError, match="check that it speaks TLS on this port"):
                 await made.dialing
 
     @running

@@ -576,7 +576,7 @@ class TestListening:
 
         with caplog.at_level(logging.WARNING):
             asyncio.run(scenario())
-        assert "mqtt: cannot accept: Too many open files" in caplog.text
+        assert "mqtt: cannot accept a connection: Too many open files" in caplog.text
 
     @pytest.mark.parametrize("where", ["make", "connection_made"])
     def test_what_is_raised_for_one_ends_that_one(self, where: str) -> None:

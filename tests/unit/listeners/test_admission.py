@@ -62,8 +62,8 @@ class Connection:
     def resume_reading(self, reason: str) -> None:
         self.paused.discard(reason)
 
-    def shed(self, *, told: bool = True) -> None:
-        self.ended = "shed" if told else "aborted"
+    def shed(self, *, explain: bool = True) -> None:
+        self.ended = "shed" if explain else "aborted"
         self._counted.ended(self)  # type: ignore[arg-type]
 
 
@@ -162,8 +162,8 @@ def test_what_an_end_brings_about_is_counted_and_nobody_is_closed_in_between() -
     class Leaving(Connection):
         heir: Connection
 
-        def shed(self, *, told: bool = True) -> None:
-            super().shed(told=told)
+        def shed(self, *, explain: bool = True) -> None:
+            super().shed(explain=explain)
             self.heir.hold(3 * MIB)
 
     async def case(rig: Rig) -> None:

@@ -373,7 +373,7 @@ class TestConnectingEnd:
         client, server = self.pair("amqp")
         assert self.exchange(client, server) == ["eof"]
         assert client.closed
-        assert client.refused == "no WebSocket there: HTTP status 400"
+        assert client.refused == "it refused the WebSocket: HTTP status 400"
 
     @pytest.mark.parametrize(
         ("answer", "why"),
@@ -381,7 +381,7 @@ class TestConnectingEnd:
             (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nno\r\n", "HTTP status 403"),
             (b"HTTP/1.1 302 Found\r\nLocation: https://elsewhere/\r\n\r\n", "HTTP status 302"),
             (b"HTTP/1.1 200 OK\r\n\r\n<html>", "HTTP status 200"),
-            (b"SSH-2.0-OpenSSH_9\r\n\r\n", "no WebSocket there"),
+            (b"SSH-2.0-OpenSSH_9\r\n\r\n", "it is not a WebSocket server"),
             (b"HTTP/1.1 200 OK\r\nX: " + b"x" * HANDSHAKE_BYTES_MAX, "larger than"),
         ],
     )
