@@ -1,21 +1,21 @@
 /*
- * Read the content of a batch from its two sections, as they are after the codec. `bridge.batch` says how they are laid
- * out, `batch_content.py` what is made of them. The first fault that is found is a ValueError.
+ * Read the content of a batch from its two decompressed sections. `bridge.batch` documents their layout,
+ * `batch_content.py` the result. The first fault found raises a ValueError.
  *
- * The interpreter lock is held throughout. Sizes are of one batch, so sums of them fit into 64 bits.
+ * The GIL is held throughout. Sizes are limited by those of a batch, so their sums fit into 64 bits.
  */
 #include "native.h"
 
 enum { SEQUENCE_BITS = 63, U32 = 4, U64 = 8 };
 static const uint64_t SEQUENCE_MAX = ((uint64_t)1 << SEQUENCE_BITS) - 1;
 
-/* A section, from front to back; `fine` is false once something is not there. */
+/* Reader of a section from front to back; `fine` is false after a read beyond its end. */
 struct section {
     const uint8_t *at, *end;
     bool fine;
 };
 
-/* An integer column: the lowest bytes of all entries, then the second ones, ... */
+/* An integer column: the lowest bytes of all entries, then the second bytes, ... */
 struct column {
     const uint8_t *bytes;
     size_t entries;
@@ -37,7 +37,7 @@ static struct column take_column(struct section *section, size_t entries, int wi
     return (struct column){take(section, entries * (size_t)width), entries, width};
 }
 
-/* Raise a ValueError unless there is an error already. Returns NULL. */
+/* Set a ValueError unless there is an error already. Return NULL. */
 static PyObject *wrong(const char *why)
 {
     if (!PyErr_Occurred())
@@ -45,11 +45,11 @@ static PyObject *wrong(const char *why)
     return NULL;
 }
 
-/* Nothing may be left of a section. */
+/* Return true at the end of a section; otherwise set an error. */
 static bool is_at_end(const struct section *section)
 {
     if (section->fine && section->at != section->end)
-        wrong("there are bytes too many behind a section");
+        wrong("a section has bytes after its end");
     return section->fine && section->at == section->end;
 }
 
@@ -77,13 +77,13 @@ static PyObject *binary(const uint8_t *bytes, Py_ssize_t size)
     return PyBytes_FromStringAndSize((const char *)bytes, size);
 }
 
-/* Put `object`, which may be NULL with an error, into a new list. */
+/* Set an item of a new list to `object`, which may be NULL with an error. */
 static bool put(PyObject *list, size_t place, PyObject *object)
 {
     return object && !PyList_SetItem(list, (Py_ssize_t)place, object);
 }
 
-/* Make an object of each of the entries that lie one behind the other; `longest` gets the bytes of the longest. */
+/* Return a list of objects made from consecutive entries; `longest` gets the bytes of the longest. */
 static PyObject *take_each(struct section *section, const struct column *lengths,
                            PyObject *(*made)(const uint8_t *, Py_ssize_t), uint64_t *longest)
 {
@@ -107,7 +107,7 @@ static PyObject *take_each(struct section *section, const struct column *lengths
     return list;
 }
 
-/* Read a dictionary of a batch: the number of its entries, their lengths, the entries. There are no more than `most`. */
+/* Read a dictionary of a batch: the number of entries (at most `most`), their lengths, the entries. */
 static PyObject *take_dictionary(struct section *section, size_t most,
                                  PyObject *(*made)(const uint8_t *, Py_ssize_t), uint64_t *longest)
 {
@@ -118,8 +118,8 @@ static PyObject *take_dictionary(struct section *section, size_t most,
     return take_each(section, &lengths, made, longest);
 }
 
-/* List the entries of `dictionary` that the column points at. */
-static PyObject *looked_up(PyObject *dictionary, const struct column *indexes)
+/* Return a list of the entries of `dictionary` that the column refers to. */
+static PyObject *look_up(PyObject *dictionary, const struct column *indexes)
 {
     size_t size = (size_t)PyList_Size(dictionary);
     for (size_t i = 0; i < indexes->entries; i++)
@@ -148,7 +148,7 @@ static PyObject *whole_numbers(const struct column *column)
     return list;
 }
 
-/* List the times whose differences the column holds. */
+/* Return a list of times from a column of differences. */
 static PyObject *times(const struct column *differences)
 {
     int64_t time = 0;
@@ -162,7 +162,7 @@ static PyObject *times(const struct column *differences)
     return list;
 }
 
-/* Every entry is 1 at least, and all together are `total`. */
+/* Every entry is at least 1, and their sum is `total`. */
 static bool adds_up(const struct column *column, uint64_t total)
 {
     uint64_t sum = 0;
@@ -175,7 +175,7 @@ static bool adds_up(const struct column *column, uint64_t total)
     return sum == total;
 }
 
-/* Runs that add up to the same as ranges do end where each of these ends. */
+/* Every range ends at the end of a run. Both columns must have the same sum. */
 static bool end_together(const struct column *runs, const struct column *ranges)
 {
     uint64_t end = 0, reached = 0;
@@ -203,7 +203,7 @@ static PyObject *range_of(PyObject *kind, PyObject *address, uint64_t base, uint
     return made;
 }
 
-/* List the ranges; `counts` gets their numbers of messages, `longest` the bytes of the longest address. */
+/* Return a list of the ranges; `counts` gets their numbers of messages, `longest` the bytes of the longest address. */
 static PyObject *read_table(struct section *table, size_t ranges, uint64_t messages, PyObject *kind,
                             struct column *counts, uint64_t *longest)
 {
@@ -233,7 +233,7 @@ static PyObject *read_table(struct section *table, size_t ranges, uint64_t messa
     return list;
 }
 
-/* Read the columns of runs and messages into a tuple, behind `ranges`; its last entry is the bytes of the longest address,
+/* Return a tuple of `ranges` and the columns of runs and messages; its last entry is the bytes of the longest address,
  * device and properties together. */
 static PyObject *read_columns(struct section *columns, PyObject *ranges, const struct column *counts, uint64_t messages,
                               uint64_t longest_address)
@@ -256,8 +256,8 @@ static PyObject *read_columns(struct section *columns, PyObject *ranges, const s
         fine = wrong("a run crosses the end of a range");
     PyObject *bodies = fine ? take_each(columns, &sizes, binary, &longest_body) : NULL;
     fine = bodies && is_at_end(columns);
-    PyObject *of_device = fine ? looked_up(devices, &device) : NULL;
-    PyObject *of_property = of_device ? looked_up(properties, &property) : NULL;
+    PyObject *of_device = fine ? look_up(devices, &device) : NULL;
+    PyObject *of_property = of_device ? look_up(properties, &property) : NULL;
     PyObject *received_at = of_property ? times(&received) : NULL;
     PyObject *run_lengths = received_at ? whole_numbers(&lengths) : NULL, *made = NULL;
     if (run_lengths)
@@ -270,7 +270,7 @@ static PyObject *read_columns(struct section *columns, PyObject *ranges, const s
     return made;
 }
 
-/* read_batch(table, columns, ranges, messages, Range) -> the fields of a `batch_content.Content`. Raises ValueError. */
+/* read_batch(table, columns, ranges, messages, BatchRange) -> fields of a `BatchContent`. Raises ValueError. */
 static PyObject *read_batch(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;

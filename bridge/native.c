@@ -1,11 +1,11 @@
-/* The extension `bridge._native`: functions by name, from the C files in the folders of the Python that uses them. */
+/* The extension module `bridge._native`. Its functions are in C files next to the Python modules that use them. */
 #include "native.h"
 
 #ifndef WAYPOST_DIGEST
-#error "hatch_build.py compiles this, and says of which sources: WAYPOST_SOURCES and WAYPOST_DIGEST"
+#error "compile this with hatch_build.py, which defines WAYPOST_SOURCES and WAYPOST_DIGEST"
 #endif
 
-/* The argument is of this kind, as `takes` names them. */
+/* The argument has this type; see `takes` for the letters. */
 static bool is_of_kind(PyObject *argument, char kind)
 {
     switch (kind) {
@@ -61,8 +61,8 @@ bool intern(const struct name *names, size_t count)
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "bridge._native",
-    .m_doc = "The inner loops of Waypost, in C.",
-    .m_size = -1, /* what the files keep is of the process */
+    .m_doc = "Inner loops of Waypost, in C.",
+    .m_size = -1, /* the state of the files is per process */
 };
 
 PyMODINIT_FUNC PyInit__native(void)

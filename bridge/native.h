@@ -1,6 +1,6 @@
 /*
- * What the C files of the extension `bridge._native` share. It uses the limited API of Python 3.11 (PEP 384), so one
- * extension serves every later Python.
+ * Shared by the C files of the extension `bridge._native`. It uses the limited API of Python 3.11 (PEP 384), so one
+ * build works with every later Python.
  */
 #ifndef WAYPOST_NATIVE_H
 #define WAYPOST_NATIVE_H
@@ -21,7 +21,7 @@
  */
 bool takes(const char *function, PyObject *const *arguments, Py_ssize_t count, const char *kinds);
 
-/* Return a new reference to what `object` has under this name; NULL with an error, or where `object` is NULL. */
+/* Return a new reference to this attribute of `object`; NULL with an error, or when `object` is NULL. */
 PyObject *field(PyObject *object, PyObject *name);
 
 /* Return a new reference to the same object. */
@@ -31,13 +31,13 @@ static inline PyObject *keep(PyObject *object)
     return object;
 }
 
-/* Return a new reference to the object at a place of a list; NULL with an error where the list is shorter. */
+/* Return a new reference to the item of a list; NULL with an error when the list is shorter. */
 static inline PyObject *listed(PyObject *list, Py_ssize_t place)
 {
     return keep(PyList_GetItem(list, place));
 }
 
-/* Append a new reference, which may be NULL with an error, and release it. Return whether that was done. */
+/* Append a new reference, which may be NULL with an error, and release it. Return false on an error. */
 static inline bool append(PyObject *list, PyObject *item)
 {
     bool done = item && !PyList_Append(list, item);
@@ -45,7 +45,7 @@ static inline bool append(PyObject *list, PyObject *item)
     return done;
 }
 
-/* The same for a list of one's own. With an error the list is released, and NULL. */
+/* Append to a list that the caller owns. On an error release the list and set it to NULL. */
 static inline void append_or_drop(PyObject **list, PyObject *item)
 {
     if (!append(*list, item)) {
@@ -59,13 +59,13 @@ static inline PyObject *none(void)
     return keep(Py_None);
 }
 
-/* A name of an attribute, and where its string is kept. */
+/* Name of an attribute, and the variable for its interned string. */
 struct name {
     PyObject **place;
     const char *text;
 };
 
-/* Keep the strings of `count` names, for as long as the process lives; false with an error. */
+/* Intern the strings of `count` names for the lifetime of the process; return false on an error. */
 bool intern(const struct name *names, size_t count);
 
 /* Add the functions of each file. Return -1 with an error. */

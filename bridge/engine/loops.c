@@ -1,12 +1,12 @@
 /*
- * The inner loops of the AMQP machine over Qpid Proton's engine: one call a batch where Python makes five a message.
+ * Inner loops of the AMQP machine over Qpid Proton's engine: one call per batch, where Python would make five calls per
+ * message.
  *
- * Proton's functions come as pointers, out of the one copy of Proton that the process has. `loops.py` is the other side:
- * it decides about everything that is not plain (other outcomes than accepted and released).
+ * `loops.py` passes Proton's functions as pointers, from the only copy of Proton in the process. It also handles the
+ * rare cases, such as outcomes other than accepted and released.
  *
- * The interpreter lock is held, but where bytes of the peer are many (LONG_BYTES): to let it go costs more than most
- * calls take, and whoever gets it meanwhile makes us wait. A delivery is only valid until it is settled: Proton makes new
- * deliveries out of settled ones.
+ * The GIL is held, except for long input (LONG_BYTES): releasing it costs more than most calls take, and another thread
+ * would make us wait. A delivery is only valid until it is settled: Proton reuses settled deliveries.
  */
 #include "../native.h"
 
@@ -23,7 +23,7 @@ typedef struct pn_bytes_t {
     const char *start;
 } pn_bytes_t;
 
-/* Proton's functions, and what `bind_proton` is told of its events. Set once. */
+/* Proton's functions and the event types that `bind_proton` sets, once. */
 static struct proton {
     pn_event_t *(*collector_peek)(pn_collector_t *);
     bool (*collector_pop)(pn_collector_t *);
@@ -58,8 +58,8 @@ static struct proton {
     void (*transport_pop)(pn_transport_t *, size_t);
     unsigned long long type_delivery; /* PN_DELIVERY */
     unsigned long long type_flow;     /* PN_LINK_FLOW */
-    unsigned long long types_told;    /* a bit for each type of event that Python handles; the others are dropped */
-    unsigned long long rows_max;      /* of one `amqp_collect`; more take another call */
+    unsigned long long types_handled; /* a bit for each event type that Python handles; the others are dropped */
+    unsigned long long rows_max;      /* rows of one `amqp_collect`; more take another call */
 } pn;
 
 #define PROTON(name) {"pn_" #name, offsetof(struct proton, name)}
@@ -131,7 +131,7 @@ static PyObject *bind_proton(PyObject *self, PyObject *const *arguments, Py_ssiz
         }
         memcpy((char *)&bound + PROTON_FUNCTIONS[i].place, &address, sizeof address);
     }
-    unsigned long long *numbers[] = {&bound.type_delivery, &bound.type_flow, &bound.types_told, &bound.rows_max};
+    unsigned long long *numbers[] = {&bound.type_delivery, &bound.type_flow, &bound.types_handled, &bound.rows_max};
     for (int i = 0; i < 4; i++)
         *numbers[i] = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(arguments[1 + i]);
     if (PyErr_Occurred())
@@ -142,16 +142,16 @@ static PyObject *bind_proton(PyObject *self, PyObject *const *arguments, Py_ssiz
 
 enum {
     STATE_ACCEPTED = 0x24, /* AMQP 1.0 section 3.4.2 */
-    TAG_BYTES = 8,         /* ours have at most so many; longer ones are a peer's and match nothing */
-    LONG_BYTES = 4096,     /* of the peer: what Proton does with more takes longer than to let the lock go */
-    PIECE_BYTES = 8192,    /* of the peer: between two looks whether Python has something to do; 80 attaches, 2 ms */
-    BEGUN_BYTES = 16384,   /* of a message that is not complete: so many are taken, see `loops.py` */
-    QUEUED_FEW = 4,        /* messages: fewer of so many bytes are large */
-    SMALL_BYTES = 4096,    /* of the peer: a read of more is Python's, as there is more to it than one message */
+    TAG_BYTES = 8,         /* longest tag of ours; a longer one is a peer's and matches nothing */
+    LONG_BYTES = 4096,     /* input from which Proton takes longer than releasing the GIL does */
+    PIECE_BYTES = 8192,    /* input between two checks for events that Python handles: 80 attaches, 2 ms */
+    BEGUN_BYTES = 16384,   /* size from which an incomplete message is taken, see `loops.py` */
+    QUEUED_FEW = 4,        /* fewer messages than this in BEGUN_BYTES are large */
+    SMALL_BYTES = 4096,    /* largest input of `amqp_take`; Python handles larger reads */
     LOCAL_CLOSED = 4,      /* PN_LOCAL_CLOSED */
 };
 
-/* Proton's object at an address; NULL with an error where it was freed, or where the address is NULL with an error. */
+/* Return Proton's object at an address; NULL with an error when it was freed, or when `address` is NULL. */
 static void *at(PyObject *address)
 {
     void *found = address ? PyLong_AsVoidPtr(address) : NULL;
@@ -173,22 +173,21 @@ static PyObject *row(const pn_link_t *link, const pn_delivery_t *delivery, uint6
 }
 
 /* Python handles events of this type. */
-static bool is_told(unsigned long long type)
+static bool is_handled(unsigned long long type)
 {
-    return type < 64 && pn.types_told >> type & 1;
+    return type < 64 && pn.types_handled >> type & 1;
 }
 
-/* Rows of what happened, and of which links the last ones tell: that is told once, as long as no other link comes
- * between. */
-struct told {
+/* Rows for the collected events, and the links of the last rows: consecutive events of one link share a row. */
+struct collected {
     PyObject *rows;
     unsigned long long n;
     pn_link_t *receiving, *flowing, *accepting;
-    PyObject *deliveries, *tags; /* of the last row of `accepting`, which has them */
+    PyObject *deliveries, *tags; /* borrowed from the last row of `accepting` */
 };
 
 /* Begin a row of messages that are accepted and settled: (link, deliveries, their tags, marks). */
-static bool begin_accepted(struct told *all, pn_link_t *link)
+static bool begin_accepted(struct collected *all, pn_link_t *link)
 {
     typedef unsigned long long number;
     all->accepting = link;
@@ -197,8 +196,8 @@ static bool begin_accepted(struct told *all, pn_link_t *link)
     return append(all->rows, Py_BuildValue("KNNK", (number)(uintptr_t)link, all->deliveries, all->tags, (number)DONE));
 }
 
-/* What the peer did with a message: a row of its own, or a place in one of those that are done. */
-static bool disposition(struct told *all, pn_link_t *link, pn_delivery_t *delivery)
+/* Add the peer's disposition of a message: a row, or an entry in the row of accepted and settled ones. */
+static bool disposition(struct collected *all, pn_link_t *link, pn_delivery_t *delivery)
 {
     pn_bytes_t tag = pn.delivery_tag(delivery);
     uint64_t number = 0, marks = 0;
@@ -222,36 +221,36 @@ static bool disposition(struct told *all, pn_link_t *link, pn_delivery_t *delive
 
 /*
  * Take the delivery and flow events from the head of the collector, up to an event that Python handles or `rows_max`
- * rows, and say what they are about: a row a disposition (those in a row that are done are one), and one for each run of
- * transfers or flows of a link. Settles nothing. False on an error.
+ * rows. Add a row for each disposition (consecutive accepted and settled ones share a row), and one for consecutive
+ * transfers or flows of a link. Settles nothing. Return false on an error.
  */
-static bool collect_into(struct told *all, pn_collector_t *collector)
+static bool collect_into(struct collected *all, pn_collector_t *collector)
 {
     pn_event_t *event;
     while (all->n < pn.rows_max && (event = pn.collector_peek(collector))) {
         unsigned long long type = (unsigned long long)pn.event_type(event);
         if (type != pn.type_delivery && type != pn.type_flow) {
-            if (is_told(type))
+            if (is_handled(type))
                 break;
             pn.collector_pop(collector);
             continue;
         }
-        pn_link_t *link = pn.event_link(event); /* the event keeps its delivery and that its link, until the pop */
-        bool told = true;
+        pn_link_t *link = pn.event_link(event); /* the event holds its delivery, and that its link, until the pop */
+        bool done = true;
         if (!link) {
-            /* of a delivery that is over with its link: nobody's */
+            /* a delivery whose link was freed: ignored */
         } else if (type == pn.type_flow) {
             if (link != all->flowing)
-                told = ++all->n && append(all->rows, row(link, NULL, 0, FLOW));
+                done = ++all->n && append(all->rows, row(link, NULL, 0, FLOW));
             all->flowing = link;
         } else if (pn.link_is_sender(link)) {
-            told = ++all->n && disposition(all, link, pn.event_delivery(event));
+            done = ++all->n && disposition(all, link, pn.event_delivery(event));
         } else {
             if (link != all->receiving)
-                told = ++all->n && append(all->rows, row(link, NULL, 0, RECEIVED));
+                done = ++all->n && append(all->rows, row(link, NULL, 0, RECEIVED));
             all->receiving = link;
         }
-        if (!told)
+        if (!done)
             return false;
         pn.collector_pop(collector);
     }
@@ -265,7 +264,7 @@ static PyObject *collect(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     if (!may_call("amqp_collect", arguments, count, "i"))
         return NULL;
     pn_collector_t *collector = at(arguments[0]);
-    struct told all = {.rows = collector ? PyList_New(0) : NULL};
+    struct collected all = {.rows = collector ? PyList_New(0) : NULL};
     if (all.rows && collect_into(&all, collector))
         return Py_BuildValue("NN", all.rows, PyBool_FromLong(pn.collector_peek(collector) != NULL));
     Py_XDECREF(all.rows);
@@ -274,7 +273,7 @@ static PyObject *collect(PyObject *self, PyObject *const *arguments, Py_ssize_t 
 
 /* --- messages of the peer: receive, read, settle, forget --------------------------------------------------------- */
 
-/* A message whole; NULL on an error. */
+/* Return a complete message; NULL on an error. */
 static PyObject *message_of(pn_link_t *link, size_t size)
 {
     PyObject *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
@@ -284,10 +283,10 @@ static PyObject *message_of(pn_link_t *link, size_t size)
 }
 
 /*
- * Take complete messages of a link, as long as they are settled alike. Settled ones are done with here, and so are
- * aborted ones. Returns (messages, deliveries of those that are not settled, how many were taken with those aborted,
- * whether they are settled, whether there is more, bytes of the largest, whole or not, whether the first was aborted,
- * what there is of one that is not complete where that is much).
+ * Take complete messages of a link, while all are settled or all are unsettled. Deliveries that are settled or aborted
+ * are freed here. Return (messages, deliveries of unsettled ones, number taken including aborted ones, settled, more
+ * can be taken, bytes of the largest, complete or not, the first was aborted, received bytes of a large incomplete
+ * message).
  */
 static PyObject *receive_from(pn_link_t *link)
 {
@@ -337,7 +336,7 @@ static PyObject *receive_from(pn_link_t *link)
     return NULL;
 }
 
-/* receive(link) -> as `receive_from` */
+/* receive(link) -> see `receive_from` */
 static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -347,7 +346,7 @@ static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     return link ? receive_from(link) : NULL;
 }
 
-/* The transport may fail, or the peer have closed: the rest is of no interest then. */
+/* Give Proton bytes of the peer. When the transport fails or the peer has closed, the rest is dropped. */
 static void push(pn_transport_t *transport, const char *data, size_t size)
 {
     void *others = size > LONG_BYTES ? PyEval_SaveThread() : NULL;
@@ -357,20 +356,18 @@ static void push(pn_transport_t *transport, const char *data, size_t size)
         PyEval_RestoreThread(others);
 }
 
-/* Messages are taken from this link: it receives, and we have not detached it. */
+/* Messages may be taken from this link: it is a receiver, and this end has not detached it. */
 static bool is_open(pn_link_t *link)
 {
     return link && !(pn.link_state(link) & LOCAL_CLOSED);
 }
 
 /*
- * read(transport, collector, bytes) -> (rows, received, whether another event waits, whether Proton reads no more,
- * how many of the bytes are left)
+ * read(transport, collector, bytes) -> (rows, received, an event waits, Proton has stopped reading, bytes left)
  *
- * Give Proton bytes of the peer, a piece at a time, and take the events they made; where Python has to handle one, the
- * pieces behind it are left: a read may hold a thousand attaches. So they are once there is something of large messages.
- * Where it is nothing but messages of one link, as it is most of the time, they are received as well (as by `receive`;
- * else None).
+ * Give Proton bytes of the peer, a piece at a time, and take their events. When Python has to handle an event, the
+ * later pieces are left, as a read may have a thousand attaches; the same once there is part of a large message. If the
+ * bytes are only messages of one link, as most are, the messages are received as well (as by `receive`; otherwise None).
  */
 static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -383,7 +380,7 @@ static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize
     Py_ssize_t size;
     if (!collector || PyBytes_AsStringAndSize(arguments[2], &data, &size))
         return NULL;
-    struct told all = {.rows = PyList_New(0)};
+    struct collected all = {.rows = PyList_New(0)};
     bool done = all.rows != NULL, large = false;
     Py_ssize_t pushed = 0;
     do {
@@ -404,8 +401,8 @@ static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize
     return NULL;
 }
 
-/* settle(deliveries by number, numbers, state) -> how many: give incoming deliveries an outcome that has no fields, and
- * forget them. Numbers that are not there are skipped. */
+/* settle(deliveries by number, numbers, state) -> number settled: settle incoming deliveries with an outcome without
+ * fields, and remove them. Unknown numbers are skipped. */
 static PyObject *settle(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -433,7 +430,7 @@ static PyObject *settle(PyObject *self, PyObject *const *arguments, Py_ssize_t c
     return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(n);
 }
 
-/* forget(deliveries): settle deliveries of ours that the peer has settled. */
+/* forget(deliveries): settle our deliveries that the peer has settled. */
 static PyObject *forget(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -451,7 +448,7 @@ static PyObject *forget(PyObject *self, PyObject *const *arguments, Py_ssize_t c
     return PyErr_Occurred() ? NULL : none();
 }
 
-/* The delivery that stands under this tag is the one at this address: it is taken from there, and settled. */
+/* If the delivery of this tag is the one at this address, remove and settle it. */
 static bool forgotten(PyObject *by_tag, PyObject *tag, PyObject *address)
 {
     PyObject *found = PyDict_GetItemWithError(by_tag, tag);
@@ -462,7 +459,7 @@ static bool forgotten(PyObject *by_tag, PyObject *tag, PyObject *address)
     return true;
 }
 
-/* forget_accepted(deliveries by tag, deliveries, their tags) -> those tags whose deliveries stood there: they are settled. */
+/* forget_accepted(deliveries by tag, deliveries, their tags) -> tags that had their delivery, which is settled now. */
 static PyObject *forget_accepted(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -487,7 +484,7 @@ static PyObject *forget_accepted(PyObject *self, PyObject *const *arguments, Py_
     return found;
 }
 
-/* --- what a message is: malformed_at, usual_bodies ---------------------------------------------------------------- */
+/* --- content of a message: malformed_at, usual_bodies -------------------------------------------------------------- */
 
 /* Section codes and format codes (AMQP 1.0 sections 3.2 and 1.6), and a place in the list of properties (3.2.4). */
 enum { HEADER = 0x70, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE,
@@ -495,7 +492,7 @@ enum { HEADER = 0x70, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APP
 enum { ULONG0 = 0x44, SMALL_ULONG = 0x53, BOOLEAN = 0x56, CHAR = 0x73, ULONG = 0x80, BINARY8 = 0xA0, TEXT8 = 0xA1,
        SYMBOL8 = 0xA3, BINARY32 = 0xB0, TEXT32 = 0xB1, SYMBOL32 = 0xB3, LIST0 = 0x45, LIST8 = 0xC0, MAP8 = 0xC1,
        LIST32 = 0xD0, MAP32 = 0xD1, ARRAY8 = 0xE0, ARRAY32 = 0xF0, EXPIRY_FIELD = 8 };
-/* Which keys a map may have: any, those of annotations (symbol, string, ulong), those of applications (string, symbol). */
+/* Keys that a map may have: any, those of annotations (symbol, string, ulong), or of applications (string, symbol). */
 enum keys { KEYS_ANY, KEYS_ANNOTATIONS, KEYS_APPLICATION };
 enum { DEPTH_MAX = 32, SECTIONS_MAX = 1024 }; /* as in limits.py */
 
@@ -509,7 +506,7 @@ static bool is_continuation(uint8_t byte)
     return byte >> 6 == 2;
 }
 
-/* Strict UTF-8, or ASCII alone: no overlong form, no surrogate, nothing behind U+10FFFF. */
+/* Strict UTF-8, or ASCII only: no overlong form, no surrogate, nothing above U+10FFFF. */
 static bool is_text(const uint8_t *at, const uint8_t *end, bool ascii)
 {
     while (at < end) {
@@ -543,20 +540,20 @@ static bool is_key(uint8_t code, enum keys keys)
 
 static const uint8_t *walk_content(uint8_t code, const uint8_t *at, const uint8_t *end, int depth, enum keys keys);
 
-/* The byte behind the value that begins at `at`; NULL where it is malformed or does not end before `end`. */
+/* Return the end of the value that begins at `at`; NULL when it is malformed or exceeds `end`. */
 static const uint8_t *walk(const uint8_t *at, const uint8_t *end, int depth)
 {
     if (at >= end)
         return NULL;
     if (*at)
         return walk_content(*at, at + 1, end, depth, KEYS_ANY);
-    if (depth <= 0 || end - at < 2 || !at[1]) /* a descriptor is not described itself */
+    if (depth <= 0 || end - at < 2 || !at[1]) /* a descriptor cannot be a described value */
         return NULL;
     at = walk(at + 1, end, depth - 1);
     return at ? walk(at, end, depth - 1) : NULL;
 }
 
-/* Items of one constructor at `at`, which end where the array does. */
+/* Return the end of the array items at `at`, which share one constructor. */
 static const uint8_t *walk_array(const uint8_t *at, const uint8_t *end, size_t count, int depth)
 {
     if (at < end && !*at)
@@ -569,7 +566,7 @@ static const uint8_t *walk_array(const uint8_t *at, const uint8_t *end, size_t c
     return at;
 }
 
-/* The byte behind a list, map or array that has its size field at `at`. */
+/* Return the end of a list, map or array with its size field at `at`. */
 static const uint8_t *walk_compound(uint8_t code, const uint8_t *at, const uint8_t *end, int depth, enum keys keys)
 {
     bool wide = code & 0x10;
@@ -594,7 +591,7 @@ static const uint8_t *walk_compound(uint8_t code, const uint8_t *at, const uint8
     return at == stop ? at : NULL;
 }
 
-/* The byte behind the content of constructor `code`. */
+/* Return the end of the content of constructor `code`. */
 static const uint8_t *walk_content(uint8_t code, const uint8_t *at, const uint8_t *end, int depth, enum keys keys)
 {
     size_t left = (size_t)(end - at), size = 0;
@@ -641,7 +638,7 @@ static const uint8_t *walk_content(uint8_t code, const uint8_t *at, const uint8_
     return left >= size ? at + size : NULL;
 }
 
-/* The section code of the descriptor at `*at`, which is moved behind it; 0 where it is of none. */
+/* Return the section code of the descriptor at `*at`, and move `*at` after it; 0 when it is not of a section. */
 static int section_code(const uint8_t **at, const uint8_t *end)
 {
     static const char *const names[] = {
@@ -665,7 +662,7 @@ static int section_code(const uint8_t **at, const uint8_t *end)
     return 0;
 }
 
-/* The byte behind the value of a section, which has the type that the section has to have; NULL else. */
+/* Return the end of a section's value; NULL when it is malformed or of the wrong type. */
 static const uint8_t *walk_section(int section, const uint8_t *at, const uint8_t *end)
 {
     if (at >= end)
@@ -686,8 +683,8 @@ static const uint8_t *walk_section(int section, const uint8_t *at, const uint8_t
     }
 }
 
-/* Where the first section begins that is malformed or out of order; -1: the message is well-formed. As
- * `EngineLoops.malformed_at` has it. */
+/* Return the offset of the first section that is malformed or out of order; -1 for a well-formed message. See
+ * `EngineLoops.malformed_at`. */
 static Py_ssize_t malformed_from(const uint8_t *message, size_t size)
 {
     const uint8_t *at = message, *end = message + size;
@@ -708,7 +705,7 @@ static Py_ssize_t malformed_from(const uint8_t *message, size_t size)
     return -1;
 }
 
-/* malformed_at(message) -> as `malformed_from` */
+/* malformed_at(message) -> see `malformed_from` */
 static PyObject *malformed_at(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -721,7 +718,7 @@ static PyObject *malformed_at(PyObject *self, PyObject *const *arguments, Py_ssi
     return PyLong_FromSsize_t(malformed_from((const uint8_t *)message, (size_t)size));
 }
 
-/* Properties say when the message expires, or are too short to say how many they are. */
+/* The properties reach absolute-expiry-time, or are too short for their count. */
 static bool reaches_expiry(const uint8_t *value, size_t left)
 {
     if (*value == LIST8)
@@ -729,7 +726,7 @@ static bool reaches_expiry(const uint8_t *value, size_t left)
     return *value == LIST32 && (left < 9 || number_at(value + 5) > EXPIRY_FIELD);
 }
 
-/* Bytes that begin a usual bare message: as `EngineLoops.usual_bodies` has it. */
+/* These bytes are a usual bare message. See `EngineLoops.usual_bodies`. */
 static bool usual(const uint8_t *bare, size_t size)
 {
     if (size < 4 || bare[0] || bare[1] != SMALL_ULONG || bare[2] < PROPERTIES || bare[2] > FOOTER)
@@ -739,7 +736,7 @@ static bool usual(const uint8_t *bare, size_t size)
     return malformed_from(bare, size) < 0;
 }
 
-/* usual_bodies(messages, header) -> what follows the header in each of them; None where one is not usual. */
+/* usual_bodies(messages, header) -> the bytes after the header of each message; None when one is not usual. */
 static PyObject *usual_bodies(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -770,9 +767,9 @@ static PyObject *usual_bodies(PyObject *self, PyObject *const *arguments, Py_ssi
     return PyErr_Occurred() ? NULL : none();
 }
 
-/* --- messages of ours: send, write ------------------------------------------------------------------------------- */
+/* --- outgoing messages: send, write ------------------------------------------------------------------------------ */
 
-/* Append what Proton wants to send to a list. Returns whether it may want to send more some day; -1 on an error. */
+/* Append the bytes that Proton wants to send to a list. Return 1, 0 when it will never send more, or -1 on an error. */
 static int write_into(pn_transport_t *transport, PyObject *output)
 {
     ssize_t pending;
@@ -780,7 +777,7 @@ static int write_into(pn_transport_t *transport, PyObject *output)
         PyObject *bytes = PyBytes_FromStringAndSize(NULL, pending);
         if (bytes && pn.transport_peek(transport, PyBytes_AsString(bytes), (size_t)pending) != pending) {
             Py_XDECREF(bytes);
-            PyErr_SetString(PyExc_ValueError, "Proton gave less than it has pending");
+            PyErr_SetString(PyExc_ValueError, "Proton returned fewer bytes than it has pending");
             return -1;
         }
         if (!append(output, bytes))
@@ -790,14 +787,14 @@ static int write_into(pn_transport_t *transport, PyObject *output)
     return pending >= 0;
 }
 
-/* Of a message larger than that, all but the last piece, each of which leaves at once; returns where the last begins. */
+/* Send all but the last piece of a message larger than BEGUN_BYTES at once; return the start of the last piece. */
 static size_t send_pieces(pn_link_t *link, const char *message, size_t size, pn_transport_t *transport, PyObject *output)
 {
     size_t sent = 0;
     for (; size - sent > BEGUN_BYTES; sent += BEGUN_BYTES) {
         pn.link_send(link, message + sent, BEGUN_BYTES);
         if (write_into(transport, output) < 0)
-            break; /* what is left is sent as one piece */
+            break; /* the rest is sent as one piece */
     }
     return sent;
 }
@@ -820,7 +817,7 @@ static pn_delivery_t *send_one(pn_link_t *link, uint64_t tag, const char *messag
     return delivery;
 }
 
-/* Note a delivery under its tag. */
+/* Store a delivery under its tag. */
 static bool note(PyObject *by_tag, unsigned long long tag, pn_delivery_t *delivery)
 {
     PyObject *number = PyLong_FromUnsignedLongLong(tag), *address = PyLong_FromVoidPtr(delivery);
@@ -831,8 +828,8 @@ static bool note(PyObject *by_tag, unsigned long long tag, pn_delivery_t *delive
 }
 
 /*
- * send(link, tag, messages, deliveries by tag or None, transport, list or None): send them under consecutive tags; settled
- * where there are no deliveries. What Proton makes of large ones is appended to the list, where there is one.
+ * send(link, tag, messages, deliveries by tag or None, transport, list or None): send messages with consecutive tags;
+ * pre-settled without `deliveries`. The frames of large messages are appended to the list, if there is one.
  */
 static PyObject *send_messages(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -861,7 +858,7 @@ static PyObject *send_messages(PyObject *self, PyObject *const *arguments, Py_ss
     return PyErr_Occurred() ? NULL : none();
 }
 
-/* write(transport, list): append what Proton wants to send; False where it will never send more. */
+/* write(transport, list) -> False when Proton will never send more: append the bytes that it wants to send. */
 static PyObject *write_bytes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -872,22 +869,22 @@ static PyObject *write_bytes(PyObject *self, PyObject *const *arguments, Py_ssiz
     return lives < 0 ? NULL : PyBool_FromLong(lives);
 }
 
-/* --- one message a read, many connections: take, settle_all ------------------------------------------------------ */
+/* --- one message per read, many connections: take, settle_all ----------------------------------------------------- */
 
-/* The event at the head of the collector that is somebody's; NULL where there is none. Takes off the others. */
-static pn_event_t *next_told(pn_collector_t *collector)
+/* Return the first handled event of the collector, and remove ignored ones before it; NULL when there is none. */
+static pn_event_t *next_handled(pn_collector_t *collector)
 {
     pn_event_t *event;
     while ((event = pn.collector_peek(collector))) {
         unsigned long long type = (unsigned long long)pn.event_type(event);
-        if (type == pn.type_delivery || type == pn.type_flow || is_told(type))
+        if (type == pn.type_delivery || type == pn.type_flow || is_handled(type))
             break;
         pn.collector_pop(collector);
     }
     return event;
 }
 
-/* The delivery of the peer that this event tells of, where it is complete, not settled and the next of its link. */
+/* Return the peer's delivery of this event when it is complete, unsettled and the next of its link; otherwise NULL. */
 static pn_delivery_t *plain_delivery(pn_event_t *event, pn_link_t *link)
 {
     pn_delivery_t *delivery = pn.event_delivery(event);
@@ -898,25 +895,26 @@ static pn_delivery_t *plain_delivery(pn_event_t *event, pn_link_t *link)
 }
 
 /*
- * Take the one message that the next event tells of, where it has this header and is usual: (link, delivery, what
- * follows the header, whether Proton has more to tell). None where the next event is another one; NULL on an error.
+ * Take the single message of the next event: (link, delivery, message, its header was removed, Proton has more events).
+ * The header is removed when the message has this one and is usual. None when the next event is another one; NULL on
+ * an error.
  */
 static PyObject *take_message(pn_transport_t *transport, pn_collector_t *collector, const char *header, size_t start)
 {
     static char message[SMALL_BYTES];
-    pn_event_t *event = next_told(collector);
+    pn_event_t *event = next_handled(collector);
     if (!event || (unsigned long long)pn.event_type(event) != pn.type_delivery)
         return none();
     pn_link_t *link = pn.event_link(event);
     pn_delivery_t *delivery = plain_delivery(event, link);
     size_t size = delivery ? pn.delivery_pending(delivery) : 0;
-    if (!size || size < start || size > sizeof message) /* it may have begun in an earlier read */
+    if (!size || size < start || size > sizeof message) /* it may have started in an earlier read */
         return none();
     pn.link_recv(link, message, size);
     pn.link_advance(link);
     pn.collector_pop(collector);
     bool is_usual = !memcmp(message, header, start) && usual((const uint8_t *)message + start, size - start);
-    bool more = next_told(collector) || pn.transport_capacity(transport) < 0;
+    bool more = next_handled(collector) || pn.transport_capacity(transport) < 0;
     size_t head = is_usual ? start : 0;
     return Py_BuildValue("NNNNN", PyLong_FromVoidPtr(link), PyLong_FromVoidPtr(delivery),
                          PyBytes_FromStringAndSize(message + head, (Py_ssize_t)(size - head)),
@@ -924,9 +922,9 @@ static PyObject *take_message(pn_transport_t *transport, pn_collector_t *collect
 }
 
 /*
- * take(transport, collector, header, bytes of one read) -> the one message they bring: (link, delivery, message, whether the
- * header was taken off it, whether Proton is to be asked about more). None where they bring something else: Proton has the
- * bytes, and is to be asked. At most `SMALL_BYTES`.
+ * take(transport, collector, header, bytes of one read) -> the single message in them: (link, delivery, message, its
+ * header was removed, Proton has more events). None when they contain something else: Proton has the bytes, and
+ * `collect` returns their events. At most `SMALL_BYTES`.
  */
 static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -944,7 +942,7 @@ static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
     return take_message(transport, collector, header, (size_t)start);
 }
 
-/* settle_all(deliveries): accept these of the peer, and forget them. */
+/* settle_all(deliveries): accept and settle these deliveries of the peer. */
 static PyObject *settle_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -961,9 +959,9 @@ static PyObject *settle_all(PyObject *self, PyObject *const *arguments, Py_ssize
     return none();
 }
 
-/* --- what there is: credit, has_output, held --------------------------------------------------------------------- */
+/* --- state: credit, has_output, held ------------------------------------------------------------------------------ */
 
-/* credit(link) -> (messages that may be sent, whether the peer drains) */
+/* credit(link) -> (messages that may be sent, the peer drains) */
 static PyObject *credit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -973,7 +971,7 @@ static PyObject *credit(PyObject *self, PyObject *const *arguments, Py_ssize_t c
     return link ? Py_BuildValue("iN", pn.link_credit(link), PyBool_FromLong(pn.link_get_drain(link))) : NULL;
 }
 
-/* has_output(transport): Proton wants to send something, or never will again. */
+/* has_output(transport) -> Proton has something to send, or will never have again. */
 static PyObject *has_output(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;
@@ -983,7 +981,7 @@ static PyObject *has_output(PyObject *self, PyObject *const *arguments, Py_ssize
     return transport ? PyBool_FromLong(pn.transport_pending(transport) != 0) : NULL;
 }
 
-/* held(sessions): bytes of messages that are not complete, not taken or not sent. */
+/* held(sessions) -> bytes of messages that are incomplete, not taken or not sent. */
 static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self;

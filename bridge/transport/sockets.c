@@ -1,6 +1,6 @@
 /*
- * Receive from many sockets, or send to many, in one call. The interpreter lock is released once for all of them. A release
- * for each socket would hand the lock to another thread each time.
+ * Receive from many sockets, or send to many, in one call. The GIL is released once for all of them: releasing it for
+ * each socket would give it to another thread each time.
  */
 #include "../native.h"
 
@@ -9,16 +9,16 @@
 #include <sys/types.h>
 
 enum {
-    SOCKETS_MAX = 64, /* in one call */
-    SOCKETS_FEW = 8,  /* fewer are served with the interpreter lock held: to get it back may take longer */
+    SOCKETS_MAX = 64, /* sockets of one call */
+    SOCKETS_FEW = 8,  /* fewer sockets are served with the GIL held: getting it back may take longer */
 };
 
-/* Read the descriptors of a list, `SOCKETS_MAX` at most. Return how many there are; -1 with an error. */
+/* Read the descriptors of a list, at most `SOCKETS_MAX`. Return their number; -1 with an error. */
 static Py_ssize_t read_descriptors(PyObject *list, int *descriptors)
 {
     Py_ssize_t count = PyList_Size(list);
     if (count > SOCKETS_MAX) {
-        PyErr_Format(PyExc_ValueError, "%zd sockets in one call, %d at most", count, SOCKETS_MAX);
+        PyErr_Format(PyExc_ValueError, "%zd sockets in one call, more than %d", count, SOCKETS_MAX);
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -45,7 +45,7 @@ static void receive_all(const int *descriptors, Py_ssize_t count, char *bytes, s
     }
 }
 
-/* Return what a socket brought, of this size or with this negative error number; see `receive`. */
+/* Return the result for one socket, from its size or negative error number; see `receive`. */
 static PyObject *brought(const char *bytes, ssize_t size)
 {
     if (size >= 0)
@@ -54,8 +54,8 @@ static PyObject *brought(const char *bytes, ssize_t size)
 }
 
 /*
- * tcp_receive(descriptors, buffer, bytes of one socket at most) -> for each what it brought: bytes, which are empty at the
- * peer's end; None where there was nothing; the number of an error. All of them share the buffer.
+ * tcp_receive(descriptors, buffer, most bytes of one socket) -> for each socket: bytes (empty at the end of the stream),
+ * None when there were none, or an error number. All sockets share the buffer.
  */
 static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -84,8 +84,8 @@ static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t 
 }
 
 /*
- * tcp_send(descriptors, bytes for each) -> how many of them each socket took; the negative number of an error, where there
- * is one other than that it takes nothing.
+ * tcp_send(descriptors, bytes for each) -> for each socket: the number of bytes it took (0 when it is full), or a
+ * negative error number.
  */
 static PyObject *send_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -98,7 +98,7 @@ static PyObject *send_all(PyObject *self, PyObject *const *arguments, Py_ssize_t
     PyObject *kept[SOCKETS_MAX];
     Py_ssize_t sockets = read_descriptors(arguments[0], descriptors), read = 0;
     if (sockets >= 0 && PyList_Size(arguments[1]) != sockets)
-        PyErr_SetString(PyExc_ValueError, "not as many descriptors as bytes");
+        PyErr_SetString(PyExc_ValueError, "the two lists differ in length");
     for (; !PyErr_Occurred() && read < sockets; read++) {
         kept[read] = listed(arguments[1], read);
         PyBytes_AsStringAndSize(kept[read], &bytes[read], &sizes[read]);
