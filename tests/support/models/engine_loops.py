@@ -10,9 +10,9 @@ from cproton import ffi, lib
 from bridge.engine.link import Link
 from bridge.engine.loops import (
     BEGUN_BYTES,
+    HANDLED_EVENTS,
     PIECE_BYTES,
     QUEUED_FEW,
-    TOLD,
     Batches,
     EngineLoops,
     Groups,
@@ -70,7 +70,7 @@ class EngineLoopsModel(EngineLoops):
         while event := peek(collector):
             kind = type_of(event)
             if kind not in (_DELIVERY, _LINK_FLOW):
-                if kind in TOLD:
+                if kind in HANDLED_EVENTS:
                     return event
                 pop(collector)
                 continue
