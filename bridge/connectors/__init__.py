@@ -1,1 +1,1 @@
-"""Connectors to peers that are no hub and speak no AMQP: MQTT brokers, HTTP endpoints, Kafka."""
+"""Connectors to peers without AMQP: MQTT brokers, HTTP endpoints, Kafka clusters."""

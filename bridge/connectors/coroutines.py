@@ -1,4 +1,4 @@
-"""The coroutines of one connection: one sends, one receives, one watches the time."""
+"""Run the coroutines of one connection, such as sender, receiver and keep-alive, together."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 async def all_to_end(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run them beside each other until all have ended, and raise what the first of them raised."""
+    """Run coroutines concurrently until all have ended, and raise the first exception."""
     for ended in await asyncio.gather(*coroutines, return_exceptions=True):
         if ended is not None:
             raise ended
 
 
 async def first_to_end(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run them beside each other until one raises, and end the others."""
+    """Run coroutines concurrently until one ends or raises, and cancel the others."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

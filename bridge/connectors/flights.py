@@ -1,7 +1,7 @@
-"""What was taken by one ticket and goes to the peer message by message: answers in any order, settled from the front.
+"""Settle the messages of a ticket that a peer answers one by one and in any order.
 
-A ticket covers messages of a run, and a peer answers each for itself. The contract settles a ticket from its first
-message on, so what was answered out of turn waits here for what is before it.
+A ticket covers the messages of a run. The outbox settles a ticket from its first message on, so an answer out of order
+waits here for the earlier ones.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from bridge.forwarders.outcome import ForwardOutcome
 
 
 class Settle(Protocol):
-    """`bridge.forwarders.outbox.ForwarderOutbox.settle`."""
+    """Type of `bridge.forwarders.outbox.ForwarderOutbox.settle`."""
 
     def __call__(self, ticket: int, outcome: ForwardOutcome, why: str = "", count: int | None = None) -> None: ...
 
 
 class MessageAnswer(NamedTuple):
-    """What the peer said of one message."""
+    """The peer's answer to one message."""
 
     outcome: ForwardOutcome
     why: str = ""
@@ -29,7 +29,7 @@ ACCEPTED = MessageAnswer(ForwardOutcome.ACCEPTED)
 
 
 class Flight:
-    """The messages of one ticket that have no answer, or wait for an earlier one to have its own."""
+    """Messages of one ticket that are not settled: unanswered, or answered before an earlier one."""
 
     __slots__ = ("_answers", "_first", "ticket")
 
@@ -41,17 +41,17 @@ class Flight:
 
     @property
     def over(self) -> bool:
-        """Every message is settled."""
+        """True when every message is settled."""
         return self._first == len(self._answers)
 
     def answered(self, index: int, answer: MessageAnswer) -> bool:
-        """The peer's word on one message; True when `settle` has something to do. The first word counts."""
+        """Record the peer's answer to one message, the first of which counts; return True when `settle` is due."""
         if self._answers[index] is None:
             self._answers[index] = answer
         return index == self._first
 
     def settle(self, settle: Settle) -> None:
-        """Settle what has its answer, from the front on."""
+        """Settle the answered messages, from the front on."""
         end = self._first
         while end < len(self._answers) and self._answers[end] is not None:
             end += 1
@@ -62,19 +62,19 @@ class Flight:
 
 
 class Flights:
-    """The flights answered since they were last settled: a peer's answers come many in one read."""
+    """Collects answered flights, as one read has many of a peer's answers, and settles them together."""
 
     def __init__(self, settle: Settle) -> None:
         self._settle = settle
         self._ready: dict[int, Flight] = {}
 
     def answered(self, flight: Flight, index: int, answer: MessageAnswer) -> None:
-        """The peer's word on one message of a flight; `flush` settles."""
+        """Record the peer's answer to one message of a flight; `flush` settles it."""
         if flight.answered(index, answer):
             self._ready[flight.ticket] = flight
 
     def flush(self) -> None:
-        """Settle what can be, a call a stretch of messages with the same answer."""
+        """Settle all that is possible, with one call for consecutive messages with the same answer."""
         ready, self._ready = self._ready, {}
         for flight in ready.values():
             flight.settle(self._settle)

@@ -1,7 +1,7 @@
-"""Messages for peers without AMQP: a payload, what is said of it, and its name.
+"""Messages for peers without AMQP: payload, metadata and name.
 
-A message that came in as AMQP is translated; who makes a connector says how, as the broker's translation is above the
-bridge. What names a message is the same each time it is sent: gateway, epoch, address and sequence.
+A message that arrived over AMQP is translated; the creator of a connector passes the translation, as the broker's is
+above the bridge. The name of a message never changes: gateway, epoch, address and sequence.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from bridge.publish_properties import PublishProperties, read
 from bridge.publisher import client_of, device_of
 
 Translate = Callable[[Run], Sequence[Run]]
-"""The messages of a run in AMQP encoding as runs in MQTT's, in order, none left out."""
+"""Translates a run in AMQP encoding to runs in MQTT encoding: all messages, in order."""
 
 
 class MessageName(NamedTuple):
-    """What one message is called for ever."""
+    """Permanent name of a message."""
 
     hop: Hop
     address: str
-    """The one here."""
+    """Address at this gateway."""
     sequence: int
 
 
 @hides("properties", "payload")
 class ConnectorMessage(NamedTuple):
-    """One message as it goes to a peer."""
+    """One message for a peer."""
 
     place: int
-    """Its place among those of its ticket."""
+    """Index among the messages of its ticket."""
     name: MessageName
     target: str
     """The peer's address for it."""
@@ -47,11 +47,11 @@ class ConnectorMessage(NamedTuple):
     properties: PublishProperties
     payload: bytes
     client: str = ""
-    """Client by which the device sent it; empty where it has the same name."""
+    """Client by which the device sent it; empty when it has the name of the device."""
 
 
 def messages(outgoing: Outgoing, translate: Translate) -> Iterator[ConnectorMessage]:
-    """What was taken by one ticket, message by message."""
+    """Yield the messages of one ticket."""
     run = outgoing.stored.run
     place = 0
     hops = (*hops_of(run), outgoing.hop.gateway)
@@ -59,7 +59,7 @@ def messages(outgoing: Outgoing, translate: Translate) -> Iterator[ConnectorMess
     client = "" if client == device else client
     for part in translate(run) if run.flags & AMQP else (run,):
         properties = read(part.properties)
-        if properties.users:  # hops have a place of their own
+        if properties.users:  # hops have their own field
             properties = properties._replace(users=tuple(without_names(properties.users)))
         for payload in part.bodies:
             name = MessageName(outgoing.hop, run.address, outgoing.stored.sequence + place)

@@ -1,4 +1,4 @@
-"""What the configuration says of a peer beside where it is, by the type of the connector."""
+"""Settings of a peer by the type of its connector, in addition to its address."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from bridge.hidden import hides
 from bridge.resources.fields import Bytes, Live, ResourcePart, Seconds
 
 PACKET_IDS: Final = 65_534
-"""Identifiers of MQTT packets under way; one more is that of our SUBSCRIBE."""
+"""Packet identifiers for PUBLISH; the last identifier is for our SUBSCRIBE."""
 
 
 @hides("password")
 class ClientIdentity(NamedTuple):
-    """Who we are to the peer."""
+    """Our client id and credentials at the peer."""
 
     client_id: str
     username: str | None = None
@@ -33,43 +33,43 @@ class ClientIdentity(NamedTuple):
 
 
 class PartitionKey(enum.Enum):
-    """What messages and records are partitioned by: those of one key stay in order."""
+    """Source of the partition key: messages or records with the same key keep their order."""
 
     DEVICE = "device"
     ADDRESS = "address"
 
 
 class TokenKind(enum.Enum):
-    """What a peer is shown at `$cbs` in place of a password."""
+    """Kind of token for `$cbs`, used instead of a password."""
 
     SHARED_ACCESS = "sharedAccess"
 
 
 class AmqpSettings(ResourcePart, frozen=True, kw_only=True):
-    """Of an AMQP 1.0 peer."""
+    """Settings of an AMQP 1.0 peer."""
 
     token: Live[TokenKind | None] = None
     """``sharedAccess``: the connector's credentials are the name and the key of a shared access policy of Azure Service
-    Bus or Event Hubs, with which tokens are signed; the key itself is not sent. Without it they are for SASL."""
+    Bus or Event Hubs, and sign tokens; the key is not sent. Without it the credentials are for SASL."""
     token_lifetime_s: Live[Seconds] = msgspec.field(default=AMQP_TOKEN_LIFETIME_S, name="tokenLifetime")
-    """A token is put anew at three quarters of it."""
+    """Lifetime of a token, which is renewed at three quarters of it."""
     partition_key: Live[PartitionKey | None] = None
-    """What Azure Service Bus and Event Hubs are told to keep in order (``x-opt-partition-key``)."""
+    """Source of the key (``x-opt-partition-key``) by which Azure Service Bus and Event Hubs keep messages in order."""
 
 
 class MqttSettings(ResourcePart, frozen=True, kw_only=True):
-    """Of an MQTT broker."""
+    """Settings of an MQTT broker."""
 
     keep_alive_s: Live[Seconds] = msgspec.field(default=MQTT_KEEP_ALIVE_S, name="keepAlive")
-    """A broker that is silent for as long is gone; whole seconds count."""
+    """Keep Alive, in whole seconds; the connection ends when the broker is silent for as long."""
     in_flight_max: Live[Annotated[int, msgspec.Meta(ge=1, le=PACKET_IDS)]] = msgspec.field(
         default=MQTT_IN_FLIGHT_MAX, name="maxInFlight"
     )
-    """PUBLISH packets without a PUBACK."""
+    """Most PUBLISH packets without a PUBACK."""
 
 
 class Format(enum.Enum):
-    """How messages are written into an HTTP request."""
+    """Format of the messages in an HTTP request."""
 
     JSON = "json"
     NDJSON = "ndjson"
@@ -78,26 +78,26 @@ class Format(enum.Enum):
 
 @hides("signing_secret")
 class HttpSettings(ResourcePart, frozen=True, kw_only=True):
-    """Of an HTTP endpoint."""
+    """Settings of an HTTP endpoint."""
 
     path: Live[str] = "/"
-    """With the query, as it stands in the request."""
+    """Path and query of the request."""
     format: Live[Format] = Format.JSON
-    """How messages are written into a request."""
+    """Format of the messages in a request."""
     signing_secret: Live[str | None] = None
-    """``whsec_`` and Base64, shared with the server; without it requests are not signed."""
+    """Secret shared with the server, ``whsec_`` and Base64; without it requests are not signed."""
     batch_messages: Live[Annotated[int, msgspec.Meta(ge=1, le=100_000)]] = msgspec.field(
         default=HTTP_BATCH_MESSAGES_MAX, name="maxMessages"
     )
-    """In one request."""
+    """Most messages in one request."""
     batch_bytes: Live[Bytes] = msgspec.field(default=HTTP_BATCH_BYTES_MAX, name="maxBytes")
-    """Of bodies and addresses in one request; one larger message is a request of its own."""
+    """Most bytes of bodies and addresses in one request; a larger message has its own request."""
     batch_age_s: Live[Seconds] = msgspec.field(default=HTTP_BATCH_AGE_S, name="maxAge")
-    """How long the first message of a request waits for others."""
+    """Longest time that the first message of a request waits for others."""
 
 
 class Mechanism(enum.Enum):
-    """SASL towards Kafka."""
+    """SASL mechanism for Kafka."""
 
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -105,14 +105,14 @@ class Mechanism(enum.Enum):
 
 
 class KafkaSettings(ResourcePart, frozen=True, kw_only=True):
-    """Of a Kafka cluster."""
+    """Settings of a Kafka cluster."""
 
     key: Live[PartitionKey] = PartitionKey.DEVICE
-    """What records are partitioned by."""
+    """Source of the key by which records are partitioned."""
     mechanism: Live[Mechanism] = Mechanism.PLAIN
-    """How the credentials are shown."""
+    """SASL mechanism for the credentials."""
     group: Live[str | None] = None
-    """Consumer group of what comes in, shared with every gateway that says the same; without it one of our own for each
-    topic, ``<container>.<topic>``."""
+    """Consumer group of incoming forwarders, shared with every gateway that uses the same name; the default is a
+    separate group for each topic, ``<container>.<topic>``."""
     message_bytes_max: Live[Bytes] = msgspec.field(default=KAFKA_MESSAGE_BYTES_MAX, name="maxMessageBytes")
-    """One record with its headers."""
+    """Largest record with its headers."""

@@ -1,1 +1,1 @@
-"""HTTP endpoints as peers: batches, each a signed POST that can be recognised when it is repeated."""
+"""HTTP endpoints as peers: each batch is a signed POST with an id that detects repeats."""

@@ -1,7 +1,7 @@
-"""The body of a request: a JSON array, a JSON document a line, or a batch of CloudEvents 1.0.
+"""Body of a request: a JSON array, one JSON document per line, or a batch of CloudEvents 1.0.
 
-A payload that is a JSON object, array or number is there as it is, other text as a string, and anything else in Base64.
-Each message bears its name, so that a receiver can drop what it has already, whatever request it comes in.
+A payload that is a JSON object, array or number is included as JSON, other text as a string, anything else in Base64.
+Each message has its name, so that a receiver can drop duplicates, whichever request they are in.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTENT_TYPES: Final = {
 
 @hides("body", "base64", "properties")
 class _JsonItem(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """One message of `JSON` and `NDJSON`; the first three members are as Waypost's own HTTP API takes them."""
+    """One message of `JSON` and `NDJSON`; the first three members are those of Waypost's HTTP API."""
 
     address: str
     body: msgspec.Raw | str | msgspec.UnsetType = msgspec.UNSET
@@ -41,12 +41,12 @@ class _JsonItem(msgspec.Struct, omit_defaults=True, rename="camel"):
     gateway: str = ""
     epoch: str = ""
     source: str = ""
-    """The address at the gateway, where it is another one."""
+    """Address at the gateway, when it is another one."""
     sequence: int = -1
     device: str = ""
     received_at: str = ""
     hops: tuple[str, ...] = ()
-    """Gateways it has passed, where there are others than this one."""
+    """Gateways it has passed, if there are others than this one."""
     properties: dict[str, str] | None = None
 
 
@@ -63,14 +63,14 @@ class _Event(msgspec.Struct, omit_defaults=True):
     data_base64: str | None = None
     device: str = ""
     sequence: str = ""
-    """As the extension of this name has it."""
+    """Attribute of the CloudEvents extension of this name."""
     hops: str = ""
     specversion: str | msgspec.UnsetType = msgspec.UNSET
     type: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode(messages: Sequence[ConnectorMessage], form: Format) -> bytes:
-    """The body of a request with these messages."""
+    """Encode the body of a request with these messages."""
     if form is Format.NDJSON:
         return msgspec.json.Encoder().encode_lines([_item(message) for message in messages])
     if form is Format.CLOUDEVENTS:
@@ -120,7 +120,7 @@ def _event(message: ConnectorMessage) -> _Event:
 
 
 def _content(payload: bytes) -> msgspec.Raw | str | bytes:
-    """The payload as the JSON it is, as text, or as it came."""
+    """Return the payload as JSON, as text, or as bytes."""
     short = len(payload) <= JSON_BYTES_MAX
     if payload and short and payload[0] in _JSON_STARTS and (found := _json(payload)) is not None:
         return msgspec.Raw(found)
@@ -131,7 +131,7 @@ def _content(payload: bytes) -> msgspec.Raw | str | bytes:
 
 
 def _json(payload: bytes) -> bytes | None:
-    """The payload on one line if it is JSON."""
+    """Return the payload on one line if it is JSON; otherwise None."""
     try:
         msgspec.json.decode(payload)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -140,6 +140,6 @@ def _json(payload: bytes) -> bytes | None:
 
 
 def _time(ns: int) -> str:
-    """RFC 3339, to the microsecond."""
+    """Format a time by RFC 3339, to the microsecond."""
     moment = datetime.datetime.fromtimestamp(ns // _NS, datetime.UTC).replace(microsecond=ns % _NS // 1000)
     return moment.isoformat().replace("+00:00", "Z")

@@ -39,14 +39,14 @@ _ANSWER_CHARACTERS: Final = 200
 
 
 class _QueuedMessage(NamedTuple):
-    """A message of a batch, and where its answer goes."""
+    """A message of a batch, and the flight for its answer."""
 
     flight: Flight
     message: ConnectorMessage
 
     @property
     def key(self) -> tuple[MessageName, str]:
-        """What it is, and where it goes: two forwarders may send one message twice."""
+        """Name and target of the message: two forwarders may send the same message."""
         return self.message.name, self.message.target
 
 
@@ -57,7 +57,7 @@ class _Reply(NamedTuple):
 
 
 class HttpClient:
-    """`bridge.client_attempt.ConnectorClient` of an HTTP endpoint; one for the connector's life."""
+    """`bridge.client_attempt.ConnectorClient` of an HTTP endpoint; lives as long as the connector."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class HttpClient:
         translate: Translate,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """`tls` makes the context for the requests of one run, and may raise OSError.
+        """`tls` creates the context for the requests of one run, and may raise OSError.
 
-        Raises `ValueError` when the signing secret is none.
+        Raises `ValueError` when the signing secret is not valid.
         """
         self._identity = identity
         self._settings = settings
@@ -77,10 +77,10 @@ class HttpClient:
         self._translate = translate
         self._tls = tls
         self._unanswered: list[tuple[MessageName, str]] = []
-        """The request that had no answer when its run ended: its messages are given again, and make the same one."""
+        """Messages of a request without an answer when its run ended: they are sent again as the same request."""
 
     async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
-        """Requests until one fails: ConnectorError, OSError or TimeoutError."""
+        """Send requests until one fails. Raises ConnectorError, OSError or TimeoutError."""
         settings = self._settings
         context = self._tls() if endpoint.tls and self._tls is not None else None
         await _reach(endpoint, context)
@@ -107,7 +107,7 @@ class HttpClient:
 
 
 class _BatchSender:
-    """What one run sends, request by request."""
+    """Batches of one run, one per request."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class _BatchSender:
         self._carriage = carriage
         self._unanswered = unanswered
         self._later: list[_QueuedMessage] = []
-        """Taken with the messages of a repeated request, and no part of it."""
+        """Messages that were taken together with those of a repeated request but are not part of it."""
 
     async def following(self) -> list[_QueuedMessage]:
-        """The next request's messages: at least one."""
+        """Return the messages of the next request: at least one."""
         if self._later:
             batch, self._later = self._later, []
         elif self._unanswered:
@@ -134,7 +134,7 @@ class _BatchSender:
         return batch
 
     async def _repeated(self) -> list[_QueuedMessage]:
-        """The same messages as before, if all of them are there again; other forwarders may have had their turn."""
+        """Return the messages of the unanswered request, if all of them are available again."""
         wanted, self._unanswered = self._unanswered, ()
         settings = self._settings
         items = await self._taken(settings.batch_messages + len(wanted), 2 * settings.batch_bytes)
@@ -146,7 +146,7 @@ class _BatchSender:
         return [found[key] for key in wanted]
 
     async def _taken(self, messages_max: int, bytes_max: int) -> list[_QueuedMessage]:
-        """What the forwarders have, and what comes while the first of it may wait."""
+        """Take messages of the forwarders, and wait for more until the batch age is reached."""
         taken: list[Outgoing] = []
         try:
             async with asyncio.timeout(None) as limit:
@@ -177,9 +177,9 @@ class _Requests:
         self._url = url
 
     async def answers(self, batch: list[_QueuedMessage]) -> AsyncIterator[tuple[list[_QueuedMessage], MessageAnswer]]:
-        """The batch in parts, in order, each with its answer: one part unless the server does not take it whole.
+        """Yield the batch in parts, in order, each with its answer; one part unless the server refuses the whole batch.
 
-        Raises ConnectorError with what is unanswered still to be sent.
+        Raises ConnectorError when parts remain unanswered.
         """
         parts = [batch]
         while parts:
@@ -225,7 +225,7 @@ class _Requests:
 
 
 async def _reach(endpoint: PeerEndpoint, context: ssl.SSLContext | None) -> None:
-    """Connect and hang up: a server that is not there is found out before messages are taken for it."""
+    """Connect and disconnect, so that an unreachable server is detected before messages are taken for it."""
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         _, writer = await streams_over(await socket_to(endpoint.host, endpoint.port), context, endpoint.host)
     writer.close()
@@ -248,13 +248,13 @@ def _headers(settings: HttpSettings) -> dict[str, str]:
 
 
 def _line(text: bytes) -> str:
-    """The beginning of an answer, as it may stand in a log."""
+    """Return the start of an answer as one printable line for a log."""
     shown = text[:HTTP_ANSWER_BYTES_MAX].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else " " for c in shown)[:_ANSWER_CHARACTERS].strip()
 
 
 def _words(reply: _Reply) -> str:
-    """One line for a person."""
-    said = f" ({reply.text})" if reply.text else ""
+    """Describe an answer in one line, with the next step."""
+    text = f" ({reply.text})" if reply.text else ""
     advice = verdict.advice(reply.status)
-    return f"the server answers {verdict.phrase(reply.status)}{said}{'; ' if advice else ''}{advice}"
+    return f"the server answers {verdict.phrase(reply.status)}{text}{'; ' if advice else ''}{advice}"

@@ -1,6 +1,6 @@
-"""HTTP's connections, on our own transports (`bridge.connecting`): what httpcore asks of a network.
+"""Network backend of httpcore on our own transports (`bridge.connecting`).
 
-Its own reads of TLS take up to 64 KiB at once, whatever that costs: 64 KiB of requests for new keys 50 ms.
+httpcore's backend decrypts up to 64 KiB at once, whatever the time: 64 KiB of TLS key updates take 50 ms.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bridge.connecting import Streams, socket_to, streams_over
 from bridge.dialer import AttemptError
 
 CONNECTIONS_MAX: Final = 2
-"""Requests go one at a time: one connection, and one that ends."""
+"""Connections at a time: requests are sequential, and an earlier connection may be closing."""
 
 
 def transport(context: ssl.SSLContext | None) -> httpx.AsyncHTTPTransport:
-    """For `httpx.AsyncClient`; `context` None: without TLS."""
-    unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without one it loads the system's authorities
+    """Return a transport for `httpx.AsyncClient`; `context` None: without TLS."""
+    unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without one, httpx loads the system's authorities
     made = httpx.AsyncHTTPTransport(verify=context or unused, trust_env=False)
-    made._pool = httpcore.AsyncConnectionPool(  # httpx has no place for a network
+    made._pool = httpcore.AsyncConnectionPool(  # httpx has no option for a network backend
         ssl_context=context or unused,
         max_connections=CONNECTIONS_MAX,
         network_backend=HttpNetwork(secure=context is not None),
@@ -38,7 +38,7 @@ class HttpNetwork(httpcore.AsyncNetworkBackend):
     """Connections to one server."""
 
     def __init__(self, *, secure: bool) -> None:
-        """`secure`: TLS begins with the first byte."""
+        """`secure`: TLS starts with the first byte."""
         self._secure = secure
 
     async def connect_tcp(
@@ -49,13 +49,13 @@ class HttpNetwork(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        async with _said(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
+        async with _httpcore_errors(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
             opened = await socket_to(host, port)
             return PlainStream(opened) if self._secure else HttpStream(await streams_over(opened))
 
 
 class PlainStream(httpcore.AsyncNetworkStream):
-    """A connected socket whose TLS is to begin."""
+    """Connected socket before its TLS handshake."""
 
     def __init__(self, opened: socket.socket) -> None:
         self._opened = opened
@@ -66,7 +66,7 @@ class PlainStream(httpcore.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        async with _said(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
+        async with _httpcore_errors(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
             return HttpStream(await streams_over(self._opened, ssl_context, server_hostname or ""))
 
     async def aclose(self) -> None:
@@ -74,17 +74,17 @@ class PlainStream(httpcore.AsyncNetworkStream):
 
 
 class HttpStream(httpcore.AsyncNetworkStream):
-    """A connection."""
+    """Open connection, with TLS or without."""
 
     def __init__(self, streams: Streams) -> None:
         self._reader, self._writer = streams
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        async with _said(timeout, httpcore.ReadTimeout, httpcore.ReadError):
+        async with _httpcore_errors(timeout, httpcore.ReadTimeout, httpcore.ReadError):
             return await self._reader.read(max_bytes)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        async with _said(timeout, httpcore.WriteTimeout, httpcore.WriteError):
+        async with _httpcore_errors(timeout, httpcore.WriteTimeout, httpcore.WriteError):
             self._writer.write(buffer)
             await self._writer.drain()
 
@@ -92,14 +92,16 @@ class HttpStream(httpcore.AsyncNetworkStream):
         self._writer.close()
 
     def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":  # of one that waits for the next request: it was closed, or says what nobody asked
+        if info == "is_readable":  # an idle connection that was closed, or has unexpected bytes
             return self._reader.at_eof() or bool(self._reader._buffer)  # type: ignore[attr-defined]
         return self._writer.get_extra_info(info)
 
 
 @contextlib.asynccontextmanager
-async def _said(timeout_s: float | None, too_late: type[Exception], failed: type[Exception]) -> AsyncIterator[None]:
-    """What fails is said as httpcore says it."""
+async def _httpcore_errors(
+    timeout_s: float | None, too_late: type[Exception], failed: type[Exception]
+) -> AsyncIterator[None]:
+    """Translate errors to those of httpcore."""
     try:
         async with asyncio.timeout(timeout_s):
             yield

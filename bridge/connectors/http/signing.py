@@ -1,7 +1,7 @@
-"""Who a request is from, and which one it is: Standard Webhooks 1.0, and the name of a batch.
+"""Signature and id of a request: Standard Webhooks 1.0, and the name of a batch.
 
-The signature is the HMAC-SHA256 of ``<webhook-id>.<webhook-timestamp>.<body>`` under the shared secret, as
-``webhook-signature: v1,<Base64>``. The id names the batch, so it is the same when the request is repeated.
+The signature is the HMAC-SHA256 of ``<webhook-id>.<webhook-timestamp>.<body>`` with the shared secret, sent as
+``webhook-signature: v1,<Base64>``. The id is the name of the batch, so a repeated request has the same id.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
-if TYPE_CHECKING:  # every gateway reads `secret_of`, and few have what sends
+if TYPE_CHECKING:  # every gateway imports `secret_of`, and few need the rest
     from bridge.connectors.messages import ConnectorMessage
     from bridge.plain import Hop
 
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - a word of the format
 SECRET_BYTES_MIN: Final = 24
-"""Standard Webhooks asks for 24 to 64 bytes."""
+"""Standard Webhooks requires 24 to 64 bytes."""
 _NAME_CHARACTERS_MAX: Final = 200
 
 
@@ -34,18 +34,18 @@ class Span(NamedTuple):
 
 
 def secret_of(text: str) -> bytes:
-    """The key in ``whsec_<Base64>``. Raises `ValueError` with what is wrong with it."""
+    """Return the key in ``whsec_<Base64>``. Raises `ValueError` with the fault and the next step."""
     try:
         key = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError(f"no Base64; make one with: echo {SECRET_PREFIX}$(openssl rand -base64 32)") from None
+        raise ValueError(f"not Base64; create one: echo {SECRET_PREFIX}$(openssl rand -base64 32)") from None
     if len(key) < SECRET_BYTES_MIN:
-        raise ValueError(f"{len(key)} bytes; a key has {SECRET_BYTES_MIN} at least: openssl rand -base64 32")
+        raise ValueError(f"{len(key)} bytes; a key needs at least {SECRET_BYTES_MIN}: openssl rand -base64 32")
     return key
 
 
 def spans(messages: Sequence[ConnectorMessage]) -> list[Span]:
-    """The messages of a batch as stretches of sequences, in order."""
+    """Return the messages of a batch as spans of sequences, in order."""
     found: list[Span] = []
     for hop, address, sequence in (message.name for message in messages):
         if found and found[-1][:2] == (hop, address) and found[-1].last + 1 == sequence:
@@ -56,8 +56,8 @@ def spans(messages: Sequence[ConnectorMessage]) -> list[Span]:
 
 
 def batch_name(messages: Sequence[ConnectorMessage]) -> str:
-    """The same for the same messages, and of no others: ``gateway/epoch/address/first-last``, percent-encoded; of
-    several stretches, or a long address, their digest in the address's place."""
+    """Return a name that is unique for these messages: ``gateway/epoch/address/first-last``, percent-encoded. For
+    several spans, or a long address, a digest replaces epoch and address."""
     found = spans(messages)
     first, last = found[0], found[-1]
     name = "/".join(quote(part, safe="").replace(".", "%2E") for part in (*first.hop, first.address))
@@ -72,6 +72,6 @@ def batch_name(messages: Sequence[ConnectorMessage]) -> str:
 
 
 def signature(key: bytes, name: str, timestamp: int, body: bytes) -> str:
-    """The value of ``webhook-signature``; `timestamp` in seconds since 1970."""
+    """Return the value of ``webhook-signature``; `timestamp`: seconds since 1970."""
     signed = hmac.digest(key, b"%b.%d.%b" % (name.encode(), timestamp, body), "sha256")
     return f"v1,{base64.b64encode(signed).decode()}"

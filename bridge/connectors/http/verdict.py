@@ -1,4 +1,4 @@
-"""What an answer means for the messages of its request (RFC 9110 section 15, RFC 6585)."""
+"""Meaning of an HTTP status for the messages of its request (RFC 9110 section 15, RFC 6585)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bridge.connectors.limits import HTTP_RETRY_AFTER_S_MAX
 
 
 class ResponseVerdict(enum.Enum):
-    """What is to be done."""
+    """Action that follows from an answer."""
 
     ACCEPTED = "accepted"
     LATER = "later"
-    """The server cannot now: the same request again."""
+    """Repeat the same request later."""
     UNFIT = "unfit"
-    """The server does not take at least one of the messages."""
+    """The server refuses at least one of the messages."""
     MISCONFIGURED = "misconfigured"
-    """It would answer any request so: everything waits for a person."""
+    """The server would refuse any request: wait for an operator."""
 
 
 _UNFIT: Final = frozenset((400, 413, 422))
@@ -28,7 +28,7 @@ _LATER: Final = frozenset((408, 409, 425, 429))
 
 
 def verdict(status: int) -> ResponseVerdict:
-    """Of an answer with this status."""
+    """Return the verdict for a status."""
     if 200 <= status < 300:
         return ResponseVerdict.ACCEPTED
     if status in _UNFIT:
@@ -39,20 +39,20 @@ def verdict(status: int) -> ResponseVerdict:
 
 
 def advice(status: int) -> str:
-    """What a person should do, where there is something."""
+    """Return the next step for an operator; empty when there is none."""
     if 300 <= status < 400:
-        return "redirects are not followed: give the connector the address it really has"
+        return "redirects are not followed: set the connector to the final address"
     if status in (401, 403):
-        return "see the connector's credentials and signing secret, and the clock of this gateway"
+        return "check the connector's credentials and signing secret, and the clock of this gateway"
     if status in (404, 405, 410):
-        return "see http.path of the connector"
+        return "check http.path of the connector"
     if status == 415:
-        return "see http.format of the connector"
+        return "check http.format of the connector"
     return ""
 
 
 def phrase(status: int) -> str:
-    """``503 Service Unavailable``."""
+    """Return a status with its phrase: ``503 Service Unavailable``."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
@@ -60,8 +60,7 @@ def phrase(status: int) -> str:
 
 
 def wait_s(retry_after: str | None, now: float) -> float:
-    """Seconds a server asks to wait by Retry-After (RFC 9110 section 10.2.3), 0 when it asks for nothing; `now` in
-    seconds since 1970."""
+    """Return the seconds of Retry-After (RFC 9110 section 10.2.3), 0 without one; `now`: seconds since 1970."""
     text = (retry_after or "").strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), HTTP_RETRY_AFTER_S_MAX)

@@ -1,4 +1,4 @@
-"""One connection to a Kafka cluster: a producer for what goes, a consumer for each forwarder that takes."""
+"""Connection to a Kafka cluster: one producer, and one consumer per incoming forwarder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bridge.connectors.messages import Translate
 from bridge.connectors.settings import ClientIdentity, KafkaSettings
 from bridge.dialer import PeerEndpoint
 
-logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a line a try, many a second; what matters we say ourselves
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs each attempt, many a second; we log our own errors
 
 
 class KafkaClient:
-    """`bridge.client_attempt.ConnectorClient` of a Kafka cluster; one for the connector's life."""
+    """`bridge.client_attempt.ConnectorClient` of a Kafka cluster; lives as long as the connector."""
 
     def __init__(
         self,
@@ -30,12 +30,12 @@ class KafkaClient:
         translate: Translate,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """`endpoints`: brokers to ask first, for who the others are. `tls` makes the context for one connection."""
+        """`endpoints`: bootstrap brokers. `tls` creates the context for one connection."""
         self._cluster = Cluster(identity, settings, endpoints, tls)
         self._producer = KafkaProducer(settings, translate)
 
     async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
-        """From the first connection until producer or consumer fails: ConnectorError or OSError."""
+        """Run producer and consumers until one fails. Raises ConnectorError or OSError."""
         reached = await self._cluster.reach(endpoint)
         consumers: list[KafkaConsumer] = []
         try:
@@ -44,5 +44,5 @@ class KafkaClient:
                 await consumers[-1].start()
             carriage.up("a Kafka cluster")
             await first_to_end(self._producer.run(reached, carriage), *(consumer.run() for consumer in consumers))
-        finally:  # together: brokers that are gone are waited for once, which the attempt has the time for
+        finally:  # concurrently: the timeout for lost brokers fits once into that of the attempt
             await all_to_end(*(consumer.end() for consumer in consumers))

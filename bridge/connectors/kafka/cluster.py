@@ -1,4 +1,4 @@
-"""How a cluster is reached: its brokers, TLS, and who we are to it."""
+"""Access to a Kafka cluster: its brokers, TLS, and credentials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bridge.dialer import PeerEndpoint
 
 
 class Cluster:
-    """One cluster, as the configuration describes it."""
+    """One cluster of the configuration."""
 
     def __init__(
         self,
@@ -27,16 +27,16 @@ class Cluster:
         endpoints: Sequence[PeerEndpoint],
         tls: Callable[[], ssl.SSLContext] | None,
     ) -> None:
-        """`endpoints`: brokers to ask first, for who the others are. `tls` makes the context for one connection."""
+        """`endpoints`: bootstrap brokers. `tls` creates the context for one connection."""
         self.identity = identity
         self.settings = settings
         self._endpoints = list(endpoints)
         self._tls = tls
 
     async def reach(self, endpoint: PeerEndpoint) -> dict[str, Any]:
-        """What the library's producers and consumers are given of a cluster whose broker at `endpoint` has let us in.
+        """Connect to the broker at `endpoint`; return the arguments for the library's producers and consumers.
 
-        Raises `ConnectorError` or OSError with why it has not: the library itself hides that behind its next attempt.
+        Raises `ConnectorError` or OSError with the reason of a failure, which the library would hide in its retries.
         """
         reached = self._security()
         try:

@@ -1,9 +1,8 @@
-"""The consumer of one incoming forwarder: a member of its consumer group, which tells the cluster what is on disk here.
+"""Consumer of one incoming forwarder: a member of its consumer group, which commits offsets of records on disk here.
 
-An offset is committed when every record before it has its answer. What is not committed when a connection ends or a
-partition goes to another member of the group comes again, and is found out by its name. aiokafka takes all partitions
-away whenever the group changes, and begins each it gets at what is committed: so records of before are of no interest
-from then on.
+An offset is committed when every record before it is answered. Records that are not committed when a connection ends or
+a partition moves to another member come again, and are detected by their names. aiokafka revokes all partitions at each
+rebalance and starts each new one at the committed offset, so records fetched before are dropped then.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ log = logging.getLogger(__name__)
 
 
 class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Of one incoming forwarder over one connection."""
+    """Consumer of one incoming forwarder over one connection."""
 
     def __init__(self, cluster: Cluster, inbox: ForwarderInbox, carriage: Carriage, reached: dict[str, Any]) -> None:
-        """`reached`: as `Cluster.reach` gave it."""
+        """`reached`: from `Cluster.reach`."""
         self._inbox = inbox
         self._carriage = carriage
         self._topic = topic_of(inbox.remote)
@@ -61,7 +60,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         )
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[TopicPartition, Offsets] = {}
-        """Those that are ours now, as far as a record of them came."""
+        """Offsets of the assigned partitions of which a record was received."""
         self._revoking = False
         self._tokens = count()
         self._answered = asyncio.Event()
@@ -69,7 +68,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         self._failed: asyncio.Future[None] = self._loop.create_future()
 
     async def start(self) -> None:
-        """Connect; whatever comes of it, `end` it. Raises ConnectorError, TimeoutError."""
+        """Connect; call `end` in any case. Raises ConnectorError, TimeoutError."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._consumer.start()
@@ -77,14 +76,14 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             raise ConnectorError(words(error)) from None
 
     async def run(self) -> None:
-        """Join the group, and take what comes until the consumer fails: ConnectorError."""
+        """Join the group, and take records until the consumer fails. Raises ConnectorError."""
         self._consumer.subscribe([self._topic], listener=self)
-        await first_to_end(self._take(), self._commit_what_is_answered(), self._watch(), self._fail())
+        await first_to_end(self._take(), self._commit_answered(), self._watch(), self._fail())
 
     # --- the group --------------------------------------------------------------------------------------------
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """The group changes: what was taken is waited for and committed, so that nobody gets it again."""
+        """Wait for the answers to taken records and commit them, so that no other member gets them again."""
         self._revoking = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KAFKA_REVOKED_TIMEOUT_S):
@@ -96,7 +95,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         self._partitions.clear()
 
     def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
-        """These are ours, from what is committed on."""
+        """Log the assigned partitions, which start at the committed offsets."""
         self._revoking = False
         numbers = ", ".join(str(each.partition) for each in sorted(assigned)) or "none"
         log.info("%s: has the partitions %s of %s", self._inbox.name, numbers, self._topic)
@@ -112,7 +111,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
                 fetched = await self._consumer.getmany(timeout_ms=1000, max_records=KAFKA_RECORDS_MAX)
             except KafkaError as error:
                 raise ConnectorError(words(error)) from None
-            if self._revoking:  # of before: they come again, to whoever has their partition then
+            if self._revoking:  # fetched before the rebalance: the next owner of the partition gets them
                 continue
             taken = [(self._partitions.setdefault(of, Offsets()), of, records) for of, records in fetched.items()]
             for offsets, partition, records in taken:
@@ -132,11 +131,11 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             offsets.answered(offset)
             self._answered.set()
         elif not self._failed.done():
-            self._failed.set_exception(ConnectorError("a record was not taken here; it is fetched again"))
+            self._failed.set_exception(ConnectorError("a record was not accepted here; it is fetched again"))
 
     # --- commits ----------------------------------------------------------------------------------------------
 
-    async def _commit_what_is_answered(self) -> None:
+    async def _commit_answered(self) -> None:
         while True:
             await asyncio.sleep(KAFKA_COMMIT_INTERVAL_S)
             try:
@@ -145,7 +144,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
                 raise ConnectorError(words(error)) from None
 
     async def _commit(self) -> None:
-        """Tell the cluster what is here for good, where that has changed. Raises KafkaError."""
+        """Commit the offsets that have changed. Raises KafkaError."""
         async with self._committing:
             changed = [(of, offsets, offsets.done) for of, offsets in self._partitions.items() if offsets.uncommitted]
             if not changed:
@@ -153,22 +152,22 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             try:
                 await self._consumer.commit({partition: done for partition, _, done in changed})
             except (CommitFailedError, IllegalStateError, RebalanceInProgressError) as error:
-                log.debug("%s: not committed, as the group changes: %s", self._inbox.name, error)
+                log.debug("%s: offsets not committed, as the group is rebalancing: %s", self._inbox.name, error)
                 return
             for _, offsets, done in changed:
                 offsets.committed(done)
 
-    # --- its end ----------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """The library looks for lost brokers for ever, in silence: ask them something now and then."""
-        said = False
+        """Send a request to the brokers regularly: the library retries lost brokers forever, without an error."""
+        warned = False
         while True:
             await asyncio.sleep(KAFKA_ANSWER_TIMEOUT_S / 3)
             assigned = self._consumer.assignment()
-            if not said and self._consumer.partitions_for_topic(self._topic) is None:
-                said = True
-                log.warning("%s: the topic %s is not there yet: create it there", self._inbox.name, self._topic)
+            if not warned and self._consumer.partitions_for_topic(self._topic) is None:
+                warned = True
+                log.warning("%s: the topic %s does not exist; create it in the cluster", self._inbox.name, self._topic)
             if assigned:
                 try:
                     async with asyncio.timeout(KAFKA_ANSWER_TIMEOUT_S):
@@ -186,13 +185,13 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         await self._failed
 
     async def end(self) -> None:
-        """Commit what is answered and leave the group; brokers that are gone are not waited for."""
+        """Commit answered records and leave the group; do not wait for lost brokers."""
         with contextlib.suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(KAFKA_CLOSE_TIMEOUT_S):
                 await self._commit()
                 await self._consumer.stop()
                 return
-        # `stop` waits for the brokers' answers first, and ends the library's tasks and connections after that.
+        # `stop` waits for answers of the brokers before it ends the library's tasks and connections
         consumer = self._consumer
         consumer._closed = True
         if consumer._coordinator is not None:

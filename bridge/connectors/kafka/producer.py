@@ -1,9 +1,9 @@
-"""The producer of a Kafka cluster: idempotent, acks=all, a message settled by the brokers' word on its record.
+"""Producer of a Kafka cluster: idempotent, acks=all; the brokers' answer to a record settles its message.
 
-It is made when there is something to send, as a connector that only takes may have no right to write. It repeats by
-itself what a broker does not answer, in order and without writing it twice. Where it gives up, or nothing is answered
-for long, it is thrown away, and the forwarders give again what has no answer: what the cluster had written of it is
-there twice then, under the same name in its headers.
+It is created when there is something to send, as a connector that only receives may have no right to write. It repeats
+unanswered requests by itself, in order and without duplicates. When it fails, or nothing is answered for long, it is
+dropped, and the forwarders send unanswered messages again: those that the cluster had written are then there twice,
+with the same name in their headers.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from bridge.forwarders.outcome import ForwardOutcome
 
 
 class KafkaProducer:
-    """Of one connector, for its life; each connection has one of the library's."""
+    """Producer of one connector; each connection creates one of the library's."""
 
     def __init__(self, settings: KafkaSettings, translate: Translate) -> None:
         self._settings = settings
         self._translate = translate
         self._alone = 0
-        """Messages that are sent one by one, as a broker found a batch with them too large."""
+        """Number of messages to send one by one, as a batch with them was too large for the broker."""
 
     async def run(self, reached: dict[str, Any], carriage: Carriage) -> None:
-        """Wait for something to send, and send until the producer fails: ConnectorError. `reached`: as `Cluster.reach`
-        gave it."""
+        """Wait for messages, and send until the producer fails. Raises ConnectorError. `reached`: from
+        `Cluster.reach`."""
         first = await carriage.outgoing(1 if self._alone else KAFKA_IN_FLIGHT_MAX, READ_BYTES)
         producer = AIOKafkaProducer(
             **reached,
@@ -96,7 +96,7 @@ class _Sending:
         self._flush_scheduled = False
 
     async def run(self, first: Sequence[Outgoing]) -> None:
-        """Until the producer fails: ConnectorError. `first`: what was taken already."""
+        """Send until the producer fails. Raises ConnectorError. `first`: messages that were already taken."""
         await first_to_end(self._send(first), self._watch(), self._fail())
 
     async def _send(self, first: Sequence[Outgoing]) -> None:
@@ -116,7 +116,7 @@ class _Sending:
                 await self._hand_over(flight, message)
 
     async def _hand_over(self, flight: Flight, message: ConnectorMessage) -> None:
-        """Give one message to the producer; what it can never send is answered as rejected."""
+        """Give one message to the producer; reject a message that it can never send."""
         try:
             made = record(message, self._settings.key)
             answer = await self._record(made)
@@ -132,7 +132,7 @@ class _Sending:
         answer.add_done_callback(partial(self._answered, flight, message.place))
 
     async def _record(self, made: KafkaRecord) -> asyncio.Future[Any]:
-        """Waits while the producer's buffers are full."""
+        """Send a record, after waiting for room in the producer's buffers."""
         answer: asyncio.Future[Any] = await self._producer.send(
             made.topic, made.value, key=made.key, headers=made.headers, timestamp_ms=made.timestamp_ms
         )
@@ -151,7 +151,7 @@ class _Sending:
         elif isinstance(error, MessageSizeTooLargeError) and self.alone:
             self._flights.answered(flight, index, MessageAnswer(ForwardOutcome.REJECTED, "larger than its topic takes"))
         else:
-            if isinstance(error, MessageSizeTooLargeError):  # of a batch: one of these messages is too large
+            if isinstance(error, MessageSizeTooLargeError):  # one message of the batch is too large
                 self.alone = self._in_flight + 1
             self._failed.set_exception(ConnectorError(words(error)))
             return
@@ -168,7 +168,7 @@ class _Sending:
         self._flights.flush()
 
     async def _watch(self) -> None:
-        """Brokers that answer nothing for long are gone, whatever the producer hopes for."""
+        """Fail when the brokers have answered nothing for long: the producer itself would retry forever."""
         while True:
             await asyncio.sleep(KAFKA_ANSWER_TIMEOUT_S / 6)
             if self._in_flight and self._loop.time() - self._answered_at > KAFKA_ANSWER_TIMEOUT_S:
@@ -179,13 +179,13 @@ class _Sending:
 
 
 async def _end(producer: AIOKafkaProducer) -> None:
-    """Stop the producer; one that hopes for brokers that are gone is not waited for, another one sends its messages."""
+    """Stop the producer without waiting for lost brokers; another one sends its messages."""
     with contextlib.suppress(TimeoutError, KafkaError):
         async with asyncio.timeout(KAFKA_CLOSE_TIMEOUT_S):
             await producer.flush()
             await producer.stop()
             return
-    # `stop` waits for the answers to everything: for ever, as the producer is idempotent.
+    # `stop` waits for all answers, forever as the producer is idempotent
     sender = producer._sender.sender_task
     if sender is not None:
         sender.cancel()

@@ -1,4 +1,4 @@
-"""A message as a Kafka record, and a record as a message: its topic, its key, and headers that bear its name."""
+"""Translate messages to Kafka records and back: topic, key, and headers with the message's name."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ TOPIC_CHARACTERS_MAX: Final = 249
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]")
 _HEADER: Final = "waypost-"
 _ORIGIN: Final = ("gateway", "epoch", "address", "sequence", "device", "client")
-"""Headers that stay with a message as the name of its origin."""
+"""Headers that name the origin of a message."""
 _CONTENT_TYPE: Final = "content-type"
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-"""What MQTT does not want in its strings (section 1.5.4)."""
+"""Characters that MQTT does not allow in strings (section 1.5.4)."""
 
 
 @hides("value", "headers")
 class KafkaRecord(NamedTuple):
-    """What the producer is given."""
+    """Record for the producer."""
 
     topic: str
     key: bytes
@@ -38,18 +38,18 @@ class KafkaRecord(NamedTuple):
 
 
 def topic_of(address: str) -> str:
-    """The topic of a remote address: levels are joined by dots, and what Kafka has no place for becomes ``_``.
+    """Return the topic for a remote address: levels are joined by dots, and illegal characters become ``_``.
 
     Raises `ValueError` when nothing is left, or it is too long.
     """
     topic = _ILLEGAL.sub("_", address.replace("/", "."))
     if not topic.strip(".") or len(topic) > TOPIC_CHARACTERS_MAX:
-        raise ValueError("the address makes no Kafka topic")
+        raise ValueError("the address cannot be translated to a Kafka topic")
     return topic
 
 
 def record(message: ConnectorMessage, key: PartitionKey) -> KafkaRecord:
-    """Raises `ValueError` when its address makes no topic."""
+    """Return a message as a record. Raises `ValueError` when its address cannot be a topic."""
     (gateway, epoch), address, sequence = message.name
     properties = message.properties
     headers = [
@@ -73,7 +73,7 @@ def record(message: ConnectorMessage, key: PartitionKey) -> KafkaRecord:
 
 
 class FetchedRecord(Protocol):
-    """A record as the library gives it (`aiokafka.structs.ConsumerRecord`)."""
+    """Record from the library (`aiokafka.structs.ConsumerRecord`)."""
 
     @property
     def topic(self) -> str: ...
@@ -95,13 +95,13 @@ class FetchedRecord(Protocol):
 
 
 def arrival(token: int, fetched: FetchedRecord) -> Incoming:
-    """A record as the message it was, or as one of somebody else's.
+    """Return a record as a message.
 
-    One that a Waypost gateway wrote has its name, its address, its device and its hops back. Any other is named by its
-    place in the topic and a digest: a topic that was deleted and made anew has the same places. Headers that are no
-    text of MQTT, or beyond what a device has to hold, stay behind.
+    A record that a Waypost gateway wrote gets its original name, address, device and hops. Any other is named by its
+    place in the topic and a digest, as a topic that was deleted and created again has the same places. Headers that are
+    not valid MQTT strings, or exceed `KAFKA_HEADER_BYTES_MAX`, are dropped.
     """
-    said: dict[str, str] = {}
+    own: dict[str, str] = {}
     users: list[tuple[str, str]] = []
     room = KAFKA_HEADER_BYTES_MAX
     for name, raw in fetched.headers:
@@ -110,23 +110,23 @@ def arrival(token: int, fetched: FetchedRecord) -> Incoming:
         if text is None or room < 0 or _UNFIT.search(name):
             continue
         if name == _CONTENT_TYPE or name.startswith(_HEADER):
-            said.setdefault(name.removeprefix(_HEADER), text)
+            own.setdefault(name.removeprefix(_HEADER), text)
         else:
             users.append((name, text))
-    hops = tuple(said.get("hops", "").split())
-    address, epoch, sequence = said.get("address"), said.get("epoch"), said.get("sequence", "")
+    hops = tuple(own.get("hops", "").split())
+    address, epoch, sequence = own.get("address"), own.get("epoch"), own.get("sequence", "")
     ours = address is not None and epoch is not None and sequence.isdecimal()
     if ours:
-        users += [(PREFIX + name, said[name]) for name in _ORIGIN if name in said]
+        users += [(PREFIX + name, own[name]) for name in _ORIGIN if name in own]
         users.append((RECEIVED_AT, str(max(0, fetched.timestamp) * 1_000_000)))
     if hops:
         users.append((HOPS_PROPERTY, " ".join(hops)))
-    properties = write(PublishProperties(content_type=said.get(_CONTENT_TYPE), users=tuple(users)))
+    properties = write(PublishProperties(content_type=own.get(_CONTENT_TYPE), users=tuple(users)))
     body = fetched.value or b""
     named = f"{epoch}/{int(sequence)}/{address}".encode() if ours else _place(fetched, body)
     addresses = tuple(each for each in (address, fetched.topic, fetched.topic.replace(".", "/")) if each)
     received_at = fetched.timestamp * 1_000_000 if ours and fetched.timestamp >= 0 else 0
-    run = Run(addresses[0], said.get("device", ""), 1, properties, [body], received_at)
+    run = Run(addresses[0], own.get("device", ""), 1, properties, [body], received_at)
     return Incoming(token, addresses, named, hops, run, unique=True)
 
 

@@ -1,1 +1,1 @@
-"""MQTT 3.1.1 brokers as peers: amqtt's packets under a client of our own (decision 0001)."""
+"""MQTT brokers as peers: our own client, with amqtt's packets for MQTT 3.1.1 (decision 0006)."""

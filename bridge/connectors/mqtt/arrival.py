@@ -1,4 +1,4 @@
-"""A PUBLISH of a broker as the message it was, with the name that a Waypost gateway gave it."""
+"""Translate a broker's PUBLISH to a message, with the name that a Waypost gateway gave it."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ TOPIC_SHOWN_MAX = 200
 
 
 def arrival(token: int | None, publication: PublishReceived, *, repeats: bool) -> Incoming:
-    """Return what arrived. `repeats`: the broker has sent what it retains, as we have subscribed."""
+    """Return a PUBLISH as a message. `repeats`: we have subscribed, so the broker sends retained messages again."""
     flags = publication.qos | (RETAIN if publication.retain else 0)
     topic, again = publication.topic, repeats and publication.retain
     if not publication.properties:
         return Incoming(token, (topic,), b"", (), Run(topic, "", flags, b"", [publication.payload]), again=again)
     properties = read(publication.properties)
-    said = {name: value for name, value in properties.users if name.startswith(PREFIX)}
-    hops = tuple(said.get(HOPS_PROPERTY, "").split()[-HOPS_MAX:])
+    own = {name: value for name, value in properties.users if name.startswith(PREFIX)}
+    hops = tuple(own.get(HOPS_PROPERTY, "").split()[-HOPS_MAX:])
     users = [pair for pair in properties.users if not pair[0].startswith(PREFIX)]
-    epoch, address, sequence = said.get(EPOCH), said.get(ADDRESS), said.get(SEQUENCE, "")
+    epoch, address, sequence = own.get(EPOCH), own.get(ADDRESS), own.get(SEQUENCE, "")
     ours = epoch is not None and address is not None and _is_number(sequence)
     if ours:
-        users += [pair for pair in said.items() if pair[0] in ORIGIN_NAMES]
+        users += [pair for pair in own.items() if pair[0] in ORIGIN_NAMES]
     if hops:
         users.append((HOPS_PROPERTY, " ".join(hops)))
     name = f"{epoch}/{int(sequence)}/{address}".encode() if ours else b""
-    device, at = said.get(DEVICE, ""), said.get(RECEIVED_AT, "")
+    device, at = own.get(DEVICE, ""), own.get(RECEIVED_AT, "")
     run = Run(
         topic,
-        publisher_name(device, said.get(CLIENT) or device) if device else "",
+        publisher_name(device, own.get(CLIENT) or device) if device else "",
         flags,
         write(properties._replace(users=tuple(users))),
         [publication.payload],
@@ -57,7 +57,7 @@ def arrival(token: int | None, publication: PublishReceived, *, repeats: bool) -
 
 
 def too_large(token: int | None, publication: LargePublishReceived, bytes_max: int) -> Incoming:
-    """Return what to say of a message that was read past."""
+    """Return a skipped message with its fault."""
     topic = publication.topic
     size = f"the message to {topic[:TOPIC_SHOWN_MAX]} has {publication.packet_bytes} bytes"
     return Incoming(
@@ -66,12 +66,12 @@ def too_large(token: int | None, publication: LargePublishReceived, bytes_max: i
         b"",
         (),
         Run(topic, "", 0, b"", []),
-        fault=f"{size}; at most {bytes_max} are taken",
+        fault=f"{size}, more than {bytes_max}",
         code=TOO_LARGE,
         bytes=publication.packet_bytes,
     )
 
 
 def _is_number(text: str) -> bool:
-    """The text is a number of 64 bits, about."""
+    """Return True for a decimal number of fewer than 20 digits."""
     return text.isascii() and text.isdecimal() and len(text) < 20

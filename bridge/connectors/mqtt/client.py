@@ -1,7 +1,7 @@
-"""One connection to an MQTT broker: the asyncio side of `session`.
+"""Connection to an MQTT broker: the asyncio side of `session`.
 
-Whatever the peer does wrong ends the connection with one line for a person; the forwarders give again what has no
-PUBACK, and the peer sends again what has none of ours.
+A protocol error of the peer ends the connection with one line for operators. The forwarders then send unacknowledged
+messages again, and so does the peer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bridge.connectors.messages import Translate
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.arrival import arrival, too_large
 from bridge.connectors.mqtt.dialects import DIALECTS, MqttDialect
-from bridge.connectors.mqtt.session import OwedAnswers, PublishesUnderWay
+from bridge.connectors.mqtt.session import InFlightPublishes, PendingAnswers
 from bridge.connectors.settings import ClientIdentity, MqttSettings
 from bridge.dialer import PeerEndpoint
 from bridge.forwarders.inbox import ForwarderInbox
@@ -41,29 +41,29 @@ _SUBSCRIBE_ID: Final = packets.PACKET_ID_MAX
 _REFUSED: Final = 0x80
 _CONNACK_HEADER: Final = 0x20
 _NOT_THIS_VERSION: Final = frozenset((1, 0x84))
-"""Codes of CONNACK, of MQTT 3.1.1 and of MQTT 5."""
+"""CONNACK codes of an unsupported version, in MQTT 3.1.1 and MQTT 5."""
 _NOT_NOW: Final = frozenset((0x80, 0x97))
-"""Codes of PUBACK for a message that the broker may take later: unspecified error, quota exceeded."""
+"""PUBACK codes for a message that the broker may take later: unspecified error, quota exceeded."""
 PINGS_UNHEARD_MAX: Final = 3
-"""Pings within a keep alive: after so many without a word of the broker it is taken to be gone."""
+"""Pings within a keep-alive: after this many without a packet of the broker, the connection counts as lost."""
 _OLDER_REASON: Final = {0x85: 2, 0x86: 4, 0x87: 5, 0x88: 3, 0x89: 3, 0x8A: 5, 0x8C: 4}
-"""Return code of MQTT 3.1.1 that means the same as a reason code of MQTT 5."""
+"""Return codes of MQTT 3.1.1 by the equivalent reason code of MQTT 5."""
 _REASONS: Final = {
     1: "it speaks neither MQTT 5 nor MQTT 3.1.1",
-    2: "it does not take our client id; set the connector's container to another name",
+    2: "it rejects our client id; set the connector's container to another name",
     3: "it is not available now",
-    4: "it does not take the user name or password; see the connector's credentials",
-    5: "it does not let us in; see the rights of this user or certificate there",
+    4: "bad user name or password; check the connector's credentials",
+    5: "not authorized; check the rights of this user or certificate at the broker",
 }
 """Return codes of CONNACK (MQTT 3.1.1 table 3.1)."""
 
 
 class _NotUnderstoodError(ConnectorError):
-    """The broker does not speak this version, as far as its answer to CONNECT shows."""
+    """The broker's answer to CONNECT suggests that it does not support this version."""
 
 
 class _Subscribed:
-    """Subscriptions of the session at the broker, as far as this process knows."""
+    """Subscriptions of the session at the broker that this process has made."""
 
     def __init__(self) -> None:
         self.dialect: MqttDialect | None = None
@@ -71,7 +71,7 @@ class _Subscribed:
 
 
 class MqttClient:
-    """`bridge.client_attempt.ConnectorClient` of an MQTT broker; one for the connector's life."""
+    """`bridge.client_attempt.ConnectorClient` of an MQTT broker; lives as long as the connector."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class MqttClient:
         interface: str | None = None,
         dialects: Sequence[MqttDialect] = DIALECTS,
     ) -> None:
-        """`matches`: a filter, and a topic name; `now_ns` is UTC. `tls` makes the context for one connection, and may
-        raise OSError. `interface`: the network interface to leave by. `dialects` are tried in turn at each attempt.
+        """`matches`: of a filter and a topic name; `now_ns` is UTC. `tls` creates the context for one connection, and
+        may raise OSError. `interface`: the network interface to use. `dialects` are tried in order at each attempt.
         """
         self._dialects = dialects
         self._subscribed = _Subscribed()
@@ -95,10 +95,10 @@ class MqttClient:
         self._settings = settings
         self._matches = matches
         self._tls = tls
-        self._publishes = PublishesUnderWay(translate, settings.in_flight_max, now_ns)
+        self._publishes = InFlightPublishes(translate, settings.in_flight_max, now_ns)
 
     async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
-        """One connection, from its first packet to its end."""
+        """Run one connection, from its first packet to its end."""
         for dialect in self._dialects[:-1]:
             try:
                 await self._speak(dialect, endpoint, carriage)
@@ -134,25 +134,25 @@ class MqttClient:
 
 
 class _Early:
-    """Packets that came before the broker's answers to what we asked first."""
+    """Packets that arrived before the broker's answers to CONNECT and SUBSCRIBE."""
 
     def __init__(self) -> None:
         self.packets: list[packets.Packet] = []
         self._seen = 0
-        """Those that were looked at."""
+        """Number of packets that `take` has checked."""
         self._bytes = 0
 
     async def add(self, packet: packets.Packet) -> None:
-        """Raises ConnectorError where too much has come."""
+        """Add a packet. Raises ConnectorError when there are too many bytes."""
         self.packets.append(packet)
         self._bytes += MQTT_PACKET_COST_BYTES
         if isinstance(packet, packets.PublishReceived):
             self._bytes += len(packet.topic) + len(packet.payload)
         if self._bytes > MQTT_EARLY_BYTES_MAX:
-            raise ConnectorError("the broker sends messages without end, and no answer to our subscription")
+            raise ConnectorError("the broker sends too many messages before its answer to our subscription")
 
     def take(self, kind: type[_Answer]) -> _Answer | None:
-        """The first of a kind, which is taken out; None: none has come."""
+        """Remove and return the first packet of a kind; None when there is none."""
         for at in range(self._seen, len(self.packets)):
             packet = self.packets[at]
             if isinstance(packet, kind):
@@ -164,13 +164,13 @@ class _Early:
 
 
 class _Connection:
-    """One connection's state."""
+    """State of one connection."""
 
     def __init__(
         self,
         identity: ClientIdentity,
         settings: MqttSettings,
-        publishes: PublishesUnderWay,
+        publishes: InFlightPublishes,
         matches: Callable[[str, str], bool],
         carriage: Carriage,
         reader: asyncio.StreamReader,
@@ -181,7 +181,7 @@ class _Connection:
         self._dialect, self._subscribed = dialect, subscribed
         self._terms = packets.ConnackTerms()
         self._repeats = False
-        """We have subscribed, and the broker may send what it retains."""
+        """We have subscribed, so the broker may send retained messages again."""
         self._identity = identity
         self._settings = settings
         self._publishes = publishes
@@ -190,19 +190,19 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._stream = packets.Packets(read=dialect.decode)
-        self._owed = OwedAnswers()
+        self._pending_answers = PendingAnswers()
         self._answered: list[int] = []
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Event()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._listens = False
-        """We wait for what the broker sends; not while we are at what it has sent."""
+        """True while waiting for bytes of the broker; False while handling them."""
         self._unheard = 0
-        """Pings that we sent while we listened, since the broker was heard."""
+        """Pings sent while listening, since the last bytes of the broker."""
         self._inboxes: Sequence[ForwarderInbox] = carriage.inboxes
 
     async def serve(self) -> None:
-        """Until the peer or the connection fails: ConnectorError or OSError."""
+        """Run until the peer or the connection fails. Raises ConnectorError or OSError."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             early = await self._open()
         self._publishes.connected(self._carriage.settle, self._dialect, self._terms)
@@ -212,8 +212,8 @@ class _Connection:
     # --- opening ----------------------------------------------------------------------------------------------
 
     async def _open(self) -> list[packets.Packet]:
-        """CONNECT and SUBSCRIBE; returns the packets that came before the peer's answers to both."""
-        # Without inboxes there is nothing to keep there, and what an earlier life left is dropped.
+        """Send CONNECT and SUBSCRIBE; return the packets that arrived before the answers to both."""
+        # without inboxes no session is needed, and an earlier one is dropped
         clean, keep_alive_s = not self._inboxes, math.ceil(self._settings.keep_alive_s)
         self._writer.write(self._dialect.connect(self._identity, clean=clean, keep_alive_s=keep_alive_s))
         early = _Early()
@@ -226,19 +226,19 @@ class _Connection:
         return early.packets
 
     def _judge(self, answer: packets.ConnackReceived) -> None:
-        """Raise ConnectorError where the broker does not let us in."""
+        """Raise ConnectorError when the broker refuses the connection."""
         code = answer.code
         if code:
-            said = _REASONS.get(_OLDER_REASON.get(code, code)) or answer.words or f"reason {code}"
+            reason = _REASONS.get(_OLDER_REASON.get(code, code)) or answer.words or f"reason {code}"
             kind = _NotUnderstoodError if code in _NOT_THIS_VERSION else ConnectorError
-            raise kind(f"the broker refuses the connection: {said}")
+            raise kind(f"the broker refuses the connection: {reason}")
         if self._dialect.names and answer.terms is None:
-            raise _NotUnderstoodError("the broker answers in an older version than it was asked in")
+            raise _NotUnderstoodError("the broker answers in an older version than that of the request")
         if answer.terms is not None and not answer.terms.qos_max:
-            raise ConnectorError("the broker takes no messages with QoS 1, which it would have to acknowledge")
+            raise ConnectorError("the broker does not support QoS 1, which forwarding needs for acknowledgements")
 
     async def _subscribe(self, early: _Early, *, present: bool) -> None:
-        """Subscribe, but where the session has the same subscriptions and the broker would send again what it retains.
+        """Subscribe, unless the session has the same subscriptions and the broker would send retained messages again.
         With MQTT 5 it does not (Retain Handling 1)."""
         wanted = list(dict.fromkeys((inbox.remote, min(inbox.qos, 1)) for inbox in self._inboxes))
         known = self._subscribed
@@ -249,11 +249,11 @@ class _Connection:
         granted = await self._until(packets.SubackReceived, early)
         refused = [name for (name, _), code in zip(wanted, granted.codes, strict=False) if code >= _REFUSED]
         if refused:
-            raise ConnectorError(f"the broker refuses a subscription to {refused[0]}: see our rights there")
+            raise ConnectorError(f"the broker refuses a subscription to {refused[0]}: check our rights at the broker")
         known.dialect, known.filters = self._dialect, wanted
 
     async def _until(self, kind: type[_Answer], early: _Early) -> _Answer:
-        """The first packet of a kind; those that come before it are kept."""
+        """Return the first packet of a kind; keep the packets before it."""
         while (found := early.take(kind)) is None:
             await self._each(await self._read(), early.add)
         return found
@@ -261,7 +261,7 @@ class _Connection:
     # --- both ways --------------------------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        """Whatever the forwarders have, as far as there is room under way."""
+        """Send the forwarders' messages, within the limit of unacknowledged ones."""
         while True:
             if self._publishes.room <= 0:
                 self._room.clear()
@@ -278,7 +278,7 @@ class _Connection:
             await self._each(await self._read(), self._take)
 
     async def _each(self, data: bytes, take: Callable[[packets.Packet], Awaitable[None]]) -> None:
-        """Have the packets these bytes complete taken, one after the other; others have their turns in between."""
+        """Handle the packets that these bytes complete, one by one, and yield to other tasks after each slice."""
         until = self._loop.time() + SLICE_S
         for packet in self._packets(data):
             await take(packet)
@@ -289,7 +289,7 @@ class _Connection:
         self._settle()
 
     def _settle(self) -> None:
-        """Tell the forwarders what the broker has acknowledged."""
+        """Settle the messages that the broker has acknowledged."""
         self._publishes.flush()
         if self._publishes.room > 0:
             self._room.set()
@@ -309,13 +309,13 @@ class _Connection:
             case packets.DisconnectReceived():
                 raise ConnectorError(f"the broker ends the connection: {packet.words or f'reason {packet.code}'}")
             case _:
-                raise ConnectorError(f"the broker sent a {type(packet).__name__} nobody asked for")
+                raise ConnectorError(f"the broker sent an unexpected packet: {type(packet).__name__}")
 
     async def _arrived(self, publication: packets.PublishReceived | packets.LargePublishReceived) -> None:
         """Give a message to its forwarder."""
-        token = None if publication.packet_id is None else self._owed.arrived(publication.packet_id)
+        token = None if publication.packet_id is None else self._pending_answers.arrived(publication.packet_id)
         inbox = next((each for each in self._inboxes if self._matches(each.remote, publication.topic)), None)
-        if inbox is None:  # of a forwarder that is gone; the broker kept its subscription
+        if inbox is None:  # of a removed forwarder; the broker has kept its subscription
             self._answer(token)
             return
         if isinstance(publication, packets.LargePublishReceived):
@@ -328,10 +328,10 @@ class _Connection:
         if outcome is not ForwardOutcome.RELEASED:
             self._answer(token)
         elif not self._failed.done():  # it comes again over the next connection
-            self._failed.set_exception(ConnectorError("a message was not taken here; it will be sent again"))
+            self._failed.set_exception(ConnectorError("a message was not accepted here; it will be sent again"))
 
     def _answer(self, token: int | None) -> None:
-        """Acknowledge it with the others of this turn; one with QoS 0 has no token."""
+        """Acknowledge a message together with the others of this turn; one with QoS 0 has no token."""
         if token is None:
             return
         if not self._answered:
@@ -339,19 +339,19 @@ class _Connection:
         self._answered.append(token)
 
     def write_answers(self) -> None:
-        """Acknowledge what is here for good."""
+        """Acknowledge messages that are on disk."""
         answered, self._answered = self._answered, []
         if not self._writer.transport.is_closing():
-            self._writer.write(self._owed.committed(answered))
+            self._writer.write(self._pending_answers.committed(answered))
 
     async def _keep_alive(self) -> None:
-        """A PINGREQ well before the broker misses us, and an end when it was silent for as long while we listened."""
+        """Send PINGREQs, and fail when the broker was silent for the keep-alive while we listened."""
         limit = min(self._settings.keep_alive_s, self._terms.keep_alive_s or math.inf)
         while True:
             await asyncio.sleep(limit / PINGS_UNHEARD_MAX)
             if self._unheard >= PINGS_UNHEARD_MAX:
                 raise ConnectorError(f"the broker has been silent for {limit:g} s")
-            # A count, and no time: this process may have stood still, with the broker's answers in the socket.
+            # counted and not timed: this process may have been stopped, with the broker's answers in the socket
             self._unheard += self._listens
             self._writer.write(packets.pingreq())
 
@@ -361,10 +361,10 @@ class _Connection:
     # --- bytes ------------------------------------------------------------------------------------------------
 
     async def _greeting(self) -> bytes:
-        """The first bytes of the peer; of another protocol's server a packet would not end."""
+        """Return the first bytes of the peer, after a check: a server of another protocol would never end a packet."""
         try:
             data = await self._read()
-        except (ConnectorError, ConnectionError) as error:  # so do brokers that do not know the version
+        except (ConnectorError, ConnectionError) as error:  # brokers that do not know the version disconnect
             raise _NotUnderstoodError(str(error)) from error
         if data[0] != _CONNACK_HEADER:
             raise ConnectorError("the peer does not speak MQTT")
@@ -385,4 +385,4 @@ class _Connection:
         try:
             yield from self._stream.feed(data)
         except packets.MalformedBrokerPacket as error:
-            raise ConnectorError(f"the broker sent what MQTT does not allow: {error}") from None
+            raise ConnectorError(f"the broker violated MQTT: {error}") from None

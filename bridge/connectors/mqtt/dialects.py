@@ -1,4 +1,4 @@
-"""Versions of MQTT that a client and its broker may speak, the best first: a client tries them in turn."""
+"""Versions of MQTT for a client and its broker, the best first: a client tries them in order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NS: Final = 1_000_000_000
 
 
 class MqttDialect(Protocol):
-    """One way to speak MQTT."""
+    """Version of MQTT."""
 
     peer: str
-    """The broker, as people read it; with what is lost over this connection."""
+    """Description of the broker for people, with the features that this version lacks."""
     names: bool
     """Messages carry their names, and subscriptions their options: MQTT 5."""
 
@@ -29,7 +29,7 @@ class MqttDialect(Protocol):
     def publish(
         self, message: ConnectorMessage, packet_id: int, *, again: bool, terms: packets.ConnackTerms, now_ns: int
     ) -> bytes:
-        """Encode PUBLISH; `now_ns` is UTC. Raises ValueError when no packet can say it."""
+        """Encode PUBLISH; `now_ns` is UTC. Raises ValueError when the message does not fit into a packet."""
         ...
 
     def subscribe(self, packet_id: int, filters: Sequence[tuple[str, int]]) -> bytes:
@@ -37,12 +37,12 @@ class MqttDialect(Protocol):
         ...
 
     def decode(self, frame: bytes) -> packets.Packet:
-        """Decode a packet of the broker. Raises MalformedPacket."""
+        """Decode a packet of the broker. Raises MalformedBrokerPacket."""
         ...
 
 
 class Mqtt5:
-    """MQTT 5: names, expiry, content type and user properties go with each message, and retained ones stay retained."""
+    """MQTT 5: messages keep name, expiry, content type, user properties, and the flag of retained ones."""
 
     peer = "an MQTT 5 broker"
     names = True
@@ -89,24 +89,24 @@ class Mqtt5:
         )
         theirs = tuple(pair for pair in message.properties.users if not pair[0].startswith(PREFIX))
         expiry_s = message.properties.expiry_s
-        if expiry_s is not None:  # less the time that the message has waited here [MQTT-3.3.2-6]
+        if expiry_s is not None:  # minus the time that the message has waited here [MQTT-3.3.2-6]
             expiry_s = max(1, expiry_s - max(0, now_ns - message.received_at) // _NS)
         users = (*((str(key), value) for key, value in named if value), *theirs)
         return message.properties._replace(expiry_s=expiry_s, users=users)
 
 
 class Mqtt311:
-    """MQTT 3.1.1; as a `bridge`, with the bit by which Mosquitto and others know one: they keep the flags of retained
-    messages, and send nothing back that came from here."""
+    """MQTT 3.1.1; as a `bridge`, with the protocol-level bit of Mosquitto and others: such brokers keep the flags of
+    retained messages, and do not send our own messages back."""
 
     names = False
 
     def __init__(self, *, bridge: bool) -> None:
-        lost = "messages carry no names, so repeats after a break are not found"
+        lost = "messages carry no names, so duplicates after a reconnect are not detected"
         if bridge:
             self.peer = f"an MQTT 3.1.1 broker, as its bridge: {lost}"
         else:
-            self.peer = f"an MQTT 3.1.1 broker: updates of retained messages come as other messages, and {lost}"
+            self.peer = f"an MQTT 3.1.1 broker: updates of retained messages lose their flag, and {lost}"
         self._bridge = bridge
 
     def connect(self, identity: ClientIdentity, *, clean: bool, keep_alive_s: int) -> bytes:
@@ -132,4 +132,4 @@ class Mqtt311:
 
 
 DIALECTS: Final[Sequence[MqttDialect]] = (Mqtt5(), Mqtt311(bridge=True), Mqtt311(bridge=False))
-"""The best first."""
+"""All versions, the best first."""

@@ -1,7 +1,7 @@
-"""MQTT 3.1.1 control packets, to bytes and back, by amqtt's codec.
+"""Codec for MQTT 3.1.1 control packets, on amqtt's codec.
 
-amqtt reads packets from a stream, in coroutines. Here a packet is complete before amqtt sees it, so its coroutines
-never wait and are run to their end at once; no event loop is needed. Where a packet ends is found here (section 2.2.3).
+amqtt reads packets from a stream, in coroutines. This module finds the end of a packet (section 2.2.3) and gives amqtt
+only complete ones, so its coroutines never wait and run to their end at once, without an event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REMAINING_LENGTH_MAX: Final = 268_435_455
 _LENGTH_BYTES_MAX: Final = 4
 _PUBLISH: Final = 3
 _FAILURES: Final = (AMQTTError, CodecError, MQTTError, NoDataError, ValueError, IndexError, TypeError, struct.error)
-"""What amqtt raises for bytes that are no packet."""
+"""Exceptions of amqtt for bytes that are not a packet."""
 
 
 class MalformedBrokerPacket(Exception):
@@ -43,12 +43,12 @@ class ConnackTerms(NamedTuple):
     """Terms of the broker in its CONNACK, where they differ from those of MQTT 3.1.1."""
 
     receive_maximum: int = PACKET_ID_MAX
-    """PUBLISH packets that may be without a PUBACK."""
+    """Most PUBLISH packets without a PUBACK."""
     packet_bytes_max: int = REMAINING_LENGTH_MAX
     qos_max: int = 2
     retains: bool = True
     keep_alive_s: int | None = None
-    """None: as in CONNECT."""
+    """None: that of CONNECT."""
 
 
 class ConnackReceived(NamedTuple):
@@ -95,14 +95,14 @@ class PublishReceived(NamedTuple):
     payload: bytes
     qos: int
     again: bool
-    """DUP: it may have come before."""
+    """DUP: it may be a repetition."""
     retain: bool
     properties: bytes = b""
-    """Bytes of the packet, without their length (MQTT 5)."""
+    """Encoded properties, without their length (MQTT 5)."""
 
 
 class LargePublishReceived(NamedTuple):
-    """PUBLISH that is larger than what is taken: its payload was read past. `packet_id` is None with QoS 0."""
+    """PUBLISH above the size limit, with its payload skipped. `packet_id` is None with QoS 0."""
 
     packet_id: int | None
     topic: str
@@ -129,7 +129,7 @@ def connect(
     password: str | None = None,
     bridge: bool = False,
 ) -> bytes:
-    """CONNECT. `bridge`: with the bit of the protocol level that says so."""
+    """Encode CONNECT. `bridge`: with the bridge bit in the protocol level."""
     header = ConnectVariableHeader(keep_alive=keep_alive_s, proto_level=0x84 if bridge else 0x04)
     header.clean_session_flag = clean_session
     header.username_flag = username is not None
@@ -139,12 +139,12 @@ def connect(
 
 
 def publish(topic: str, payload: bytes, packet_id: int, *, again: bool, retain: bool) -> bytes:
-    """PUBLISH with QoS 1. Raises `ValueError` when no packet can say it."""
+    """Encode PUBLISH with QoS 1. Raises `ValueError` when the message does not fit into a packet."""
     size = len(topic.encode())
     if not 0 < size <= TOPIC_BYTES_MAX or "\0" in topic:
         raise ValueError("the address is not an MQTT topic name")
     if size + len(payload) + 4 > REMAINING_LENGTH_MAX:
-        raise ValueError(f"{len(payload)} bytes are more than a packet holds")
+        raise ValueError(f"{len(payload)} bytes do not fit into a packet")
     try:
         return bytes(PublishPacket.build(topic, payload, packet_id, again, 1, retain).to_bytes())
     except _FAILURES as error:
@@ -152,44 +152,44 @@ def publish(topic: str, payload: bytes, packet_id: int, *, again: bool, retain: 
 
 
 def puback(packet_id: int) -> bytes:
-    """PUBACK."""
+    """Encode PUBACK."""
     return bytes(PubackPacket.build(packet_id).to_bytes())
 
 
 def subscribe(packet_id: int, filters: Sequence[tuple[str, int]]) -> bytes:
-    """SUBSCRIBE to (filter, highest QoS)."""
+    """Encode SUBSCRIBE to (filter, highest QoS)."""
     return bytes(SubscribePacket.build(list(filters), packet_id).to_bytes())
 
 
 def pingreq() -> bytes:
-    """PINGREQ."""
+    """Encode PINGREQ."""
     return bytes(PingReqPacket().to_bytes())
 
 
 def disconnect() -> bytes:
-    """DISCONNECT."""
+    """Encode DISCONNECT."""
     return bytes(DisconnectPacket().to_bytes())
 
 
 class Packets:
-    """The packets in the bytes of one connection."""
+    """Splits the bytes of one connection into packets."""
 
     def __init__(
         self, packet_bytes_max: int = MQTT_PACKET_BYTES_MAX, read: Callable[[bytes], Packet] | None = None
     ) -> None:
-        """`read` decodes a whole packet; None: by MQTT 3.1.1."""
+        """`read` decodes a complete packet; None: of MQTT 3.1.1."""
         self._max = packet_bytes_max
         self._read = read or decode
         self._buffer = bytearray()
         self._large: LargePublishReceived | None = None
-        """The packet that is being read past."""
+        """Packet that is being skipped."""
         self._left = 0
-        """Bytes of it that have not come."""
+        """Missing bytes of that packet."""
 
     def feed(self, data: bytes) -> Iterator[Packet]:
-        """Yield the packets these bytes complete. Raises `MalformedBrokerPacket`; the connection is of no use then.
+        """Yield the packets that these bytes complete. Raises `MalformedBrokerPacket`; then close the connection.
 
-        A PUBLISH above the limit is not kept: its payload is dropped as it comes.
+        The payload of a PUBLISH above the limit is skipped.
         """
         if self._large is not None:
             passed = min(self._left, len(data))
@@ -222,8 +222,7 @@ class Packets:
             del self._buffer[:start]
 
     def _span(self, start: int) -> tuple[int, int] | None:
-        """Find where the body of the packet that begins at `start` begins, and where it ends; None while the bytes that
-        say so are missing."""
+        """Return start and end of the body of the packet at `start`; None while its length is incomplete."""
         length = 0
         for i in range(_LENGTH_BYTES_MAX):
             at = start + 1 + i
@@ -235,12 +234,10 @@ class Packets:
         raise MalformedBrokerPacket("a remaining length of five bytes")
 
     def _head(self, start: int, body: int, end: int) -> LargePublishReceived | None:
-        """Read what a PUBLISH above the limit says before its payload; None while bytes of that are missing."""
+        """Return a PUBLISH above the limit from the bytes before its payload; None while these are incomplete."""
         first, size = self._buffer[start], end - start
         if first >> 4 != _PUBLISH:
-            raise MalformedBrokerPacket(
-                f"a packet of type {first >> 4} with {size} bytes; at most {self._max} are taken"
-            )
+            raise MalformedBrokerPacket(f"a packet of type {first >> 4} with {size} bytes, more than {self._max}")
         qos = first >> 1 & 3
         at = body + 2 + int.from_bytes(self._buffer[body : body + 2])
         head_end = at + 2 if qos else at
@@ -257,7 +254,7 @@ class Packets:
 
 
 class _Bytes:
-    """amqtt's reader, of bytes that are there."""
+    """Reader for amqtt over available bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -270,7 +267,7 @@ class _Bytes:
 
 
 def _completed(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that has nothing to wait for."""
+    """Return the result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -280,7 +277,7 @@ def _completed(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def decode(frame: bytes) -> Packet:
-    """Decode one packet of a server. Raises MalformedPacket."""
+    """Decode one packet of a server. Raises MalformedBrokerPacket."""
     reader = _Bytes(frame)
     try:
         header = _completed(MQTTFixedHeader.from_stream(reader))
@@ -308,6 +305,6 @@ def _publication(packet: Any) -> PublishReceived:
     if qos == 1 and not packet.packet_id:
         raise MalformedBrokerPacket("a PUBLISH with packet identifier 0")
     size = packet.fixed_header.remaining_length - len(packet.data) - (2 if qos else 0) - 2
-    if not topic or len(topic.encode()) != size:  # amqtt makes another text of what is no UTF-8
-        raise MalformedBrokerPacket("a topic name that is empty or no UTF-8")
+    if not topic or len(topic.encode()) != size:  # amqtt replaces invalid UTF-8
+        raise MalformedBrokerPacket("a topic name that is empty or not UTF-8")
     return PublishReceived(packet.packet_id, topic, packet.data, qos, packet.dup_flag, packet.retain_flag)

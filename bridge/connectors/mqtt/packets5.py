@@ -1,6 +1,6 @@
-"""MQTT 5 control packets, to bytes and back, as far as a connector needs them; amqtt knows 3.1.1 alone (decision 0010).
+"""Codec for the MQTT 5 control packets that a connector needs; amqtt supports only 3.1.1 (decision 0010).
 
-The packets that are the same in both versions are in `packets`.
+Packets that are the same in both versions are in `packets`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from bridge.connectors.mqtt.packets import (
 )
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
-"""Session expiry interval of a session that is kept (section 3.1.2.11.2)."""
+"""Session expiry interval of a permanent session (section 3.1.2.11.2)."""
 _PROPERTY_BYTES: Final = {
     **dict.fromkeys((0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A), 1),
     **dict.fromkeys((0x13, 0x21, 0x22, 0x23), 2),
     **dict.fromkeys((0x02, 0x11, 0x18, 0x27), 4),
 }
-"""Bytes of the properties that are numbers, by identifier (section 2.2.2.2)."""
+"""Bytes of numeric properties, by identifier (section 2.2.2.2)."""
 _PAIR, _VARIABLE = 0x26, 0x0B
 _TEXTS: Final = frozenset((0x03, 0x08, 0x09, 0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F))
 _SESSION_EXPIRY, _SERVER_KEEP_ALIVE, _RECEIVE_MAXIMUM, _MAXIMUM_QOS = 0x11, 0x13, 0x21, 0x24
 _OPTIONS, _SHARED = 0x1C, 0x18
-"""Retain Handling 1, Retain As Published and No Local, which is not for shared subscriptions (section 3.8.3.1)."""
+"""Retain Handling 1, Retain As Published and No Local, which shared subscriptions must not have (section 3.8.3.1)."""
 _RETAIN_AVAILABLE, _MAXIMUM_PACKET_SIZE, _REASON_STRING = 0x25, 0x27, 0x1F
 
 
 class _Cursor:
-    """Reads the fields of one packet; raises MalformedPacket at its end."""
+    """Reads the fields of one packet; raises MalformedBrokerPacket at its end."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data = data
@@ -69,14 +69,14 @@ class _Cursor:
         raise MalformedBrokerPacket("a length of five bytes")
 
     def block(self) -> bytes:
-        """Take the properties."""
+        """Read the properties."""
         return self.take(self.variable())
 
 
 def connect(
     client_id: str, *, clean_start: bool, keep_alive_s: int, username: str | None = None, password: str | None = None
 ) -> bytes:
-    """Encode CONNECT: the session is kept, unless it is to start clean."""
+    """Encode CONNECT, with a permanent session unless `clean_start`."""
     flags = (0x02 if clean_start else 0) | (0 if username is None else 0x80) | (0 if password is None else 0x40)
     properties = b"" if clean_start else bytes((_SESSION_EXPIRY,)) + NEVER_EXPIRES.to_bytes(4)
     texts = [text for text in (client_id, username, password) if text is not None]
@@ -87,21 +87,21 @@ def connect(
 def publish(
     topic: str, payload: bytes, packet_id: int, *, again: bool, retain: bool, properties: bytes, packet_bytes_max: int
 ) -> bytes:
-    """Encode PUBLISH with QoS 1. Raises `ValueError` when no packet can say it."""
+    """Encode PUBLISH with QoS 1. Raises `ValueError` when the message does not fit into a packet."""
     if not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX or "\0" in topic or "+" in topic or "#" in topic:
         raise ValueError("the address is not an MQTT topic name")
     body = _text(topic) + packet_id.to_bytes(2) + _counted(properties) + payload
     if len(body) > REMAINING_LENGTH_MAX:
-        raise ValueError(f"{len(payload)} bytes are more than a packet holds")
+        raise ValueError(f"{len(payload)} bytes do not fit into a packet")
     packet = _framed(0x32 | (8 if again else 0) | bool(retain), body)
     if len(packet) > packet_bytes_max:
-        raise ValueError(f"a packet of {len(packet)} bytes; the broker takes {packet_bytes_max} at most")
+        raise ValueError(f"a packet of {len(packet)} bytes, and the broker takes {packet_bytes_max}")
     return packet
 
 
 def subscribe(packet_id: int, filters: Sequence[tuple[str, int]]) -> bytes:
-    """Encode SUBSCRIBE to (filter, highest QoS): No Local, Retain As Published, and what is retained only where the
-    subscription is new (Retain Handling 1)."""
+    """Encode SUBSCRIBE to (filter, highest QoS), with No Local, Retain As Published, and retained messages only for new
+    subscriptions (Retain Handling 1)."""
     parts = (
         _text(name) + bytes((qos | (_SHARED if name.startswith("$share/") else _OPTIONS),)) for name, qos in filters
     )
@@ -109,7 +109,7 @@ def subscribe(packet_id: int, filters: Sequence[tuple[str, int]]) -> bytes:
 
 
 def decode(frame: bytes) -> Packet:
-    """Decode one packet of a server. Raises MalformedPacket."""
+    """Decode one packet of a server. Raises MalformedBrokerPacket."""
     first, cursor = frame[0], _Cursor(frame, 1)
     cursor.variable()
     match first >> 4:
@@ -127,13 +127,13 @@ def decode(frame: bytes) -> Packet:
             return PingrespReceived()
         case 14:
             code = cursor.number(1) if cursor.left else 0
-            return DisconnectReceived(code, _said(cursor.block()) if cursor.left else "")
+            return DisconnectReceived(code, _reason_string(cursor.block()) if cursor.left else "")
     raise MalformedBrokerPacket(f"a packet of type {first >> 4}, which no server sends here")
 
 
 def _connection_answer(cursor: _Cursor) -> ConnackReceived:
     present, code = cursor.number(1) & 1, cursor.number(1)
-    if not cursor.left:  # a broker of an older version answers in its own
+    if not cursor.left:  # a broker of an older version answers in that version
         return ConnackReceived(bool(present), code)
     block = cursor.block()
     found = {kind: value for kind, value in _properties(block) if isinstance(value, int)}
@@ -144,7 +144,7 @@ def _connection_answer(cursor: _Cursor) -> ConnackReceived:
         found.get(_RETAIN_AVAILABLE, 1) == 1,
         found.get(_SERVER_KEEP_ALIVE),
     )
-    return ConnackReceived(bool(present), code, terms, _said(block))
+    return ConnackReceived(bool(present), code, terms, _reason_string(block))
 
 
 def _publication(first: int, cursor: _Cursor) -> PublishReceived:
@@ -159,10 +159,10 @@ def _publication(first: int, cursor: _Cursor) -> PublishReceived:
     if packet_id == 0:
         raise MalformedBrokerPacket("a PUBLISH with packet identifier 0")
     if not topic:  # no alias was allowed
-        raise MalformedBrokerPacket("a topic name that is empty or no UTF-8")
+        raise MalformedBrokerPacket("a topic name that is empty or not UTF-8")
     block = cursor.block()
     for _ in _properties(block):
-        pass  # they are well-formed
+        pass  # checks that they are well-formed
     return PublishReceived(packet_id, topic, cursor.take(cursor.left), qos, bool(first & 8), bool(first & 1), block)
 
 
@@ -183,7 +183,7 @@ def _properties(block: bytes) -> Iterator[tuple[int, int | bytes]]:
             raise MalformedBrokerPacket(f"a property with identifier {kind}")
 
 
-def _said(block: bytes) -> str:
+def _reason_string(block: bytes) -> str:
     """Return the Reason String among properties, or an empty text."""
     texts = (value for kind, value in _properties(block) if kind == _REASON_STRING and isinstance(value, bytes))
     return next(texts, b"").decode("utf-8", "replace")

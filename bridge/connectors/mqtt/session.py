@@ -1,8 +1,8 @@
-"""What an MQTT client keeps from one connection to the next, and its packets in between; sans-I/O.
+"""Session state of an MQTT client over its connections. Sans-I/O.
 
-Out: a PUBLISH with QoS 1 stays under way until its PUBACK, by packet identifier. One that had none when a connection
-ended is sent again with the identifier it had (section 4.4): the forwarders give messages again in their order, so it
-is found by its name. In: PUBACKs leave in the order the PUBLISHes came [MQTT-4.6.0-2], each after its commit.
+Outgoing: a PUBLISH with QoS 1 is in flight until its PUBACK, by packet identifier. One without a PUBACK at the end of a
+connection is sent again with its identifier (section 4.4): the forwarders repeat messages in order, and it is found by
+its name. Incoming: PUBACKs leave in the order of the PUBLISHes [MQTT-4.6.0-2], each after its commit.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from bridge.forwarders.outbox import Outgoing
 from bridge.forwarders.outcome import ForwardOutcome
 
 PACKET_IDS: Final = packets.PACKET_ID_MAX - 1
-"""The last one is that of our SUBSCRIBE."""
+"""Packet identifiers for PUBLISH; the last identifier is for our SUBSCRIBE."""
 
 _Key = tuple[MessageName, str]
-"""A message and where it goes: two forwarders may send one message to two topics."""
+"""A message and its topic: two forwarders may send the same message to two topics."""
 
 
-class PublishesUnderWay:
-    """The PUBLISH packets of one client that have no PUBACK."""
+class InFlightPublishes:
+    """PUBLISH packets of one client without a PUBACK."""
 
     def __init__(self, translate: Translate, in_flight_max: int, now_ns: Callable[[], int]) -> None:
-        """`in_flight_max`: messages, at most 65 535; `now_ns` is UTC."""
+        """`in_flight_max`: at most 65 535 messages; `now_ns` is UTC."""
         self._now_ns = now_ns
         self._translate = translate
         self._max = in_flight_max
         self._sent: dict[int, tuple[Flight, int, _Key]] = {}
         self._earlier: dict[_Key, int] = {}
-        """Identifiers of packets that had no PUBACK when their connection ended, and were not sent again."""
+        """Identifiers of packets of an earlier connection without a PUBACK that were not sent again."""
         self._last = 0
         self._flights: Flights | None = None
         self._dialect: MqttDialect = DIALECTS[-1]
@@ -53,20 +53,20 @@ class PublishesUnderWay:
         return len(self._sent)
 
     def connected(self, settle: Settle, dialect: MqttDialect, terms: ConnackTerms) -> None:
-        """A connection begins, over which this is spoken."""
+        """Start with a connection, its version and its terms."""
         self._flights = Flights(settle)
         self._dialect, self._terms = dialect, terms
 
     def disconnected(self) -> None:
-        """It is over: what has no PUBACK is given again, and goes out under the same identifier."""
+        """Handle the end of the connection: unacknowledged messages are sent again with the same identifiers."""
         self._flights = None
         left = {**self._earlier, **{key: packet_id for packet_id, (_, _, key) in self._sent.items()}}
-        # What is given again is no more than was under way; older ones are of forwarders that are gone.
+        # at most as many are repeated as were in flight; older entries are of removed forwarders
         self._earlier = dict(islice(left.items(), max(0, len(left) - self._max), None))
         self._sent.clear()
 
     def publish(self, outgoing: Outgoing) -> bytes:
-        """The packets of what was taken by one ticket; what no packet can say is answered as rejected."""
+        """Return the packets for the messages of one ticket; reject messages that do not fit into a packet."""
         flight = Flight(outgoing.ticket, len(outgoing))
         written: list[bytes] = []
         for message in messages(outgoing, self._translate):
@@ -89,7 +89,7 @@ class PublishesUnderWay:
             self._answer(found[0], found[1], MessageAnswer(ForwardOutcome.REJECTED, why) if why else ACCEPTED)
 
     def flush(self) -> None:
-        """Settle what was answered."""
+        """Settle the answered messages."""
         if self._flights is not None:
             self._flights.flush()
 
@@ -101,7 +101,7 @@ class PublishesUnderWay:
         return self._dialect.publish(message, packet_id, again=again, terms=self._terms, now_ns=self._now_ns())
 
     def _identifier(self, key: _Key) -> tuple[int, bool]:
-        """The identifier for a message, and whether it was sent under it before."""
+        """Return the identifier for a message, and True when it was sent with it before."""
         earlier = self._earlier.pop(key, None)
         if earlier is not None and earlier not in self._sent:
             return earlier, True
@@ -112,12 +112,12 @@ class PublishesUnderWay:
                 return self._last, False
 
 
-class OwedAnswers:
-    """PUBLISHes of the peer that wait for their commit, in the order they came."""
+class PendingAnswers:
+    """PUBLISHes of the peer that wait for their commit, in order."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, int] = {}
-        """The packet identifier by token, in order."""
+        """Packet identifiers by token, in order."""
         self._committed: set[int] = set()
         self._tokens = 0
 
@@ -125,13 +125,13 @@ class OwedAnswers:
         return len(self._waiting)
 
     def arrived(self, packet_id: int) -> int:
-        """A PUBLISH with QoS 1 came; returns the token its answer will bear."""
+        """Add a PUBLISH with QoS 1; return the token for its answer."""
         self._tokens += 1
         self._waiting[self._tokens] = packet_id
         return self._tokens
 
     def committed(self, tokens: Iterable[int]) -> bytes:
-        """These are here for good, or never will be: the PUBACKs that may leave now."""
+        """Record the answers to these tokens; return the PUBACKs that may leave now."""
         self._committed.update(token for token in tokens if token in self._waiting)
         written: list[bytes] = []
         for token, packet_id in list(islice(self._waiting.items(), len(self._committed))):
