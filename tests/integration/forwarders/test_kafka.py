@@ -83,7 +83,7 @@ def test_who_is_not_let_in_reads_why(broker: Kafka, authority: Authority, mechan
         async with gateways("gw1") as (near,):
             tls = TlsFiles(ca=authority.certificate)
             await near.configure(secure_to(broker, tls, mechanism, "wrong"), out("f", "plant/#", "t"))
-            assert "do not let us in: see the connector's credentials and mechanism" in await error_of(near)
+            assert "authentication failed: check the connector's credentials and mechanism" in await error_of(near)
 
     asyncio.run(run())
 

@@ -115,8 +115,8 @@ async def test_one_bad_message_is_found_and_the_others_cross() -> None:
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (Reply(401), "the server answers 401 Unauthorized; see the connector's credentials and signing secret"),
-        (Reply(404, body=b"nothing\nhere"), "the server answers 404 Not Found (nothing here); see http.path"),
+        (Reply(401), "the server answers 401 Unauthorized; check the connector's credentials and signing secret"),
+        (Reply(404, body=b"nothing\nhere"), "the server answers 404 Not Found (nothing here); check http.path"),
         (Reply(302, (("Location", "http://127.0.0.1:1/"),)), "redirects are not followed"),
     ],
 )

@@ -258,11 +258,11 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("said", "why"),
         [
-            (b"\x20\x02\x00\x05", "see the rights of this user"),
-            (b"\x20\x02\x00\x04", "see the connector's credentials"),
+            (b"\x20\x02\x00\x05", "check the rights of this user"),
+            (b"\x20\x02\x00\x04", "check the connector's credentials"),
             (b"\x20\x02\x00\x02", "set the connector's container"),
             (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak MQTT"),
-            (b"\x20\x02\x00\x00\x20\x02\x00\x00", "nobody asked for"),
+            (b"\x20\x02\x00\x00\x20\x02\x00\x00", "an unexpected packet"),
             (b"\x20\x02\x00\x00\x34\x07\x00\x03a/b\x00\x01", "QoS 2"),
             (b"", "closed the connection"),
         ],

@@ -74,7 +74,7 @@ class TestFallback:
     @pytest.mark.parametrize(
         ("answer", "why"),
         [
-            (b"\x20\x03\x00\x86\x00", "see the connector's credentials"),
+            (b"\x20\x03\x00\x86\x00", "check the connector's credentials"),
             (b"\x20\x08\x00\x97\x05\x1f\x00\x02no", "no"),
             (b"\x20\x05\x00\x00\x02\x24\x00", "QoS 1"),
             (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak MQTT"),
