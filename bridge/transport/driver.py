@@ -487,15 +487,6 @@ class ConnectionDriver(asyncio.Protocol):
             self._ending = ConnectionEnd()
         return self._ending
 
-    def _run(self, step: Callable[[], None]) -> None:
-        """Run a step of the machine or its owner; an exception ends the connection."""
-        if self._failed:
-            return
-        try:
-            step()
-        except Exception as error:
-            self._fail(error)
-
     def _fail(self, error: Exception) -> None:
         """Drop the connection after an exception; `connection_lost` follows and calls the machine."""
         if not self._failed:
