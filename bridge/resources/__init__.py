@@ -1,5 +1,5 @@
-"""The language of configuration on both banks: resources in YAML, each value with the line it was written in.
+"""Configuration language of gateway and hub: resources in YAML, each value with its line.
 
-A bank declares its parts (`fields.Part`), registers its kinds and what has to hold between resources
-(`resource.Kinds`), and reads files by them (`parse`). Where a change is to be stored, `plan` says what it would make.
+A program declares its parts (`fields.ResourcePart`), registers its kinds and the rules between resources
+(`resource.ResourceKinds`), and reads files (`parse`). `plan` computes the result of a change before it is stored.
 """

@@ -1,8 +1,8 @@
-"""The kinds of a program as a JSON schema, for editors that complete and check YAML while it is written.
+"""JSON schema of a program's kinds, for editors that complete and check YAML.
 
-It is made of the same declarations `schema` reads by, so it takes what that takes, but for a mapping with nothing in
-it: whoever has written its key only is about to go on. What holds between resources, and within texts, no JSON schema
-says: `waypost apply --dry-run` does.
+It is generated from the declarations that `schema` uses, so it accepts the same documents, and in addition an empty
+mapping, as while typing. It cannot express rules between resources or within texts: `waypost apply --dry-run` checks
+those.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from bridge.resources.resource import Metadata, ResourceKind, ResourceKinds
 Schema = dict[str, Any]
 
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
-"""What editors know."""
+"""Draft that editors support."""
 
 _TYPES: Final[dict[type, str]] = {str: "string", int: "integer", float: "number"}
-_AFTER_RESTART: Final = "Counts after a restart."
+_AFTER_RESTART: Final = "Takes effect after a restart."
 
 
 def json_schema(kinds: ResourceKinds) -> Schema:
-    """The schema of one document of these kinds."""
+    """Return the schema of one document of these kinds."""
     parts: dict[str, Schema] = {}
     _describe(Metadata, parts)
     for kind in kinds:
@@ -54,7 +54,7 @@ def json_schema(kinds: ResourceKinds) -> Schema:
 
 
 def _kind(kind: ResourceKind) -> Schema:
-    """What a document of this kind says."""
+    """Return the schema of a document of this kind."""
     metadata = _reference(Metadata)
     if kind.default_name:
         metadata = {**_object(Metadata, tree_of(Metadata), {}), "required": []}
@@ -70,9 +70,9 @@ def _kind(kind: ResourceKind) -> Schema:
 
 
 def _describe(part: type[ResourcePart], parts: dict[str, Schema]) -> Schema:
-    """A reference to a part, which is described once."""
+    """Return a reference to a part, and describe the part once."""
     if part.__name__ not in parts:
-        parts[part.__name__] = {}  # of a part that holds itself there is one description
+        parts[part.__name__] = {}  # set first, for parts that contain themselves
         described = _object(part, tree_of(part), parts)
         parts[part.__name__] = {"description": _plain(part.__doc__ or ""), **described}
     return _reference(part)
@@ -83,7 +83,7 @@ def _reference(part: type[ResourcePart]) -> Schema:
 
 
 def _object(part: type[ResourcePart], tree: Tree, parts: dict[str, Schema]) -> Schema:
-    """A mapping with these keys, which are fields of the part."""
+    """Return the schema of a mapping with these keys, which are fields of the part."""
     words = docstrings_of(part)
     properties: Schema = {}
     for key, field in tree.items():
@@ -98,18 +98,18 @@ def _object(part: type[ResourcePart], tree: Tree, parts: dict[str, Schema]) -> S
 def _field(field: Field, words: str, parts: dict[str, Schema]) -> Schema:
     described = _type(field.type, parts)
     after = _AFTER_RESTART if field.effect is Effect.RESTART else ""
-    said: Schema = {"description": " ".join(filter(None, [words, after]))}
+    schema: Schema = {"description": " ".join(filter(None, [words, after]))}
     if isinstance(field.default, enum.Enum):
-        said["default"] = field.default.value
+        schema["default"] = field.default.value
     elif isinstance(field.default, bool | int | float | str) and reader_of(marked(field.type).extra) is None:
-        said["default"] = field.default
-    if "$ref" in described:  # beside a reference draft 7 reads nothing
-        return {**said, "allOf": [described]}
-    return {**said, **described}
+        schema["default"] = field.default
+    if "$ref" in described:  # draft 7 ignores other keywords next to a reference
+        return {**schema, "allOf": [described]}
+    return {**schema, **described}
 
 
 def _type(type_: inspect.Type, parts: dict[str, Schema]) -> Schema:
-    """What values of a type are in YAML."""
+    """Return the schema of a type's values in YAML."""
     plain, extra, more = marked(type_)
     reader = reader_of(extra)
     if reader is not None:
@@ -161,7 +161,7 @@ _VISITORS: Final[dict[type, Callable[[Any, dict[str, Schema]], Schema]]] = {
 
 @functools.cache
 def docstrings_of(part: type[ResourcePart]) -> dict[str, str]:
-    """The text below each field in the source of a part and of its bases, by the field's name in Python."""
+    """Return the docstring of each field of a part and its bases, from the source, by the field's name in Python."""
     found: dict[str, str] = {}
     for cls in reversed(part.__mro__):
         if issubclass(cls, ResourcePart) and cls is not ResourcePart:

@@ -1,4 +1,4 @@
-"""What a part declares, field by field, as `schema` reads it, `effects` compares it and `completion` describes it."""
+"""Declaration of a part, field by field, for `schema`, `effects` and `completion`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class Field(NamedTuple):
     attribute: str
     """Its name in Python."""
     path: tuple[str, ...]
-    """The way to its value in the part's YAML."""
+    """Keys of its value in the part's YAML."""
     type: inspect.Type
     effect: Effect | None
-    """When a change counts; None: the part does not come from YAML."""
+    """When a change takes effect; None: the part is not from YAML."""
     required: bool
     default: Any
     secret: bool
-    """Its value is shown to nobody."""
+    """Its value is never shown."""
 
 
 Tree = dict[str, "Field | Tree"]
-"""The keys of a mapping: a field each, or a mapping again."""
+"""Keys of a mapping: each is a field, or another mapping."""
 
 
 class Marked(NamedTuple):
-    """A type without what it is annotated with, and that."""
+    """A type without its annotations, and the annotations."""
 
     type: inspect.Type
     extra: dict[str, Any]
@@ -41,7 +41,7 @@ class Marked(NamedTuple):
 
 @functools.cache
 def type_of(part: type[ResourcePart]) -> inspect.StructType:
-    """A part's own type; looked up once, as that takes milliseconds."""
+    """Return the type of a part; cached, as the lookup takes milliseconds."""
     found = inspect.type_info(part)
     if not isinstance(found, inspect.StructType):
         raise TypeError(part)
@@ -50,7 +50,7 @@ def type_of(part: type[ResourcePart]) -> inspect.StructType:
 
 @functools.cache
 def fields_of(part: type[ResourcePart]) -> tuple[Field, ...]:
-    """In the order of their declaration."""
+    """Return the fields of a part in the order of their declaration."""
     return tuple(
         Field(
             field.name,
@@ -67,7 +67,7 @@ def fields_of(part: type[ResourcePart]) -> tuple[Field, ...]:
 
 @functools.cache
 def tree_of(part: type[ResourcePart]) -> Tree:
-    """The keys of a part's mapping."""
+    """Return the keys of a part's mapping."""
     tree: Tree = {}
     for field in fields_of(part):
         branch = tree
@@ -81,7 +81,7 @@ def tree_of(part: type[ResourcePart]) -> Tree:
 
 
 def marked(type_: inspect.Type) -> Marked:
-    """A type and its annotations, the outer ones first in force."""
+    """Separate a type and its annotations; outer annotations override inner ones."""
     extra: dict[str, Any] = {}
     schema: dict[str, Any] = {}
     while isinstance(type_, inspect.Metadata):
@@ -92,7 +92,7 @@ def marked(type_: inspect.Type) -> Marked:
 
 
 def part_in(type_: inspect.Type) -> type[ResourcePart] | None:
-    """The part a value of this type is, or a list of it, where it is one."""
+    """Return the part of a value of this type, or of a list of values; None when it is not a part."""
     plain = marked(type_).type
     if isinstance(plain, inspect.UnionType):
         return part_in(alternative(plain))
@@ -102,12 +102,12 @@ def part_in(type_: inspect.Type) -> type[ResourcePart] | None:
 
 
 def reader_of(extra: dict[str, Any]) -> FieldReader | None:
-    """What reads a value of this type."""
+    """Return the reader of a type, if any."""
     reader = extra.get(READER)
     return reader if isinstance(reader, FieldReader) else None
 
 
 def alternative(type_: inspect.UnionType) -> inspect.Type:
-    """What a value may be beside nothing: there are no other unions."""
+    """Return the other type of an optional value: there are no other unions."""
     [found] = [each for each in type_.types if not isinstance(each, inspect.NoneType)]
     return found

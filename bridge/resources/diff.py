@@ -1,4 +1,4 @@
-"""Changes as a person reads them: a unified diff of YAML that shows no secret."""
+"""Changes as a unified diff of YAML, without secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HIDDEN: Final = "********"
 
 
 def masked(kinds: ResourceKinds, document: dict[str, Any]) -> dict[str, Any]:
-    """A document without the values its parts hide (`bridge.hidden.hides`)."""
+    """Return a document without the values that its parts hide (`bridge.hidden.hides`)."""
     kind = kinds.get(document.get("kind"))
     return document if kind is None else {**document, "spec": _mapping(document.get("spec"), tree_of(kind.spec))}
 
@@ -39,7 +39,7 @@ def _value(value: Any, field: Field | Tree | None) -> Any:
 
 
 def unified(kinds: ResourceKinds, change: ResourceChange) -> str:
-    """What changes in one resource."""
+    """Return the diff of one resource."""
     before, after = (to_yaml(masked(kinds, document)) if document else "" for document in (change.before, change.after))
     name = f"{change.kind}/{change.name}"
     if before == after:

@@ -1,7 +1,7 @@
-"""YAML to plain values, with the line of everything: errors point where a person wrote.
+"""YAML to plain values, with the line of each value for errors.
 
-Only the plain part of YAML is taken: mappings with text keys, sequences, and text, numbers, booleans and null. No
-aliases (a document of a kilobyte could unfold into a gigabyte), no tags of a language. A key written twice is an error.
+Only a subset of YAML is accepted: mappings with text keys, sequences, text, numbers, booleans and null. Aliases are
+refused (a kilobyte could expand to a gigabyte), and so are language tags. A duplicate key is an error.
 
 Scalars follow YAML 1.2 (core schema, section 10.3.2), while the library follows 1.1: `1:30` is text and not 90, `yes`
 and `NO` are text and not booleans. A number with a leading zero is refused: 1.1 reads `010` as 8.
@@ -20,21 +20,21 @@ from bridge.hidden import hides
 from bridge.resources.errors import ConfigurationError, Path, ResourceOrigin, path_text
 
 SOURCE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""One YAML file; ten thousand addresses are two megabytes."""
+"""Largest YAML file; ten thousand addresses are two megabytes."""
 
 _TAG: Final = "tag:yaml.org,2002:"
 
 
 @hides("value")
 class Document(NamedTuple):
-    """One document of a file, which may hold secrets."""
+    """One document of a file; it may contain secrets."""
 
     value: Any
     origin: ResourceOrigin
 
 
 def documents(data: bytes | str, source: str) -> Iterator[Document | ConfigurationError]:
-    """The documents of one YAML text that have something in them, and every error, in order; `source` is its name."""
+    """Yield the non-empty documents of one YAML text, and all errors, in order; `source` is its name."""
     if len(data) > SOURCE_BYTES_MAX:
         yield ConfigurationError(source, 0, "", f"larger than {SOURCE_BYTES_MAX} bytes")
         return
@@ -69,7 +69,7 @@ def _text(_construct: SafeConstructor, node: yaml.ScalarNode) -> str:
 
 
 def _integer(construct: SafeConstructor, node: yaml.ScalarNode) -> int | str:
-    """Return an integer, or text where only YAML 1.1 sees one. Raises `_Ambiguous`."""
+    """Return an integer, or text that is an integer only in YAML 1.1. Raises `_Ambiguous`."""
     if _LEADING_ZERO.fullmatch(node.value):
         raise _Ambiguous(f'{node.value} may be octal: write {int(node.value)}, or "{node.value}" for text')
     return int(construct.construct_yaml_int(node)) if _INTEGER.fullmatch(node.value) else str(node.value)
@@ -81,12 +81,12 @@ def _float(construct: SafeConstructor, node: yaml.ScalarNode) -> float | str:
 
 
 def _boolean(_construct: SafeConstructor, node: yaml.ScalarNode) -> bool | str:
-    """Return a boolean, or text where only YAML 1.1 sees one."""
+    """Return a boolean, or text that is a boolean only in YAML 1.1."""
     return _BOOLEANS.get(node.value, str(node.value))
 
 
 class _Ambiguous(ValueError):
-    """A scalar reads differently in the two versions of YAML; the message has both ways to write it."""
+    """A scalar has different meanings in the two versions of YAML; the message shows both notations."""
 
 
 _SCALARS: Final[dict[str, Callable[[SafeConstructor, yaml.ScalarNode], Any]]] = {
@@ -95,14 +95,14 @@ _SCALARS: Final[dict[str, Callable[[SafeConstructor, yaml.ScalarNode], Any]]] = 
     "int": _integer,
     "float": _float,
     "str": _text,
-    "timestamp": _text,  # nothing of the format is a date, so what looks like one is text
+    "timestamp": _text,  # the format has no dates
     "value": _text,
     "merge": _text,
 }
 
 
 class _Plain:
-    """Turns the nodes of one document into plain values, and notes the line of every path."""
+    """Converts the nodes of one document to plain values, and records the line of every path."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -112,10 +112,10 @@ class _Plain:
         self._construct = SafeConstructor()
 
     def value(self, node: yaml.Node | None, path: Path) -> Any:
-        """The plain value of a node; None for what an error was noted about."""
+        """Return the plain value of a node; None after an error."""
         if node is None:
             return None
-        # What keys point at keeps the key's line: a mapping begins on the line below its key.
+        # a value has the line of its key: a mapping starts on the line below its key
         self.lines.setdefault(path, node.start_mark.line + 1)
         if id(node) in self._seen:
             return self._complain(node, path, "YAML aliases (*name) are not supported; write the value out")
@@ -137,7 +137,7 @@ class _Plain:
             key = key_node.value
             if key in result:
                 first = self.lines[(*path, key)]
-                self._complain(key_node, (*path, key), f'"{key}" is written twice; first in line {first}')
+                self._complain(key_node, (*path, key), f'duplicate key "{key}"; first in line {first}')
                 continue
             self.lines[(*path, key)] = key_node.start_mark.line + 1
             result[key] = self.value(value_node, (*path, key))
@@ -153,7 +153,7 @@ class _Plain:
         except _Ambiguous as why:
             return self._complain(node, path, str(why))
         except (ValueError, KeyError, ConstructorError):
-            return self._complain(node, path, f'"{node.value}" is no {kind}')
+            return self._complain(node, path, f'"{node.value}" is not a valid {kind}')
 
     def _complain(self, node: yaml.Node, path: Path, message: str) -> None:
         line = node.start_mark.line + 1

@@ -1,4 +1,4 @@
-"""What a running program takes up of a change, as its fields declare it: the rest is as it was, and is said."""
+"""Effect of a change on a running program, as its fields declare it: live fields change, others wait for a restart."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bridge.resources.resource import Metadata, Resource, ResourceKind, Resource
 
 
 def in_force(kinds: ResourceKinds, started: Sequence[Resource], applied: Sequence[Resource]) -> list[Resource]:
-    """What a program that was started with some resources is to do when others are applied: these, with what only a
-    start takes up as it was. So nothing of that counts by half, as a listener that is open and a rule for the next."""
+    """Return the resources in force when a program that was started with some resources applies others: these, but
+    with the started values of restart fields. So a running program never mixes old and new values of such fields."""
     kept = {kind.name: _retained(kind, _only(kind, started), _only(kind, applied)) for kind in _at_start(kinds)}
     return [*kept.values(), *(resource for resource in applied if resource.kind not in kept)]
 
 
 def restarts(kinds: ResourceKinds, before: Sequence[Resource], after: Sequence[Resource]) -> list[str]:
-    """One sentence for each change that counts from the next start on."""
+    """Return one sentence for each change that takes effect after a restart."""
     places = [
         f"{kind.name} {path_text(path)}"
         for kind in _at_start(kinds)
@@ -31,13 +31,13 @@ def restarts(kinds: ResourceKinds, before: Sequence[Resource], after: Sequence[R
 
 
 def _at_start(kinds: ResourceKinds) -> list[ResourceKind]:
-    """Those of which something counts from a start on; there is one of each."""
+    """Return the single kinds with restart fields."""
     return [kind for kind in kinds if kind.single and (kind.renamed is Effect.RESTART or _has_restarts(kind.spec))]
 
 
 @functools.cache
 def _has_restarts(part: type[ResourcePart]) -> bool:
-    """Of a field of it, or of a part in it."""
+    """Return True when a field of the part, or of a part in it, needs a restart."""
     inner = (part_in(field.type) for field in fields_of(part))
     return any(field.effect is Effect.RESTART for field in fields_of(part)) or any(
         _has_restarts(each) for each in inner if each is not None
@@ -45,7 +45,7 @@ def _has_restarts(part: type[ResourcePart]) -> bool:
 
 
 def _only(kind: ResourceKind, resources: Sequence[Resource]) -> Resource:
-    """The resource of a kind there is one of; without it, one that says nothing."""
+    """Return the resource of a single kind, or an empty one."""
     for resource in resources:
         if resource.kind == kind.name:
             return resource

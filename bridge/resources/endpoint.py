@@ -1,4 +1,4 @@
-"""Where something listens or is reached: host and port of TCP."""
+"""TCP endpoints: host and port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ListenEndpoint(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> ListenEndpoint:
-        """``host:port`` or ``[IPv6]:port``. Raises `ValueError` with what was expected."""
+        """Parse ``host:port`` or ``[IPv6]:port``. Raises `ValueError` with the expected form."""
         host, colon, port = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
@@ -32,7 +32,7 @@ class ListenEndpoint(msgspec.Struct, frozen=True):
 
     @property
     def loopback(self) -> bool:
-        """True when only this machine reaches it."""
+        """True when only this machine can reach it."""
         if self.host == "localhost":
             return True
         try:
@@ -42,7 +42,7 @@ class ListenEndpoint(msgspec.Struct, frozen=True):
 
     @property
     def from_here(self) -> ListenEndpoint:
-        """As a client on this machine reaches it: a listener may be bound to every address."""
+        """Endpoint for a client on this machine: the wildcard address becomes loopback."""
         return ListenEndpoint(_ANY_ADDRESS.get(self.host, self.host), self.port)
 
     def __str__(self) -> str:
@@ -50,19 +50,19 @@ class ListenEndpoint(msgspec.Struct, frozen=True):
 
 
 def authority(host: str, port: int) -> str:
-    """``host:port``, an IPv6 address in brackets (RFC 3986 section 3.2)."""
+    """Return ``host:port``, with an IPv6 address in brackets (RFC 3986 section 3.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def valid_host(value: str) -> str:
-    """A host's name or address, as the system's resolver takes it. Raises `ValueError`."""
+    """Return a host name or address for the system's resolver. Raises `ValueError`."""
     if not value or re.search(r"[\s\[\]/@]", value):
-        raise ValueError(f'"{value}" is no host')
+        raise ValueError(f'"{value}" is not a host')
     return value
 
 
 def valid_port(value: str | int) -> int:
-    """A TCP port, 0 to 65535. Raises `ValueError`."""
+    """Return a TCP port, 0 to 65535. Raises `ValueError`."""
     text = str(value)
     if not (text.isascii() and text.isdigit()) or int(text) > PORT_MAX:
         raise ValueError(f'"{value}" is not a port; expected 0 to {PORT_MAX}')

@@ -1,21 +1,21 @@
-"""What is wrong with a configuration, and where: file, line and path."""
+"""Errors of a configuration, with file, line and path."""
 
 from __future__ import annotations
 
 import msgspec
 
 Path = tuple[str | int, ...]
-"""The way to a value in a document: ``("spec", "connectors", 0, "name")``."""
+"""Path of a value in a document: ``("spec", "connectors", 0, "name")``."""
 
 
 class ResourceOrigin(msgspec.Struct, frozen=True):
-    """Where a resource was read: a file's name and the line of every path in it (``("spec", "address")`` → 4)."""
+    """Source of a resource: the file's name and the line of every path in it (``("spec", "address")`` → 4)."""
 
     source: str
     lines: dict[Path, int] = {}
 
     def line(self, path: Path) -> int:
-        """The line of a path, or of the nearest thing around it that has one; 0 when nothing has."""
+        """Return the line of a path, or of its nearest enclosing path with a line; 0 when there is none."""
         for end in range(len(path), -1, -1):
             if path[:end] in self.lines:
                 return self.lines[path[:end]]
@@ -23,7 +23,7 @@ class ResourceOrigin(msgspec.Struct, frozen=True):
 
 
 class ConfigurationError(msgspec.Struct, frozen=True, order=True):
-    """One thing wrong with a configuration: where, and what. `line` counts from 1; 0 for the file as a whole."""
+    """One error of a configuration and its place. `line` counts from 1; 0 for the whole file."""
 
     source: str
     line: int
@@ -36,7 +36,7 @@ class ConfigurationError(msgspec.Struct, frozen=True, order=True):
 
 
 class ConfigurationRejected(ValueError):
-    """A configuration with errors in it. Nothing of it is in force."""
+    """A configuration with errors, of which nothing is applied."""
 
     def __init__(self, errors: list[ConfigurationError]) -> None:
         super().__init__("\n".join(str(error) for error in errors))
@@ -44,7 +44,7 @@ class ConfigurationRejected(ValueError):
 
 
 def path_text(path: Path) -> str:
-    """``("spec", "connectors", 0, "name")`` as ``spec.connectors[0].name``."""
+    """Format ``("spec", "connectors", 0, "name")`` as ``spec.connectors[0].name``."""
     text = ""
     for step in path:
         if isinstance(step, int):

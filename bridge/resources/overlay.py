@@ -1,8 +1,7 @@
-"""Resources of two who decide: a program's own, and over them those that somebody else manages.
+"""Overlay: resources that another party manages, over a program's own resources.
 
-A resource that is managed is in force in place of the own one of that kind and name. Of a kind there is one of, fields
-are in force: those that are managed over the own ones, mapping by mapping, lists as a whole; its name and labels stay.
-Taking what is managed away leaves what the program has itself, as it was.
+A managed resource replaces the own one of its kind and name. For single kinds, managed fields are merged over the own
+ones, mapping by mapping, lists as a whole; name and labels stay. Removing the managed resources restores the own ones.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ Key = tuple[str, str]
 
 
 def key_in(kinds: ResourceKinds, resource: Resource) -> Key:
-    """By what a resource is found in the other layer: its kind alone where there is one of it."""
+    """Return the key of a resource in the other layer: only its kind for a single kind."""
     kind = kinds.get(resource.kind)
     return (resource.kind, "") if kind is not None and kind.single else resource.key
 
 
 class Overlay:
-    """What is managed, as a layer over own resources."""
+    """Managed resources as a layer over own ones."""
 
     def __init__(self, kinds: ResourceKinds, managed: Sequence[Resource] = (), kept: Collection[Key] = ()) -> None:
-        """`kept`: keys (of `key_in`) of own resources that are in force in place of what is managed."""
+        """`kept`: keys (of `key_in`) of own resources that override the managed ones."""
         self._kinds = kinds
         self.managed = {key_in(kinds, resource): resource for resource in managed}
         self._kept = frozenset(kept)
 
     def keeps(self, key: Key) -> bool:
-        """The own resource is in force."""
+        """Return True when the own resource overrides the managed one."""
         return key in self._kept
 
     def over(self, own: Sequence[Resource]) -> tuple[list[Resource], list[ConfigurationError]]:
-        """What is in force, in the order of kinds and names; and what is wrong where both are in one resource."""
+        """Return the resources in force, in the order of kinds and names, and the errors of merged resources."""
         found: dict[Key, Resource] = {}
         errors: list[ConfigurationError] = []
         more: list[Resource] = []
-        """Those defined twice, which a check of the whole finds."""
+        """Duplicates, which `ResourceKinds.validate` reports."""
         for resource in own:
             key = key_in(self._kinds, resource)
             if key in found:
@@ -68,7 +67,7 @@ class Overlay:
 
 
 def _merged(own: Any, managed: Any) -> Any:
-    """As a JSON merge patch (RFC 7386), which takes nothing away."""
+    """Merge like a JSON merge patch (RFC 7386), but without deletions."""
     if not isinstance(own, dict) or not isinstance(managed, dict):
         return managed
     return {**own, **{key: _merged(own.get(key), value) for key, value in managed.items()}}

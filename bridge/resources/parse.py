@@ -1,4 +1,4 @@
-"""Files to resources: what `document` reads of them, by the kinds a program knows."""
+"""Parse files to resources of the kinds of a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUFFIXES: Final = (".yaml", ".yml")
 
 
 def parse(kinds: ResourceKinds, data: bytes | str, source: str) -> list[Resource]:
-    """The resources of one YAML text, in order. Raises `ConfigurationRejected` with every error in it."""
+    """Return the resources of one YAML text, in order. Raises `ConfigurationRejected` with all errors in it."""
     resources, errors = _parse(kinds, data, source)
     if errors:
         raise ConfigurationRejected(errors)
@@ -27,9 +27,9 @@ def parse(kinds: ResourceKinds, data: bytes | str, source: str) -> list[Resource
 
 
 def read(kinds: ResourceKinds, names: Sequence[str]) -> list[Resource]:
-    """The resources of files, folders (their ``*.yaml`` and ``*.yml``, in order of name) and ``-`` (standard input).
+    """Return the resources of files, folders (``*.yaml`` and ``*.yml``, in order of name) and ``-`` (standard input).
 
-    Raises `ConfigurationRejected` with every error of every file, unreadable ones included.
+    Raises `ConfigurationRejected` with all errors of all files, including unreadable files.
     """
     resources: list[Resource] = []
     errors: list[ConfigurationError] = []
@@ -47,7 +47,7 @@ def read(kinds: ResourceKinds, names: Sequence[str]) -> list[Resource]:
 
 
 def read_whole(kinds: ResourceKinds, names: Sequence[str]) -> list[Resource]:
-    """As `read`, of what is all there is: it has to hold together, too. Raises `ConfigurationRejected`."""
+    """Read a complete configuration, and also check the rules between resources. Raises `ConfigurationRejected`."""
     resources = read(kinds, names)
     errors = kinds.validate(resources)
     if errors:
@@ -56,15 +56,15 @@ def read_whole(kinds: ResourceKinds, names: Sequence[str]) -> list[Resource]:
 
 
 def to_yaml(document: Any) -> str:
-    """One document as YAML that `parse` reads back equal."""
+    """Return a document as YAML that `parse` reads back equal."""
     text = str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120))
-    if yaml.safe_load(text) != document:  # the library writes some line separators of Unicode as they are
+    if yaml.safe_load(text) != document:  # the library does not escape some line separators of Unicode
         text = str(yaml.safe_dump(document, sort_keys=False, width=120))
     return text
 
 
 def _sources(name: str) -> list[tuple[str, bytes | ConfigurationError]]:
-    """(shown name, content or the error) of everything a name on the command line stands for."""
+    """Return (displayed name, content or error) for all files of a name on the command line."""
     if name == STDIN:
         return [("stdin", sys.stdin.buffer.read(SOURCE_BYTES_MAX + 1))]
     path = Path(name)

@@ -1,4 +1,4 @@
-"""What applying or deleting resources makes of those that are applied: plain values in and out, nothing is written."""
+"""Result of applying or deleting resources: plain values in and out, nothing is written."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bridge.resources.overlay import Overlay
 from bridge.resources.resource import Resource, ResourceKinds
 
 Documents = list[dict[str, Any]]
-"""Resources as they were written, in the order of their kinds and names."""
+"""Resources as written, in the order of their kinds and names."""
 
 
 @hides("before", "after")
 class ResourceChange(msgspec.Struct, frozen=True):
-    """What one `apply` or `delete` does to one resource: `before` or `after` is None where there is none."""
+    """Change of one resource by `apply` or `delete`; `before` or `after` is None when it does not exist."""
 
     kind: str
     name: str
@@ -28,7 +28,7 @@ class ResourceChange(msgspec.Struct, frozen=True):
 
     @property
     def verb(self) -> str:
-        """``created``, ``changed``, ``unchanged`` or ``deleted``."""
+        """The change as ``created``, ``changed``, ``unchanged`` or ``deleted``."""
         if self.before is None:
             return "created"
         if self.after is None:
@@ -45,9 +45,9 @@ def load(kinds: ResourceKinds, documents: Iterable[dict[str, Any]], source: str,
 def applied(
     kinds: ResourceKinds, documents: Documents, resources: Sequence[Resource], source: str, layers: Sequence[Overlay]
 ) -> tuple[Documents, list[ResourceChange]]:
-    """With these resources added, or in place of those of the same kind and name; one change a resource given.
+    """Add these resources, or replace those of the same kind and name; return the documents, and one change each.
 
-    Raises `ConfigurationRejected` when the whole would not be valid under each of the layers.
+    Raises `ConfigurationRejected` when the result would not be valid under each of the layers.
     """
     new = {resource.key: resource for resource in resources}
     old = {key_of(document): document for document in documents}
@@ -66,9 +66,9 @@ def deleted(
     source: str,
     layers: Sequence[Overlay],
 ) -> tuple[Documents, list[ResourceChange]]:
-    """Without the resources that have these (kind, name); what is not there is left out of the changes.
+    """Delete the resources with these (kind, name); return the other documents, and one change for each deleted one.
 
-    Raises `ConfigurationRejected` when the rest would not be valid (for one: a forwarder may need the connector).
+    Raises `ConfigurationRejected` when the rest would not be valid (for example a forwarder without its connector).
     """
     kept = [document for document in documents if key_of(document) not in keys]
     changes = [ResourceChange(*key_of(document), document, None) for document in documents if key_of(document) in keys]
@@ -78,7 +78,7 @@ def deleted(
 
 
 def key_of(document: dict[str, Any]) -> tuple[str, str]:
-    """(kind, name) of a document."""
+    """Return (kind, name) of a document."""
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return (str(document.get("kind")), str(name))

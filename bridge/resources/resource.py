@@ -1,4 +1,4 @@
-"""A resource, its kind, and the kinds a program knows. Kubernetes' form: apiVersion, kind, metadata, spec."""
+"""Resources and their kinds, in the form of Kubernetes: apiVersion, kind, metadata, spec."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ S = TypeVar("S")
 
 
 class Metadata(ResourcePart, frozen=True, kw_only=True):
-    """What every resource carries. An `Address` may be called ``<space>.<name>``, as EnMasse calls it."""
+    """Metadata of a resource. An `Address` may be called ``<space>.<name>``, as in EnMasse."""
 
     name: Live[Name]
-    """What it is called: letters and digits, and between them dots, dashes, underscores."""
+    """Name: letters and digits, and between them dots, dashes, underscores."""
     labels: Kept[dict[str, str]] = msgspec.field(default_factory=dict)
-    """For people and their tools."""
+    """Labels, for people and their tools."""
     annotations: Kept[dict[str, str]] = msgspec.field(default_factory=dict)
-    """For people and their tools."""
+    """Annotations, for people and their tools."""
 
 
 class ResourceKind(msgspec.Struct, frozen=True):
-    """A kind of resource: its word, the type of its spec, what `get` accepts for it, EnMasse's apiVersion if any."""
+    """A kind of resource: its name, the type of its spec, the words that `get` accepts, EnMasse's apiVersion if any."""
 
     name: str
     spec: type[ResourcePart]
     words: tuple[str, ...]
     enmasse_version: str = ""
     single: bool = False
-    """There is one at most."""
+    """There is at most one resource of this kind."""
     default_name: str = ""
-    """Name of a resource that gives none, and where there is none; empty: a resource has to give one."""
+    """Default name of a resource; empty: the name is required."""
     renamed: Effect = Effect.LIVE
-    """When another name counts."""
+    """Time at which a new name takes effect."""
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """Every `apiVersion` a resource of this kind may carry."""
+        """Every `apiVersion` that a resource of this kind may have."""
         return (OWN_VERSION, self.enmasse_version) if self.enmasse_version else (OWN_VERSION,)
 
 
 @hides("document")
 class Resource(msgspec.Struct, frozen=True):
-    """One resource: what was written (`document`), and what it means (`metadata`, `spec`)."""
+    """One resource: as written (`document`), and parsed (`metadata`, `spec`)."""
 
     kind: str
     metadata: Metadata
@@ -65,19 +65,19 @@ class Resource(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """(kind, name): what `apply` replaces and `delete` names."""
+        """(kind, name), which identifies the resource for `apply` and `delete`."""
         return (self.kind, self.name)
 
 
 Check = Callable[[Sequence[Resource]], Errors]
-"""Looks at all resources together, yields what is wrong between them, and raises nothing."""
+"""Checks all resources together and yields the errors between them; raises nothing."""
 
 
 class ResourceKinds:
-    """The kinds of one program, in the order in which they are shown, and what has to hold between their resources."""
+    """The kinds of one program, in the order of display, and the rules between their resources."""
 
     def __init__(self, kinds: Iterable[ResourceKind], checks: Iterable[Check] = ()) -> None:
-        """That no two resources have one kind and name, and that single ones are, is checked for every program."""
+        """Duplicate resources, and several of a single kind, are errors in every program."""
         self._kinds = {kind.name: kind for kind in kinds}
         self._checks = (_duplicates, self._single, *checks)
 
@@ -85,36 +85,36 @@ class ResourceKinds:
         return iter(self._kinds.values())
 
     def get(self, name: object) -> ResourceKind | None:
-        """The kind with this name, if there is one."""
+        """Return the kind with this name, if there is one."""
         return self._kinds.get(name) if isinstance(name, str) else None
 
     @property
     def names(self) -> list[str]:
-        """Their words, in order."""
+        """Names of the kinds, in order."""
         return list(self._kinds)
 
     def validate(self, resources: Sequence[Resource]) -> list[ConfigurationError]:
-        """Everything wrong between these resources, in the order of the files they came from."""
+        """Return all errors between these resources, in the order of their files."""
         return sorted({error for check in self._checks for error in check(resources)})
 
     def _single(self, resources: Sequence[Resource]) -> Errors:
         for kind in self:
             found = [resource for resource in resources if resource.kind == kind.name] if kind.single else []
             for resource in found[1:]:
-                if resource.name != found[0].name:  # else said by `_duplicates`
-                    message = f"there is one {kind.name} at most, and {found[0].name} already exists"
+                if resource.name != found[0].name:  # otherwise reported by `_duplicates`
+                    message = f"there is at most one {kind.name}, and {found[0].name} already exists"
                     yield error_at(resource, (), message)
 
 
 def of_kind(resources: Iterable[Resource], type_: type[S]) -> Iterator[tuple[Resource, S]]:
-    """(resource, its spec) of one kind, given as the type of its spec."""
+    """Yield (resource, spec) of one kind, given as the type of its spec."""
     for resource in resources:
         if isinstance(resource.spec, type_):
             yield resource, resource.spec
 
 
 def error_at(resource: Resource, path: Path, message: str) -> ConfigurationError:
-    """An error about one place of a resource that was read well."""
+    """Return an error for one path of a valid resource."""
     shown = f"{resource.kind} {resource.name}: {path_text(path)}" if path else f"{resource.kind} {resource.name}"
     return ConfigurationError(resource.origin.source, resource.origin.line(path), shown, message)
 

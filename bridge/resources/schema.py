@@ -1,7 +1,7 @@
-"""Plain values against the types of a kind: every error of a document found, with its path, in one walk.
+"""Validation of plain values by the types of a kind, which finds all errors of a document with their paths.
 
-`msgspec.convert` stops at the first error and knows no lines; a person who wrote a file wants all of them. The walk
-reads the same type annotations through `msgspec.inspect`, so there is one description of the format.
+`msgspec.convert` stops at the first error and knows no lines, but the author of a file needs all errors. This walk uses
+the same type annotations through `msgspec.inspect`, so there is one description of the format.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bridge.resources.resource import Metadata, Resource, ResourceKind, Resource
 
 
 class _InvalidValue:
-    """What the walk returns in place of a value it has reported an error about."""
+    """Result of the walk for a value with an error."""
 
 
 _WRONG: Final = _InvalidValue()
 
 
 def build(kinds: ResourceKinds, document: Any, origin: ResourceOrigin) -> Resource | list[ConfigurationError]:
-    """The resource a document describes, or everything that is wrong with it (never an empty list)."""
+    """Return the resource of a document, or all its errors (never an empty list)."""
     walk = _SchemaWalk(origin)
     if not isinstance(document, dict):
         walk.complain((), f"a resource is a mapping of apiVersion, kind, metadata and spec, not {_word(document)}")
@@ -44,12 +44,12 @@ def build(kinds: ResourceKinds, document: Any, origin: ResourceOrigin) -> Resour
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """``; did you mean "…"?`` when something known is close to the word; else what is known."""
-    import difflib  # noqa: PLC0415 - 0.2 MiB, for who has mistyped
+    """Return ``; did you mean "…"?`` when a known word is close, otherwise the known words."""
+    import difflib  # noqa: PLC0415 - 0.2 MiB, only for typing errors
 
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    if not close:  # the case is the commonest slip, and weighs too much in the ratio of a short word
+    if not close:  # wrong case is the most common error, and has too much weight in the ratio of a short word
         close = [name for name in names if name.casefold() == word.casefold()]
     if close:
         return f'; did you mean "{close[0]}"?'
@@ -57,19 +57,19 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 class _SchemaWalk:
-    """One pass over one document."""
+    """Walk over one document."""
 
     def __init__(self, origin: ResourceOrigin) -> None:
         self.origin = origin
         self.errors: list[ConfigurationError] = []
 
     def complain(self, path: Path, message: str) -> _InvalidValue:
-        """Note an error at a path."""
+        """Add an error at a path."""
         self.errors.append(ConfigurationError(self.origin.source, self.origin.line(path), path_text(path), message))
         return _WRONG
 
     def kind(self, document: dict[str, Any], kinds: ResourceKinds) -> ResourceKind | None:
-        """The kind the document says it is; None, with an error noted, when it says none of ours."""
+        """Return the kind of the document; None, with an error, when it is missing or unknown."""
         word = document.get("kind")
         found = kinds.get(word)
         if word is None:
@@ -79,7 +79,7 @@ class _SchemaWalk:
         return found
 
     def version(self, document: dict[str, Any], kind: ResourceKind) -> None:
-        """The apiVersion must be one this kind has."""
+        """Check that the apiVersion is one of this kind."""
         allowed = " or ".join(kind.versions)
         if "apiVersion" not in document:
             self.complain((), f'"apiVersion" is missing: {allowed}')
@@ -87,28 +87,28 @@ class _SchemaWalk:
             self.complain(("apiVersion",), f'"{document["apiVersion"]}" is not {allowed}')
 
     def unknown(self, value: dict[str, Any], known: Iterable[str], path: Path) -> None:
-        """Complain about every key that is not known."""
+        """Add an error for every unknown key."""
         names = list(known)
         for key in value:
             if key not in names:
                 self.complain((*path, key), f'unknown field "{key}"{suggestion(key, names)}')
 
     def metadata(self, document: dict[str, Any], kind: ResourceKind) -> object:
-        """The document's metadata, with the kind's own name where it gives none."""
+        """Return the document's metadata, with the kind's default name if it has none."""
         given = document.get("metadata")
         if kind.default_name and isinstance(given, dict | None):
             document = {"metadata": {"name": kind.default_name, **(given or {})}}
         return self.part(document, "metadata", Metadata)
 
     def part(self, document: dict[str, Any], key: str, type_: type[ResourcePart]) -> object:
-        """`metadata` or `spec` of the document."""
+        """Return `metadata` or `spec` of the document."""
         if key not in document:
             return self.complain((), f'"{key}" is missing')
         value = document[key]
         return self.value({} if value is None else value, type_of(type_), (key,))
 
     def value(self, value: Any, type_: inspect.Type, path: Path) -> Any:
-        """The value as the type wants it, or `_WRONG` with the errors noted."""
+        """Return the converted value, or `_WRONG` with errors added."""
         type_, extra, _ = marked(type_)
         reader = reader_of(extra)
         if reader is not None:
@@ -128,13 +128,13 @@ class _SchemaWalk:
             return self.complain(path, str(why))
 
     def struct(self, value: Any, type_: inspect.StructType, path: Path) -> Any:
-        """A mapping with the fields of a part."""
+        """Convert a mapping with the fields of a part."""
         fields: dict[str, Any] = {}
         self._mapping(value, tree_of(type_.cls), path, fields)
         return _WRONG if any(item is _WRONG for item in fields.values()) else type_.cls(**fields)
 
     def _mapping(self, value: Any, tree: Tree, path: Path, fields: dict[str, Any]) -> None:
-        """Reads the fields of a mapping, and of those in it."""
+        """Convert the fields of a mapping and of the mappings in it."""
         if not isinstance(value, dict):
             fields[""] = self.complain(path, f"expected a mapping, not {_word(value)}")
             return
@@ -149,7 +149,7 @@ class _SchemaWalk:
                 fields[field.attribute] = self.complain(path, f'"{key}" is missing')
 
     def sequence(self, value: Any, type_: inspect.VarTupleType, path: Path) -> Any:
-        """A sequence, each element of one type."""
+        """Convert a sequence with elements of one type."""
         if not isinstance(value, list):
             return self.complain(path, f"expected a list, not {_word(value)}")
         if type_.min_length and len(value) < type_.min_length:
@@ -158,14 +158,14 @@ class _SchemaWalk:
         return _WRONG if any(item is _WRONG for item in items) else tuple(items)
 
     def dict(self, value: Any, type_: inspect.DictType, path: Path) -> Any:
-        """A mapping with free keys, each value of one type."""
+        """Convert a mapping with free keys and values of one type."""
         if not isinstance(value, dict):
             return self.complain(path, f"expected a mapping, not {_word(value)}")
         items = {key: self.value(item, type_.value_type, (*path, key)) for key, item in value.items()}
         return _WRONG if any(item is _WRONG for item in items.values()) else items
 
     def text(self, value: Any, type_: inspect.StrType, path: Path) -> Any:
-        """Text, within its bounds."""
+        """Check text and its limits."""
         if not isinstance(value, str):
             return self.complain(path, f"expected text, not {_no_text(value)}")
         if type_.min_length and len(value) < type_.min_length:
@@ -177,7 +177,7 @@ class _SchemaWalk:
         return value
 
     def number(self, value: Any, type_: inspect.IntType | inspect.FloatType, path: Path) -> Any:
-        """A number, within its bounds."""
+        """Check a number and its limits."""
         whole = isinstance(type_, inspect.IntType)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             return self.complain(path, f"expected a {'whole ' if whole else ''}number, not {_word(value)}")
@@ -190,18 +190,18 @@ class _SchemaWalk:
         return value if whole else float(value)
 
     def truth(self, value: Any, _type: inspect.BoolType, path: Path) -> Any:
-        """true or false."""
+        """Check a boolean."""
         return value if isinstance(value, bool) else self.complain(path, f"expected true or false, not {_word(value)}")
 
     def word(self, value: Any, type_: inspect.EnumType, path: Path) -> Any:
-        """One of a few words."""
+        """Convert a word to its enumeration."""
         known = [member.value for member in type_.cls]
         if value in known:
             return type_.cls(value)
         return self.complain(path, f'"{value}" is not one of {", ".join(known)}{_meant(value, known)}')
 
     def anything(self, value: Any, _type: inspect.AnyType, _path: Path) -> Any:
-        """A value that something later looks at."""
+        """Return any value, which is checked later."""
         return value
 
 
@@ -234,7 +234,7 @@ _WORDS: Final[dict[type, str]] = {
 
 
 def _word(value: object) -> str:
-    """What a value is, in a person's words."""
+    """Describe a value for an error."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -245,7 +245,7 @@ def _word(value: object) -> str:
 
 
 def _no_text(value: object) -> str:
-    """The same of what is no text. A number stays unsaid: it may be a password that lacks its quotes."""
+    """Describe a value that is not text. Numbers are not quoted: one may be a password without its quotes."""
     if isinstance(value, dict | list | None):
         return _word(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)

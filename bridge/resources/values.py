@@ -1,6 +1,6 @@
-"""The small values of resources: durations, sizes, URLs. Text or number in, SI units out.
+"""Simple values of resources: durations, sizes, URLs. Text or number in, SI units out.
 
-Each function raises `ValueError` with what was expected, for a person to read behind ``file:line: path:``.
+Each function raises `ValueError` with the expected form, which is shown after ``file:line: path:``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SIZE_PATTERN: Final = rf"^\s*\d+(\.\d+)?\s*({'|'.join(_SIZE_UNITS)})\s*$"
 _HUB_PORTS: Final = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443}
 _PATH: Final = re.compile(r"/[!-~]*")
 DURATION_S_MAX: Final = 100 * 366 * 86400.0
-"""A century: whatever is longer is a unit gone wrong."""
+"""A century: a longer duration has a wrong unit."""
 SIZE_BYTES_MAX: Final = 2**53
-"""The largest whole number every JSON reader keeps exact; eight million gigabytes."""
+"""Largest integer that every JSON parser keeps exactly; eight million gigabytes."""
 
 
 def duration(value: str | int | float) -> float:
-    """Seconds. A bare number is milliseconds, as in EnMasse; text has a unit: ``90s``, ``1.5h``, ``7d``."""
+    """Return seconds. A number is milliseconds, as in EnMasse; text has a unit: ``90s``, ``1.5h``, ``7d``."""
     if isinstance(value, str):
         found = _QUANTITY.fullmatch(value.strip())
         if found is None or found[2] not in _DURATION_UNITS:
@@ -51,7 +51,7 @@ def duration(value: str | int | float) -> float:
 
 
 def size(value: str | int) -> int:
-    """Bytes. A bare number is bytes; text may have a Kubernetes suffix: ``64Mi``, ``2G``."""
+    """Return bytes. A number is bytes; text may have a Kubernetes suffix: ``64Mi``, ``2G``."""
     if isinstance(value, str):
         found = _QUANTITY.fullmatch(value.strip())
         if found is None or found[2] not in _SIZE_UNITS:
@@ -65,17 +65,17 @@ def size(value: str | int) -> int:
 
 
 class HubUrl(NamedTuple):
-    """Where a hub is. As text ``amqps://host:port``, or over WebSocket ``wss://host:port/path``."""
+    """URL of a hub: ``amqps://host:port``, or over WebSocket ``wss://host:port/path``."""
 
     secure: bool
-    """With TLS."""
+    """True for TLS."""
     endpoint: ListenEndpoint
     path: str | None = None
-    """Of WebSocket; None: AMQP without it."""
+    """Path of the WebSocket; None: plain AMQP."""
 
     @classmethod
     def parse(cls, url: str) -> HubUrl:
-        """``amqp``, ``amqps``, ``ws`` or ``wss``; ports default to 5672, 5671, 80 and 443. Raises `ValueError`."""
+        """Parse ``amqp``, ``amqps``, ``ws`` or ``wss``; default ports 5672, 5671, 80 and 443. Raises `ValueError`."""
         scheme, separator, rest = url.partition("://")
         if not separator or scheme not in _HUB_PORTS:
             raise ValueError(f'"{url}" is not a hub URL; expected amqps://host:port, or over WebSocket wss://host:port')
@@ -84,7 +84,7 @@ class HubUrl(NamedTuple):
             rest, _, path = rest.partition("/")
             path = f"/{path}"
             if not _PATH.fullmatch(path):
-                raise ValueError(f'"{url}": {path} is no path of a URL; what is not ASCII is percent-encoded')
+                raise ValueError(f'"{url}": {path} is not a URL path; percent-encode non-ASCII characters')
         else:
             rest = rest.rstrip("/")
         bare_ipv6 = rest.startswith("[") and rest.endswith("]")

@@ -154,7 +154,7 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
         ("apiVersion: waypost/v1\nkind: Hub\n", ':1: "spec" is missing'),
         ("kind: [\n", ":2: "),
         ("", ": expected one resource of kind Hub, found none"),
-        ("kind: Hub\nspec: {}\nkind: Hub\n", ':3: kind: "kind" is written twice; first in line 1'),
+        ("kind: Hub\nspec: {}\nkind: Hub\n", ':3: kind: duplicate key "kind"; first in line 1'),
         ("kind: &kind Hub\nspec: *kind\n", ":1: spec: YAML aliases"),
     ],
 )

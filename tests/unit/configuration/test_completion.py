@@ -125,7 +125,7 @@ def _fields(place: str, part: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if "properties" in field:
             yield from _fields(f"{place}.{key}", field)
         else:
-            yield f"{place}.{key}", field["description"].removesuffix("Counts after a restart.")
+            yield f"{place}.{key}", field["description"].removesuffix("Takes effect after a restart.")
 
 
 @pytest.mark.parametrize(("command", "kinds"), [(schema, KINDS), (hub.commands["schema"], HUB_KINDS)])

@@ -226,7 +226,7 @@ def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
             "type: queue\n  forwarders:\n    name: f",
             "8: spec.forwarders: expected a list, not a mapping",
         ),
-        ("type: queue", "type: queue\n  type: topic", '8: spec.type: "type" is written twice; first in line 7'),
+        ("type: queue", "type: queue\n  type: topic", '8: spec.type: duplicate key "type"; first in line 7'),
         (
             "type: queue",
             "type: !!python/name:os.system",

@@ -93,8 +93,8 @@ def test_good_wholes(text: str) -> None:
     ("text", "expected"),
     [
         (gateway() + gateway(), "a.yaml:3: Gateway gw1: metadata.name: is defined twice; first defined at a.yaml:1"),
-        (gateway() + gateway(name="gw2"), "Gateway gw2: there is one Gateway at most, and gw1 already exists"),
-        (space() + space(name="b"), "there is one AddressSpace at most, and default already exists"),
+        (gateway() + gateway(name="gw2"), "Gateway gw2: there is at most one Gateway, and gw1 already exists"),
+        (space() + space(name="b"), "there is at most one AddressSpace, and default already exists"),
         (
             gateway("{listeners: {http: 'h:1', hostNames: [gw1.example, 'http://gw2']}}"),
             'spec.listeners.hostNames[1]: "http://gw2" is not a host name',
@@ -144,7 +144,10 @@ def test_good_wholes(text: str) -> None:
             HUB + space("{connectors: [{name: hub, endpointHosts: [{host: b}]}]}"),
             'a connector called "hub" already exists',
         ),
-        (space("{connectors: [{name: c, endpointHosts: [{host: 'a b'}]}]}"), 'endpointHosts[0].host: "a b" is no host'),
+        (
+            space("{connectors: [{name: c, endpointHosts: [{host: 'a b'}]}]}"),
+            'endpointHosts[0].host: "a b" is not a host',
+        ),
         (address("address: 'a/#/b', type: topic"), '"a/#/b": # must be alone in the last level'),
         (address("address: 'a#', type: topic"), "# must be alone"),
         (address("address: 'a+/b', type: topic"), "+ must be alone in its level"),

@@ -225,7 +225,7 @@ class TestTheFile:
     @pytest.mark.parametrize(("text", "said"), [
         ("- a list\n", "one resource of kind Card"), ("a: 1\n---\nb: 2\n", "one resource of kind Card"),
         ("apiVersion: waypost/v1\nkind: Card\nspec: [hostname]\n", "other.yaml:3: spec: a mapping is wanted"),
-        ("a: 1\na: 2\n", "written twice"), ("a: [\n", "not YAML"), ("kind: Store\n", 'unknown kind "Store"'),
+        ("a: 1\na: 2\n", "duplicate key"), ("a: [\n", "not YAML"), ("kind: Store\n", 'unknown kind "Store"'),
     ])  # fmt: skip
     def test_a_file_of_something_else_is_not_written_over(
         self, tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
