@@ -138,7 +138,7 @@ def test_over_http_nothing_comes_in_and_people_read_what_does() -> None:
     ("remotes", "said"),
     [
         (("c/plant/#",), '"plant/#" is a pattern: from Kafka each forwarder takes one topic'),
-        (("c/..",), "makes no Kafka topic"),
+        (("c/..",), "cannot be translated to a Kafka topic"),
         (("c/a/b", "c/a.b"), 'takes from the topic "a.b" over "c" already'),
         (("c",), ""),
         (("c/a", "c/b"), ""),
