@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.security.private_file import write_private
-from edge.broker.store.lock import hold, is_held
+from edge.broker.store.lock import lock_file, is_held
 from edge.health.data_owner import directory_fault
 from edge.output.system_errors import write_advice
 
@@ -61,7 +61,7 @@ def data_directory(path: Path) -> Iterator[Path]:
             f"data directory {path} cannot be used: {error.strerror}; it must be a directory this user may write to"
         ) from error
     try:
-        hold(lock)
+        lock_file(lock)
     except OSError as error:
         os.close(lock)
         raise _in_use(path) from error

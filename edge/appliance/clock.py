@@ -95,7 +95,7 @@ class ClockQuality:
         if before is not None and stepped:
             self._stepped_at = at
         if before is not None and (stepped or before.good != self._good):
-            self.changes.tell(before, self._reading(now, at))
+            self.changes.notify(before, self._reading(now, at))
         return self._good
 
     def reading(self) -> ClockReading:

@@ -290,7 +290,7 @@ class Gateway:
         broker, totals, commits = self.broker, self._store_totals(), self.store.medium.commits
         polling = self._devices.polls.count if self._devices is not None else 0
         router = broker.router
-        rooms, log_lines = router.quotas.rooms(), logs.figures()
+        rooms, log_lines = router.quotas.usage(), logs.figures()
         return {
             "gateway": self.configuration.gateway,
             "dev": self._development,

@@ -138,7 +138,7 @@ class GatewayHealth:
 
     def room(self) -> Iterator[FoundProblem]:
         quotas = self._broker.router.quotas
-        rooms = quotas.rooms()
+        rooms = quotas.usage()
         yield from room_problems(
             rooms,
             space_bytes=quotas.space_bytes,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store import schema
 from edge.broker.store.errors import StoreTooNew
-from edge.broker.store.faults import meaning
+from edge.broker.store.faults import store_error_of
 from edge.broker.store.limits import StoreLimits
 from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.sqlite import FILE_NAME, remove_unfinished
@@ -58,7 +58,7 @@ def migrate(data: Path, on_progress: Callable[[int, int], None]) -> Migrated:
                 schema.configure(connection, StoreLimits())
                 schema.prepare(connection)
         except sqlite3.Error as error:
-            raise meaning(error, "migrating") from error
+            raise store_error_of(error, "migrating") from error
         return Migrated(before, after, copy)
     finally:
         lock.release()

@@ -18,7 +18,7 @@ from bridge.transport.driver import ConnectionDriver
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.message.translation import lasting_header, read_header
 from edge.broker.model.interfaces import Explanation, Origin, Refusal
-from edge.broker.model.isolation import answered, end_party, origin_called
+from edge.broker.model.isolation import call_origin, end_party, send_answer
 from edge.broker.router.batch import AnycastBatch, CollectedBatch, LogRuns, LogSink, Publication, RouteTargets
 from edge.broker.router.router import Router
 
@@ -79,7 +79,7 @@ class LoggedMessages(CollectedBatch):
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         for origin, _, its_tokens in self._members:
-            answered(origin, its_tokens, why)
+            send_answer(origin, its_tokens, why)
 
 
 class AnycastMessages(AnycastBatch):
@@ -124,12 +124,12 @@ class AnycastMessages(AnycastBatch):
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         for origin, number in self._answered(tokens):
-            answered(origin, (number,), why)
+            send_answer(origin, (number,), why)
 
     def explained(self, tokens: Sequence[int], said: Explanation) -> None:
         for member in (self._members[place] for place in tokens):
             if member is not None:
-                origin_called(member[0], member[0].explained, (member[1],), said)
+                call_origin(member[0], member[0].explained, (member[1],), said)
 
     def abort(self) -> None:
         for member in self._members:
@@ -289,10 +289,10 @@ class AmqpLanes:
                 LogRuns(sink, runs, sum(len(run.bodies[0]) for run in runs), len(runs)) for sink, runs in logs.items()
             ]
             logged = LoggedMessages(self._loops, kept, rows)
-            origin_called(logged, self._router.publish, logged)
+            call_origin(logged, self._router.publish, logged)
         for address, theirs in others.items():
             batch = AnycastMessages(self._loops, address, theirs, received_at, clock)
-            if origin_called(batch, self._router.publish, batch):
+            if call_origin(batch, self._router.publish, batch):
                 for origin, _, _, _, _ in theirs:
                     if origin.wants_credit:
-                        origin_called(origin, origin.top_up)
+                        call_origin(origin, origin.top_up)

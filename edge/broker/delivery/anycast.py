@@ -28,7 +28,7 @@ from edge.broker.model.interfaces import (
     Origin,
     Refusal,
 )
-from edge.broker.model.isolation import answered, delivered, origin_called
+from edge.broker.model.isolation import call_origin, deliver_to, send_answer
 
 _NO_ORIGIN: tuple[Origin | None, int] = (None, 0)
 _GIVEN_BACK: Final = {
@@ -215,7 +215,7 @@ class AnycastGroup:
             self._origins.update(enumerate(zip(repeat(origin), places), first + start))
             held = self._outstanding.setdefault(consumer, {})
             held.update(dict.fromkeys(range(first + start, first + taken), together))
-            if not delivered(consumer, self, EncodedBatch(first + start, origin, start, taken)):
+            if not deliver_to(consumer, self, EncodedBatch(first + start, origin, start, taken)):
                 self.leave(consumer)
         return taken
 
@@ -292,7 +292,7 @@ class AnycastGroup:
             else:
                 count = len(stored.run.bodies)
                 held.update(dict.fromkeys(range(stored.position, stored.position + count), stored))
-        if not delivered(consumer, self, taken):
+        if not deliver_to(consumer, self, taken):
             self.leave(consumer)
 
     def _take(self, count: int) -> list[Stored]:
@@ -343,7 +343,7 @@ class AnycastGroup:
             if origin is not None:
                 tokens.append(token)
         for (sender, words), of in explanations.items() if outcome is not DeliveryOutcome.ACCEPTED else ():
-            origin_called(sender, sender.explained, of, words)
+            call_origin(sender, sender.explained, of, words)
         self._answer(answers, None if outcome is DeliveryOutcome.ACCEPTED else Refusal.REJECTED)
         if why is not None:
             self.pump()
@@ -416,7 +416,7 @@ class AnycastGroup:
                 self._figures.acknowledged += len(tokens)
             else:
                 self._figures.refused += len(tokens)
-            answered(origin, tokens, Acceptance.ACCEPTED if why is None else why)
+            send_answer(origin, tokens, Acceptance.ACCEPTED if why is None else why)
 
     def withdraw(self, origin: Origin) -> None:
         """Drop messages of `origin` that no consumer has yet, because it no longer waits for answers."""
@@ -458,8 +458,8 @@ class AnycastGroup:
         if origin is not None:
             self._figures.refused += 1
             if explanation is not None:
-                origin_called(origin, origin.explained, [token], explanation)
-            answered(origin, [token], _combine(reasons))
+                call_origin(origin, origin.explained, [token], explanation)
+            send_answer(origin, [token], _combine(reasons))
 
 
 def _one_of(held: Stored | BatchRange, position: int) -> Stored:

@@ -12,7 +12,7 @@ from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.log import LogSubscription
 from edge.broker.limits import READ_BYTES_MAX
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome
-from edge.broker.model.isolation import delivered
+from edge.broker.model.isolation import deliver_to
 from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import Cursors, MessageLogs
 
@@ -77,7 +77,7 @@ class BrowsingSubscription:
             if credit < total:
                 waiting.appendleft(part_of(stored, credit, total))
                 stored = part_of(stored, 0, credit)
-            if not delivered(self._consumer, self, (Stored(SETTLED, stored.sequence, stored.run),)):
+            if not deliver_to(self._consumer, self, (Stored(SETTLED, stored.sequence, stored.run),)):
                 self.leave(self._consumer, keep=False)
         if waiting or self._reading or self._consumer is None or self._consumer.credit <= 0:
             return

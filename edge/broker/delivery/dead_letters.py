@@ -126,7 +126,7 @@ class DeadLetters(Origin):
     def expired(self, run: Run, ttl: int) -> bool:
         """Return True when its `ttl` (nanoseconds) has certainly passed."""
         self._clock.read()
-        return bool(self._clock.over(run, ttl))
+        return bool(self._clock.is_expired(run, ttl))
 
     def has_outlived_ttl(self, run: Run, policy: AddressPolicy) -> bool:
         """Return True when a message that is not stored has outlived its time to live."""

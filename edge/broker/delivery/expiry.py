@@ -176,7 +176,7 @@ class Expiry:
             ttl = ttl_ns(stored.run, policy) if parts else None
             if ttl is None:
                 return None
-            over = judge.over(stored.run, ttl)
+            over = judge.is_expired(stored.run, ttl)
             if over is False:
                 return stored.run.received_at + ttl
             if over is None or (first > window.next and len(window.done) >= SWEEP_RANGES_MAX):

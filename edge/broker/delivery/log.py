@@ -31,7 +31,7 @@ from edge.broker.delivery.sweep import ExpiryClock
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome
-from edge.broker.model.isolation import delivered
+from edge.broker.model.isolation import deliver_to
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
 from edge.broker.store.contract import Store
@@ -228,7 +228,7 @@ class LogSubscription:
         if self._counts:
             self.attempts = self._counts.get(first, 0)
             stored = self.failures.annotated(stored)
-        if not delivered(consumer, self, (stored,)):
+        if not deliver_to(consumer, self, (stored,)):
             self._take_out(consumer, stored)
         self.attempts = 0
 

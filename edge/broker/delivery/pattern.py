@@ -13,7 +13,7 @@ from typing import Protocol
 from edge.broker.delivery.ready import ReadySet
 from edge.broker.limits import PATTERN_SLICE_S
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Subscription
-from edge.broker.model.isolation import end_consumer, guarded
+from edge.broker.model.isolation import call_isolated, end_consumer
 
 
 class Joinable(Subscription, Protocol):
@@ -44,7 +44,7 @@ class Slices:
         end_s = self._now_s() + PATTERN_SLICE_S
         for _ in steps:
             if self._ready.has_turns and self._now_s() >= end_s:
-                self._ready.add(partial(guarded, name, self.run, name, steps))
+                self._ready.add(partial(call_isolated, name, self.run, name, steps))
                 return
 
 
@@ -126,7 +126,7 @@ class PatternSubscription:
     def _call_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for call in waiting:
-            guarded(f"joining {self.pattern!r}", call)
+            call_isolated(f"joining {self.pattern!r}", call)
 
     def _pump(self) -> Iterator[object]:
         try:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from edge.broker.limits import LIVE_HOLD_S_MAX, TICK_S
 from edge.broker.model.interfaces import Origin
-from edge.broker.model.isolation import origin_called
+from edge.broker.model.isolation import call_origin
 
 HOLD_TICKS_MAX = round(LIVE_HOLD_S_MAX / TICK_S)
 
@@ -51,7 +51,7 @@ class BackPressure:
         self._behind.setdefault(subscription, 0)
         if origin is not None and origin not in self._held:
             self._held[origin] = None
-            origin_called(origin, origin.hold_back)
+            call_origin(origin, origin.hold_back)
 
     def relieve(self, subscription: PacedSubscription) -> None:
         """Note that `subscription` has caught up, or is gone."""
@@ -75,4 +75,4 @@ class BackPressure:
         if not self._behind and self._held:
             held, self._held = self._held, {}
             for origin in held:
-                origin_called(origin, origin.go_on)
+                call_origin(origin, origin.go_on)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edge.broker.limits import READY_S
-from edge.broker.model.isolation import guarded
+from edge.broker.model.isolation import call_isolated
 
 Work = Callable[[], None]
 """A bound method stands for its object: two of the same object and function are equal."""
@@ -72,7 +72,7 @@ class ReadySet:
         while ready:
             work = next(iter(ready))
             del ready[work]
-            guarded("the work of another turn", work)
+            call_isolated("the work of another turn", work)
             if ready and self._now_s() >= until_s:
                 self._ready = {**ready, **self._ready}
                 return

@@ -15,7 +15,7 @@ from edge.broker.delivery.consumer_group import RETURNED, part_of
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import UNSELECTED_MAX
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome
-from edge.broker.model.isolation import delivered
+from edge.broker.model.isolation import deliver_to
 
 
 class SharedSubscription(TransientSubscription):
@@ -136,7 +136,7 @@ class SharedSubscription(TransientSubscription):
         position = stored.position
         self._held[consumer].update(zip(range(position, position + len(stored.run.bodies)), repeat(stored)))
         self.attempts = self._failed.get(position, 0)
-        if not delivered(consumer, self, batch):
+        if not deliver_to(consumer, self, batch):
             self.leave(consumer)
         self.attempts = 0
 

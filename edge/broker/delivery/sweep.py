@@ -42,7 +42,7 @@ class ExpiryClock(Protocol):
     now_ns: int
     """Current time, UTC."""
 
-    def over(self, run: Run, ttl: int) -> bool | None:
+    def is_expired(self, run: Run, ttl: int) -> bool | None:
         """Return True when `ttl` nanoseconds have passed since the run arrived; None when no clock can decide."""
         ...
 

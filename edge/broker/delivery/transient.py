@@ -21,7 +21,7 @@ from edge.broker.limits import (
     TRANSIENT_POOL_BYTES_MAX,
 )
 from edge.broker.model.interfaces import Consumer, DeliveryOutcome, Origin
-from edge.broker.model.isolation import delivered, end_consumer
+from edge.broker.model.isolation import deliver_to, end_consumer
 
 
 class WaitingPool:
@@ -149,7 +149,7 @@ class TransientSubscription:
                 self._position, part, offer.acknowledged_messages if whole else _acknowledged_messages(part)
             )
             self._position += batch.acknowledged_messages
-            if not delivered(consumer, self, batch):
+            if not deliver_to(consumer, self, batch):
                 self.leave(consumer)
                 return len(runs)
             start = stop
@@ -215,7 +215,7 @@ class TransientSubscription:
     def _hand(self, consumer: Consumer, batch: Collection[Stored], size: int) -> None:
         """Deliver messages that were taken from the waiting ones."""
         self._changed(-size)
-        if not delivered(consumer, self, batch):
+        if not deliver_to(consumer, self, batch):
             self.leave(consumer)
 
     def _take(self, waiting: deque[Stored], credit: int) -> tuple[Collection[Stored], int]:

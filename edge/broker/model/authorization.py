@@ -79,7 +79,7 @@ class Ended(enum.Enum):
     CERTIFICATE = "the certificate has been revoked"
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Do nothing: the default callback for a replaced grant."""
 
 
@@ -113,7 +113,7 @@ class Grant:
         """Topic of the client's own connection state. The client may always send to it; empty: none."""
         self.denied = 0
         """Negative verdicts, counted when computed and not on cache hits."""
-        self._replaced: Callable[[], None] = nothing
+        self._replaced: Callable[[], None] = do_nothing
         self.sends: dict[str, bool] = {}
         """Cached verdicts on sending, by address. `may_send` computes the missing ones."""
         self.receives: dict[str, bool] = {}

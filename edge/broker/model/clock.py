@@ -92,7 +92,7 @@ class MessageClock:
             self.steady = Steady(ahead_ns, self.now_ns)
             self.stepped = True
 
-    def over(self, run: Run, ttl: int) -> bool | None:
+    def is_expired(self, run: Run, ttl: int) -> bool | None:
         """Return True when the run was older than `ttl` nanoseconds at the last `read`; None when its age is
         unknown."""
         stamped_good = bool(run.flags & CLOCK_GOOD)
@@ -103,7 +103,7 @@ class MessageClock:
     def age_ns(self, run: Run) -> int:
         """Return the age of the run in nanoseconds; 0 when it is unknown, so that the message is kept."""
         self.read()
-        return max(0, self.now_ns - run.received_at) if self.over(run, 0) is not None else 0
+        return max(0, self.now_ns - run.received_at) if self.is_expired(run, 0) is not None else 0
 
     def now_for(self, run: Run) -> int:
         """Return the UTC time that is the age of `run` after its stamp."""

@@ -24,7 +24,7 @@ def report(name: str, outcome: str, error: Exception) -> None:
     log.error("%s raised %s: %s", name, type(error).__name__, outcome, extra={"frames": frames})
 
 
-def delivered(consumer: Consumer, subscription: Subscription, batch: Collection[Stored]) -> bool:
+def deliver_to(consumer: Consumer, subscription: Subscription, batch: Collection[Stored]) -> bool:
     """Deliver to a consumer. Return False when it raised: its connection ends, and the caller must not deliver to it
     again."""
     try:
@@ -45,7 +45,7 @@ def end_party(party: Consumer | Origin, error: Exception) -> None:
     _end(party, repr(party.name), error)
 
 
-def answered(origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance) -> bool:
+def send_answer(origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance) -> bool:
     """Give an origin one answer for these messages. Return False when it raised: its connection ends, and the caller
     must not call it again."""
     try:
@@ -61,7 +61,7 @@ def answered(origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance
     return True
 
 
-def origin_called(origin: Origin, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> bool:
+def call_origin(origin: Origin, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> bool:
     """Call a method of an origin. Return False when it raised: its connection ends."""
     try:
         call(*arguments, **named)
@@ -79,7 +79,7 @@ def _end(party: Consumer | Origin, name: str, error: Exception) -> None:
         report(name, "its connection could not be ended", again)
 
 
-def guarded(name: str, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+def call_isolated(name: str, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
     """Call one of several functions and log its exception under `name`, so that the others still run."""
     try:
         call(*arguments, **named)
@@ -111,7 +111,7 @@ class EventListeners(Generic[P]):
         """Remove a listener; idempotent."""
         self._listeners.pop(listener, None)
 
-    def tell(self, *arguments: P.args, **named: P.kwargs) -> None:
+    def notify(self, *arguments: P.args, **named: P.kwargs) -> None:
         """Call every listener."""
         for listener in self:
-            guarded(f"a listener to {self._event}", listener, *arguments, **named)
+            call_isolated(f"a listener to {self._event}", listener, *arguments, **named)

@@ -20,7 +20,7 @@ _ALL_BELOW = {"#"}
 _WILDCARD = {wide: wildcard for wildcard, wide in EVERY_NAME.items()}
 
 
-def widened(pattern: str) -> str:
+def widen(pattern: str) -> str:
     """Return the filter that also matches names with ``$``; unchanged unless it begins with a wildcard."""
     return f"${pattern}" if pattern.startswith(("+", "#")) else pattern
 

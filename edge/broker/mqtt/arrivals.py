@@ -17,9 +17,9 @@ from bridge.message import DURABLE, RETAIN, Run
 from bridge.native import functions as native
 from bridge.transport.driver import ConnectionDriver, answer_all
 from edge.broker.delivery.batches import LiveOffer
-from edge.broker.model.authorization import Grant, nothing
+from edge.broker.model.authorization import Grant, do_nothing
 from edge.broker.model.interfaces import Acceptance, Origin, Refusal
-from edge.broker.model.isolation import answered, origin_called
+from edge.broker.model.isolation import call_origin, send_answer
 from edge.broker.mqtt.connection import MqttConnection
 from edge.broker.mqtt.events import PublishEvent
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, PREFIXES_KNOWN_MAX
@@ -71,7 +71,7 @@ class LaneBatch(CollectedBatch):
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         for origin, its_tokens, kept in native.mqtt_waiting(self._batch):
-            answered(origin, its_tokens, why if kept else Acceptance.ACCEPTED)
+            send_answer(origin, its_tokens, why if kept else Acceptance.ACCEPTED)
 
     def _accept(self, *, waiting: bool) -> None:
         answers, failed = native.mqtt_accept(self._batch, waiting)
@@ -151,7 +151,7 @@ class MqttLane:
     def leave(self) -> None:
         """Publish waiting messages when the session ends, before its will."""
         if self._grant is not None:
-            self._grant.call_when_replaced(nothing)
+            self._grant.call_when_replaced(do_nothing)
         if native.mqtt_waits(self._lane):
             self._publish()
 
@@ -272,13 +272,13 @@ class MqttLanes:
     def _publish_together(self, batch: LaneBatch, generation: int) -> None:
         """`generation`: that of the routes when the batch was made. Publishing may change them."""
         if generation == self._generation:
-            origin_called(batch, self._router.publish, batch)
+            call_origin(batch, self._router.publish, batch)
             return
         for origin, run, tokens in batch.members():
-            origin_called(origin, self._router.publish, Publication(origin, run, tokens))
+            call_origin(origin, self._router.publish, Publication(origin, run, tokens))
 
     def _publish_alone(self, origin: Origin, run: Run, tokens: Sequence[int], topic: Any) -> None:
-        if origin_called(origin, self._router.publish, Publication(origin, run, tokens)):
+        if call_origin(origin, self._router.publish, Publication(origin, run, tokens)):
             begins = native.mqtt_direct(self._turn, topic, self._column(run.address, run.qos))
             if begins is not None:
                 prefix, name = begins

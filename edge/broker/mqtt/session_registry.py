@@ -20,7 +20,7 @@ from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.model.isolation import guarded, report
+from edge.broker.model.isolation import call_isolated, report
 from edge.broker.model.topics import is_wide
 from edge.broker.mqtt.command_topics import subscriber_of
 from edge.broker.mqtt.due_sessions import DueSessions
@@ -128,7 +128,7 @@ class SessionRegistry:
         if session is not None and session.attachment is not None:  # or it has failed to release it
             session.attachment = None
             self._connected -= 1
-            guarded(f"session {client_id!r}", self._reclaim, session)
+            call_isolated(f"session {client_id!r}", self._reclaim, session)
         if session is not None and clean_start:
             self._end(session)
             session = None

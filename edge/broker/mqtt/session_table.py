@@ -74,7 +74,7 @@ class SessionTable:
         """Create a session for a client without one."""
         session = self._open(client_id)
         session.user, session.counted = user, len(client_id)
-        self._names.made(NameKind.SESSION, user, session.counted)
+        self._names.add(NameKind.SESSION, user, session.counted)
         return session
 
     def restore(self, client_id: str, record: SessionRecord, incoming: bytes, *, in_flight: bool) -> MqttSession | None:
@@ -82,7 +82,7 @@ class SessionTable:
 
         Its expiry counts from 0 until `start_expiry`.
         """
-        self._names.made(NameKind.SESSION, record.user, len(client_id) + len(incoming))
+        self._names.add(NameKind.SESSION, record.user, len(client_id) + len(incoming))
         expires_at = None if record.expiry_s == NEVER_EXPIRES else float(record.expiry_s)
         if in_flight:
             return self._reopen(client_id, record, incoming, expires_at)
@@ -95,7 +95,7 @@ class SessionTable:
         if self.opened.get(session.client_id) is session:
             del self.opened[session.client_id]
             self._away.pop(session.client_id, None)
-            self._names.gone(NameKind.SESSION, session.user, session.counted)
+            self._names.remove(NameKind.SESSION, session.user, session.counted)
 
     # --- connected and disconnected clients ---------------------------------------------------------------------
 
@@ -196,8 +196,8 @@ class SessionTable:
     def _count(self, session: MqttSession, user: str, size: int) -> None:
         """Count the session with this size against the quota of this user."""
         if (session.user, session.counted) != (user, size):
-            self._names.gone(NameKind.SESSION, session.user, session.counted)
-            self._names.made(NameKind.SESSION, user, size)
+            self._names.remove(NameKind.SESSION, session.user, session.counted)
+            self._names.add(NameKind.SESSION, user, size)
             session.user, session.counted = user, size
 
     def _unload(self, session: MqttSession) -> None:

@@ -14,7 +14,7 @@ from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Refusal
-from edge.broker.model.topics import widened
+from edge.broker.model.topics import widen
 from edge.broker.mqtt.answers import REASONS
 from edge.broker.mqtt.events import ConnectEvent, SubscribeEvent, SubscriptionRequest, UnsubscribeEvent
 from edge.broker.mqtt.interception import Interceptor
@@ -118,7 +118,7 @@ class Subscribing:
         Wildcards of MQTT 3.1 clients also match names that begin with ``$`` (`topics.widened`), if the gateway is
         configured so and has no rights: wildcards of rights never match them.
         """
-        wide = widened(request.filter)
+        wide = widen(request.filter)
         if wide == request.filter:
             return request
         if self._terms.version == 3 and self._sessions.legacy_dollar_topics and self._grant is None:
@@ -129,8 +129,8 @@ class Subscribing:
 
     def _unsubscribe_one(self, pattern: str) -> bool:
         """Remove a subscription; return False if there is none."""
-        if widened(pattern) in self._session.subscribers:
-            pattern = widened(pattern)
+        if widen(pattern) in self._session.subscribers:
+            pattern = widen(pattern)
         if self._interceptor.unsubscribe(pattern):
             return True
         return self._sessions.unsubscribe(self._session, pattern)

@@ -95,14 +95,14 @@ class NameQuotas:
         count.refused += 1
         return False
 
-    def made(self, kind: NameKind, user: str, size: int) -> None:
+    def add(self, kind: NameKind, user: str, size: int) -> None:
         """Count a new name, or at the start an existing one, even beyond the limits."""
         count, names = self._counts[kind], weight(size)
         count.total += names
         if user:
             count.users[user] = count.users.get(user, 0) + names
 
-    def gone(self, kind: NameKind, user: str, size: int) -> None:
+    def remove(self, kind: NameKind, user: str, size: int) -> None:
         """Count a deleted name."""
         count, names = self._counts[kind], weight(size)
         count.total -= names
@@ -117,7 +117,7 @@ class NameQuotas:
         """Return the number of names. Long ones count as several."""
         return self._counts[kind].total
 
-    def why(self, kind: NameKind, user: str) -> str:
+    def refusal_text(self, kind: NameKind, user: str) -> str:
         """Return the error text for a refused name."""
         bound = self._counts[kind].bound
         limit = f"user {user!r} may have {bound.user}" if user else f"the space may have {bound.space}"

@@ -214,7 +214,7 @@ class Quotas:
         """Note that the released messages are still in the store."""
         self._ahead = 0
 
-    def rooms(self) -> list[QuotaUsage]:
+    def usage(self) -> list[QuotaUsage]:
         """Return the usage of every account, in the order of release."""
         return [
             QuotaUsage(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from edge.broker.model.interfaces import Acceptance, MessageCounts, Origin, Refusal
-from edge.broker.model.isolation import answered
+from edge.broker.model.isolation import send_answer
 from edge.broker.router.batch import CollectedBatch
 from edge.broker.router.ordered_replies import OrderedReplies, Withdraw
 from edge.broker.store.errors import StoreError, StoreFull
@@ -123,7 +123,7 @@ class Answers:
                     self._figures.refused += len(tokens)
                 else:
                     self._figures.acknowledged += len(tokens)
-                if origin not in ended and not answered(origin, tokens, given):
+                if origin not in ended and not send_answer(origin, tokens, given):
                     ended.add(origin)
                 if not left and self._replies:
                     self._release_replies(origin, batch)

@@ -12,7 +12,7 @@ from edge.broker.delivery.anycast import HeldMessages
 from edge.broker.delivery.pattern import Joinable, PatternSubscription, Slices
 from edge.broker.limits import ANYCAST_GROUPS_MAX
 from edge.broker.model.interfaces import Consumer, MessageCounts
-from edge.broker.model.isolation import guarded
+from edge.broker.model.isolation import call_isolated
 from edge.broker.model.topics import FilterTree, is_filter, matches
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
@@ -89,7 +89,7 @@ class CompetingConsumers:
         try:
             yield
         finally:
-            guarded(f"the consumers of {group.pattern!r}", group.deliver_gathered)
+            call_isolated(f"the consumers of {group.pattern!r}", group.deliver_gathered)
 
     def _credit_changed(self, address: str) -> None:
         """Notify watchers that consumers of an anycast address may take more."""
@@ -121,7 +121,7 @@ class CompetingConsumers:
         when they are opened."""
         for name in self.queues.walk():
             if matches(pattern, name):
-                guarded(f"queue {name!r}", self._join_queue, consumer, name)
+                call_isolated(f"queue {name!r}", self._join_queue, consumer, name)
             yield
 
     def _join_queue(self, consumer: Consumer, name: str) -> None:

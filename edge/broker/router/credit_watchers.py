@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge.broker.model.interfaces import Origin
-from edge.broker.model.isolation import origin_called
+from edge.broker.model.isolation import call_origin
 from edge.broker.model.topics import is_filter, matches
 
 
@@ -56,4 +56,4 @@ class CreditWatchers:
             if not addresses:
                 del self._addresses[origin]
         for origin in origins:
-            origin_called(origin, origin.credit_changed, address)
+            call_origin(origin, origin.credit_changed, address)

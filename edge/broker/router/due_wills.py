@@ -16,7 +16,7 @@ from bridge.message import RETAIN, Run
 from edge.broker.delivery.ready import ReadySet
 from edge.broker.limits import WILLS_AGAIN_S, WILLS_AT_ONCE, WILLS_PUT_OFF_BYTES_MAX
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.model.isolation import guarded
+from edge.broker.model.isolation import call_isolated
 from edge.broker.router.batch import Publication
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class DueWills:
         if origin in self._waiting:
             del self._waiting[origin]
             self._this_turn += 1
-            guarded(f"the will of {origin.name!r}", self._publish_one, origin)
+            call_isolated(f"the will of {origin.name!r}", self._publish_one, origin)
 
     def postpone(self, origin: WillOrigin) -> None:
         """Publish the will when the store takes messages again."""

@@ -219,7 +219,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _make(self, declaration: Declaration) -> DurableSubscription:
         if not self._has_room(declaration):
-            raise AddressError(Refusal.NAMES, self._names.why(NameKind.SUBSCRIPTION, declaration.user))
+            raise AddressError(Refusal.NAMES, self._names.refusal_text(NameKind.SUBSCRIPTION, declaration.user))
         if not _is_clients(declaration):
             self._note_bases(declaration)
         subscription = self._open(declaration)
@@ -336,7 +336,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         """Drop the object, unless the rows of the store are behind."""
         declaration, places = subscription.declaration, list[AbsentCursor]()
         for part in subscription.parts:
-            if not self._store.cursors.rest(part.cursor):
+            if not self._store.cursors.make_idle(part.cursor):
                 return
             due_ns = part.expiry.due_ns
             soon = None if due_ns is None else min(due_ns, now_ns + SWEEP_AGAIN_NS)
@@ -390,7 +390,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         declaration = subscription.declaration
         self.opened[declaration.name] = subscription
         if _is_clients(declaration):
-            self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
+            self._names.add(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
         self._tree.add(declaration.pattern, subscription)
         self._matches_changed()
 
@@ -502,7 +502,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _count_removed(self, declaration: Declaration) -> None:
         if _is_clients(declaration):
-            self._names.gone(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
+            self._names.remove(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
         self._matches_changed()
 
     # --- restore ---------------------------------------------------------------------------------------------
@@ -520,10 +520,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         left_at, cursors = self._unused.restore(declaration), self._store.cursors.named(declaration.name)
         reached = set(self._reached_logs(declaration.pattern))
         absent = bool(cursors) and _is_clients(declaration) and reached <= {each.log for each in cursors}
-        if not (absent and all(not each.acknowledged and self._store.cursors.rest(each.cursor) for each in cursors)):
+        if not (
+            absent and all(not each.acknowledged and self._store.cursors.make_idle(each.cursor) for each in cursors)
+        ):
             self._open(declaration, [each.log for each in cursors], left_at)
             return
-        self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
+        self._names.add(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
         places = list[AbsentCursor]()
         for each in cursors:
             behind = each.position < self._store.logs.bounds(each.log)[1]

@@ -94,7 +94,7 @@ class LiveSubscriptions:
             self._shared.pop(subscription.share_name, None)
         self._reserved.pop(subscription, None)
         if subscription.user is not None:
-            self._names.gone(NameKind.FILTER, subscription.user, len(subscription.pattern))
+            self._names.remove(NameKind.FILTER, subscription.user, len(subscription.pattern))
         self._matches_changed()
         return True
 
@@ -144,5 +144,5 @@ class LiveSubscriptions:
     def _count(self, user: str, pattern: str) -> None:
         """Count a name of the user. Raises AddressError."""
         if not self._names.has_room(NameKind.FILTER, user, len(pattern)):
-            raise AddressError(Refusal.NAMES, self._names.why(NameKind.FILTER, user))
-        self._names.made(NameKind.FILTER, user, len(pattern))
+            raise AddressError(Refusal.NAMES, self._names.refusal_text(NameKind.FILTER, user))
+        self._names.add(NameKind.FILTER, user, len(pattern))

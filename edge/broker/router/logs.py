@@ -58,7 +58,7 @@ class Logs:
     def of_queue(self, address: str) -> int:
         """Return the log of a queue, made with its cursor if it is new."""
         log = self._store.logs.open(f"{QUEUE_LOG}{address}")
-        self._store.cursors.rest(self._store.cursors.open(QUEUE_CURSOR, log, 0))
+        self._store.cursors.make_idle(self._store.cursors.open(QUEUE_CURSOR, log, 0))
         return log
 
     def find_queue(self, address: str) -> int | None:
@@ -72,7 +72,7 @@ class Logs:
 
     def make_idle(self, queue: LogSubscription) -> None:
         """Keep the cursor of a closed queue only as its row."""
-        self._store.cursors.rest(queue.cursor)
+        self._store.cursors.make_idle(queue.cursor)
 
     def backlog(self, address: str) -> int:
         """Return the number of unacknowledged messages of a queue."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Sequence
 
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX, ANYCAST_HELD_MAX
 from edge.broker.model.interfaces import Acceptance, Origin, Refusal
-from edge.broker.model.isolation import answered
+from edge.broker.model.isolation import send_answer
 
 Withdraw = Callable[[Origin], None]
 """Drops messages of this origin, because it waits no longer for their answers."""
@@ -146,7 +146,7 @@ class OrderedReplies:
             alike = oldest.take_alike()
             if alike is None:
                 return
-            if not answered(origin, *alike):
+            if not send_answer(origin, *alike):
                 break
         if self.waiting.get(origin) is replies:
             del self.waiting[origin]

@@ -118,7 +118,7 @@ class Queues(Mapping[str, LogSubscription]):
         """Return the log of a queue, made for this user if it is new. Raises AddressError when there are too many."""
         if address not in self:
             if not self._is_configured(address) and not self._names.has_room(NameKind.QUEUE, user, len(address)):
-                raise AddressError(Refusal.NAMES, self._names.why(NameKind.QUEUE, user))
+                raise AddressError(Refusal.NAMES, self._names.refusal_text(NameKind.QUEUE, user))
             log = self._logs.of_queue(address)
             self._enter(address, user)
             self._state.put(KIND, address, user.encode())
@@ -268,7 +268,7 @@ class Queues(Mapping[str, LogSubscription]):
         if self._is_configured(address):
             self._configured.add(address)
         else:
-            self._names.made(NameKind.QUEUE, user, len(address))
+            self._names.add(NameKind.QUEUE, user, len(address))
 
     def _is_configured(self, address: str) -> bool:
         return address in self._addresses.table.patterns
@@ -296,7 +296,7 @@ class Queues(Mapping[str, LogSubscription]):
         self._forgotten(address, log)
         if self._logs.forget_queue(address):
             self._count -= 1
-            self._names.gone(NameKind.QUEUE, user, len(address))
+            self._names.remove(NameKind.QUEUE, user, len(address))
             self._state.delete(KIND, address)
         else:
             self._note_unused(log)  # a message is on its way to it, or it is browsed

@@ -126,7 +126,7 @@ class RetainedMessages:
         gone = self._tree.pop(address)
         if gone is None:
             return self._delete_again(address)
-        self._names.gone(NameKind.RETAINED, gone.user, _size_of(address, gone.body_bytes))
+        self._names.remove(NameKind.RETAINED, gone.user, _size_of(address, gone.body_bytes))
         self._count -= 1
         return self._delete(address)
 
@@ -149,8 +149,8 @@ class RetainedMessages:
         if replaced is None:
             self._count += 1
         else:
-            self._names.gone(NameKind.RETAINED, replaced.user, _size_of(address, replaced.body_bytes))
-        self._names.made(NameKind.RETAINED, kept.user, _size_of(address, message.body_bytes))
+            self._names.remove(NameKind.RETAINED, replaced.user, _size_of(address, replaced.body_bytes))
+        self._names.add(NameKind.RETAINED, kept.user, _size_of(address, message.body_bytes))
 
     def _remember_expiry(self, run: Run) -> None:
         ttl = self._ttl_ns(run)

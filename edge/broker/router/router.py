@@ -33,7 +33,7 @@ from edge.broker.model.interfaces import (
     Refusal,
     SubscribeOptions,
 )
-from edge.broker.model.isolation import EventListeners, guarded, origin_called
+from edge.broker.model.isolation import EventListeners, call_isolated, call_origin
 from edge.broker.model.tracing import Destination
 from edge.broker.retention.names import NameQuotas
 from edge.broker.retention.quotas import Quotas
@@ -249,7 +249,7 @@ class Router:
     def _publish_each(self, members: Iterable[tuple[Origin, Run, Sequence[int]]]) -> None:
         """Route each run; an exception ends only its origin."""
         for origin, run, tokens in members:
-            origin_called(origin, self._publish, origin, run, tokens)
+            call_origin(origin, self._publish, origin, run, tokens)
 
     def publish_live(self, run: Run) -> None:
         """Deliver a run of the broker's own to live subscribers. It is neither stored nor counted, and no publisher is
@@ -276,7 +276,7 @@ class Router:
         if self._store.commits.committing:
             return
         for participant in self._participants:
-            guarded("a commit's participant", participant.prepare)
+            call_isolated("a commit's participant", participant.prepare)
         self._store.commits.flush()
 
     def committed(self, commit: Committed) -> None:
@@ -285,14 +285,14 @@ class Router:
         if commit.error is not None:
             self.quotas.commit_failed()
         if self.commit_listeners:
-            self.commit_listeners.tell(commit)
+            self.commit_listeners.notify(commit)
         self.answers.release()
         self.waits.release()
         self._count_stored(commit)
         for participant in self._participants:
-            guarded("a commit's participant", participant.committed, kept=commit.error is None)
+            call_isolated("a commit's participant", participant.committed, kept=commit.error is None)
         if commit.gave_up:
-            self.loss_listeners.tell()  # before messages after the gap are delivered
+            self.loss_listeners.notify()  # before messages after the gap are delivered
         self.feeds.committed(commit.appended)
         self.flush()
 
@@ -322,7 +322,7 @@ class Router:
             ("unused durable subscriptions", self._tick_durable),
             ("expired messages", self._sweep),
             ("credit of senders", self.credit.tick),
-            ("listeners of the tick", self.tick_listeners.tell),
+            ("listeners of the tick", self.tick_listeners.notify),
             ("commits", self.flush),
         )
 
@@ -353,7 +353,7 @@ class Router:
         self.subscriptions.follow_configuration()
         self._made.clear()
         self.flush_soon()
-        self.address_listeners.tell()
+        self.address_listeners.notify()
 
     def is_unrouted(self, address: str) -> bool:
         """Return True for a topic that no subscription, forwarder or connected client receives from."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from edge.broker.store.errors import StoreError
-from edge.broker.store.faults import meaning, meaning_of_system
+from edge.broker.store.faults import store_error_of, store_error_of_system
 from edge.broker.store.limits import (
     LOG_KEPT_TIMES_MAX,
     LOG_REST_SHARE,
@@ -191,7 +191,7 @@ class Checkpointer:
             if mode == "RESTART":
                 connection.execute(f"PRAGMA busy_timeout = {int(self._limits.busy_timeout_s * 1000)}").fetchall()
         except sqlite3.Error as error:
-            logger.warning("%s", meaning(error, "checkpoint"))
+            logger.warning("%s", store_error_of(error, "checkpoint"))
             return None
         return Moved(bool(blocked), frames, moved)
 
@@ -205,7 +205,8 @@ class Checkpointer:
             os.fdatasync(self._file)
         except OSError as error:
             self._keeps_log = True
-            why = f"{meaning_of_system(error, 'checkpoint')}; the log is kept and grows until the gateway is restarted"
+            failed = store_error_of_system(error, "checkpoint")
+            why = f"{failed}; the log is kept and grows until the gateway is restarted"
             self._problems.report(CHECKPOINTS, why)
             logger.warning("%s", why)
 

@@ -156,7 +156,7 @@ class Cursors(Protocol):
         """Delete a cursor. A log without cursors keeps no messages."""
         ...
 
-    def rest(self, cursor: int) -> bool:
+    def make_idle(self, cursor: int) -> bool:
         """Make an unused cursor idle: only its row in the database remains, and it takes no memory.
 
         It can be used like any other cursor; then its row is read. `set_filters` provides its filter. Return False and

@@ -301,12 +301,12 @@ class CursorTable:
     # --- idle cursors -----------------------------------------------------------------------------------------
 
     def record(self, cursor: int) -> CursorRecord:
-        """See `contract.Cursors`. The cursor stays an object until `rest`."""
+        """See `contract.Cursors`. The cursor stays an object until `make_idle`."""
         record = self[cursor].record()
         self._unused.pop(cursor, None)
         return record
 
-    def rest(self, cursor: int) -> bool:
+    def make_idle(self, cursor: int) -> bool:
         """Drop the object of a cursor if its row is up to date. Otherwise return False and drop it later."""
         state = self._states.get(cursor)
         if state is None:
@@ -325,12 +325,12 @@ class CursorTable:
         """Drop the objects of unused cursors of a log. Do not call it during a commit."""
         for state in self.in_use(log):
             if state.cursor in self._unused:
-                self.rest(state.cursor)
+                self.make_idle(state.cursor)
 
     def _drop_unused(self) -> None:
         for cursor in list(islice(self._unused, CURSORS_LOOKED_AT_MAX)):
             del self._unused[cursor]
-            self.rest(cursor)
+            self.make_idle(cursor)
 
     def _is_changing(self, cursor: int) -> bool:
         """Return True while the object has changes that are not in its row."""

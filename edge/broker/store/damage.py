@@ -185,7 +185,7 @@ def _neighbours(rows: Iterable[tuple[object, ...]]) -> tuple[list[_Neighbour], b
 def _claimed_names(row: SegmentRow) -> list[segment.SegmentRunName]:
     """Return the names in a damaged segment, as far as it can be decoded."""
     try:
-        runs = segment.remains(row, row.key & POSITION_MAX)
+        runs = segment.decode_damaged(row, row.key & POSITION_MAX)
     except SegmentDamaged:
         return []
     return [segment.SegmentRunName(run.address, sequence, len(run.bodies)) for _, sequence, run in runs]
@@ -201,7 +201,7 @@ def examine(connection: sqlite3.Connection, row: SegmentRow, end: int) -> Damage
     last = around.last()
     (name,) = connection.execute("SELECT name FROM log WHERE log = ?", (log,)).fetchone()
     try:
-        runs = [_probe(stored) for stored in segment.remains(row, first)]
+        runs = [_probe(stored) for stored in segment.decode_damaged(row, first)]
     except SegmentDamaged:
         runs = []
     if runs and first + segment.extent(row) - 1 == last and around.confirm(runs):

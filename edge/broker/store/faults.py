@@ -32,7 +32,7 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
 }
 
 
-def meaning(error: sqlite3.Error, doing: str) -> StoreError:
+def store_error_of(error: sqlite3.Error, doing: str) -> StoreError:
     """Return the StoreError for an error of SQLite while `doing` (a phrase such as ``commit``)."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     kind, advice = _MEANINGS.get(code) or _MEANINGS.get(code & _PRIMARY_CODE, (StoreError, "unexpected; see the log"))
@@ -40,7 +40,7 @@ def meaning(error: sqlite3.Error, doing: str) -> StoreError:
     return kind(f"{doing}: {error} ({name}): {advice}")
 
 
-def misplaced(key: int) -> sqlite3.DatabaseError:
+def misplaced_row_error(key: int) -> sqlite3.DatabaseError:
     """Return an error for a row in the wrong place of the tree, which SQLite does not detect."""
     error = sqlite3.DatabaseError(f"row {key} is not where it belongs")
     error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
@@ -57,7 +57,7 @@ _SYSTEM_CODES: dict[int, int] = {
 }
 
 
-def meaning_of_system(error: OSError, doing: str) -> StoreError:
+def store_error_of_system(error: OSError, doing: str) -> StoreError:
     """Return the StoreError for an error of the system while `doing`."""
     kind, advice = _MEANINGS.get(_SYSTEM_CODES.get(error.errno or 0, 0), (StoreError, "unexpected; see the log"))
     return kind(f"{doing}: {error.strerror} ({errno.errorcode.get(error.errno or 0, 'unknown')}): {advice}")

@@ -43,7 +43,7 @@ class DirectoryLock:
                 "and that its file system is mounted read-write and not full"
             ) from error
         try:
-            hold(self._descriptor)
+            lock_file(self._descriptor)
         except OSError as error:
             holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._descriptor)
@@ -70,7 +70,7 @@ class DirectoryLock:
         os.close(self._descriptor)
 
 
-def hold(descriptor: int) -> None:
+def lock_file(descriptor: int) -> None:
     """Lock an open file until it is closed. Raises OSError when another process holds it for longer than `is_held`."""
     for left in reversed(range(LOOKS)):
         try:

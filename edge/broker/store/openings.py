@@ -31,14 +31,14 @@ _FORMAT: Final = re.compile(rb"\{|\[([0-9]+),")
 """Start of stored ends: complete, or differences to another opening."""
 
 
-def known(connection: sqlite3.Connection) -> list[str]:
+def opening_ids(connection: sqlite3.Connection) -> list[str]:
     """Return the ids of the openings in the file, newest last. A damaged id matches no other. Raises sqlite3.Error."""
     rows = connection.execute("SELECT CAST(id AS BLOB) FROM opening ORDER BY number")
     return [bytes(name or b"").decode("ascii", "replace") for (name,) in rows]
 
 
 def ends(connection: sqlite3.Connection) -> Iterator[dict[int, int] | None]:
-    """Iterate over the ends of the logs at the openings of `known`, newest first; None for a damaged row.
+    """Iterate over the ends of the logs at the openings of `opening_ids`, newest first; None for a damaged row.
 
     They are read one by one, as there may be very many logs. Raises sqlite3.Error.
     """
@@ -130,7 +130,7 @@ def ends_after(connection: sqlite3.Connection, shared: str) -> dict[int, int]:
     If that row is damaged, the opening before it counts: it is better to rename a message than to use a name twice.
     Raises sqlite3.Error.
     """
-    names = known(connection)
+    names = opening_ids(connection)
     after = names.index(shared) + 1 if shared in names else 0
     rows = connection.execute("SELECT number FROM opening ORDER BY number LIMIT ?", (after + 1,)).fetchall()
     numbers = [number for (number,) in reversed(rows if after < len(names) else [])]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from edge.broker.store.faults import meaning
+from edge.broker.store.faults import store_error_of
 from edge.broker.store.group import CursorRow
 from edge.broker.store.limits import LOG_PAGE_ROWS, POSITION_BITS, POSITION_MAX, QUEUE_CURSOR, STATE_PAGE_ROWS
 from edge.broker.store.log_rows import LogEntry, LogRow
@@ -44,14 +44,14 @@ class SideQueries:
         except UnicodeEncodeError:
             return []  # no row has a name that cannot be encoded
         except sqlite3.Error as error:
-            raise meaning(error, "reading the store") from error
+            raise store_error_of(error, "reading the store") from error
 
     def cursors(self) -> Iterator[CursorRow]:
         """Iterate over every cursor. Consume it at once: a checkpoint cannot complete before."""
         try:
             yield from map(CursorRow._make, self._connection.execute(f"{_CURSOR} ORDER BY cursor"))
         except sqlite3.Error as error:
-            raise meaning(error, "reading the store") from error
+            raise store_error_of(error, "reading the store") from error
 
     def cursor(self, number: int) -> CursorRow | None:
         rows = self.rows(f"{_CURSOR} WHERE cursor = ?", (number,))

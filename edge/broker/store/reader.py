@@ -19,7 +19,7 @@ import msgspec
 from bridge.message import Stored
 from edge.broker.store.damage import Damage, examine
 from edge.broker.store.errors import StoreDamaged, StoreError
-from edge.broker.store.faults import ADVICE, meaning, misplaced
+from edge.broker.store.faults import ADVICE, misplaced_row_error, store_error_of
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, StoreLimits
 from edge.broker.store.medium import FAILED, UNREAD
@@ -143,7 +143,7 @@ class StoreReader:
             ).fetchone()
             found = POSITION_MAX if row[0] is None else int(row[0])
         except sqlite3.Error as error:
-            logger.warning("%s", meaning(error, f"reading the cursors of log {request.log}"))
+            logger.warning("%s", store_error_of(error, f"reading the cursors of log {request.log}"))
             found = UNREAD
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._post(partial(request.done, found))
@@ -180,7 +180,7 @@ class StoreReader:
     def _failed(self, request: ReadRequest, error: Exception) -> None:
         self._unread[request.name] = (request.position, time.monotonic())
         about = f"read of log {request.name!r} at position {request.position}"
-        why = meaning(error, about) if isinstance(error, sqlite3.Error) else f"{about}: {_error_text(error)}"
+        why = store_error_of(error, about) if isinstance(error, sqlite3.Error) else f"{about}: {_error_text(error)}"
         text = f"{why}; nothing after it is delivered until it can be read"
         if self._problems.report(READING + request.name, text):
             logger.error("%s", text)
@@ -237,7 +237,7 @@ class StoreReader:
         try:
             for row in map(SegmentRow._make, rows):
                 if not start <= row.key < end:
-                    raise misplaced(row.key)
+                    raise misplaced_row_error(row.key)
                 start = row.key + 1
                 self._check_adjacent(request, expected, row.key & POSITION_MAX)
                 try:

@@ -131,7 +131,7 @@ def decode(row: SegmentRow, position: int) -> list[Stored]:
     return _unpacked(row, position)
 
 
-def remains(row: SegmentRow, position: int) -> list[Stored]:
+def decode_damaged(row: SegmentRow, position: int) -> list[Stored]:
     """Return the runs of a row with a wrong checksum, if its lengths add up. Raises SegmentDamaged.
 
     This is impossible for a compressed row, where a flipped bit changes everything after it.

@@ -19,7 +19,7 @@ from edge.broker.store.connections import connect_reader, connect_writer
 from edge.broker.store.engine import StoreEngine
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreDamaged, StoreError, StoreInaccessible
-from edge.broker.store.faults import ADVICE, meaning, meaning_of_system
+from edge.broker.store.faults import ADVICE, store_error_of, store_error_of_system
 from edge.broker.store.files import StoreFiles
 from edge.broker.store.limits import StoreLimits
 from edge.broker.store.loading import boot_of, load
@@ -82,11 +82,11 @@ def open_store(
         if (directory / REPAIRED_NAME).exists():
             raise StoreDamaged(f"{path}: a repair was interrupted: run `waypost store repair --yes` again")
         try:
-            store = _opened(path, lock, undo, post, clock, limits or StoreLimits(), summary)
+            store = _open_file(path, lock, undo, post, clock, limits or StoreLimits(), summary)
         except sqlite3.Error as error:
-            raise meaning(error, f"opening {path}") from error
+            raise store_error_of(error, f"opening {path}") from error
         except OSError as error:
-            raise meaning_of_system(error, f"opening {path}") from error
+            raise store_error_of_system(error, f"opening {path}") from error
         except StoreError as error:
             raise type(error)(f"{path}: {error}") from error
         except (TypeError, ValueError, OverflowError) as error:  # a damaged page can change the type of a column
@@ -107,7 +107,7 @@ def check_directory(directory: Path) -> None:
         raise type(error)(f"{path}: {error}") from error
 
 
-def _opened(
+def _open_file(
     path: Path,
     lock: DirectoryLock,
     undo: contextlib.ExitStack,
@@ -134,7 +134,7 @@ def _opened(
     load(tables, side, queries, limits)
     lineage = _enter_epochs(connection, side, path.parent, tables, queries, current)
     device = wear.BlockDevice.of(path)
-    meter = wear.WearMeter(wear.load(side), lambda: wear.counters(device), clock)
+    meter = wear.WearMeter(wear.load(side), lambda: wear.read_counters(device), clock)
     background = undo.enter_context(contextlib.closing(connect_writer(path, limits)))
     reading = undo.enter_context(contextlib.closing(connect_reader(path, limits)))
     files = StoreFiles(path)
@@ -150,7 +150,7 @@ def _opened(
         problems=problems,
         lock=lock,
         epochs=lineage,
-        openings=openings.known(side),
+        openings=openings.opening_ids(side),
         boot=boot,
         device=device,
         meter=meter,
@@ -172,7 +172,7 @@ def _enter_epochs(
     If the medium cannot be written now, the store continues with its previous opening.
     """
     lineage = Epochs.load(side, current)
-    known, beside = openings.known(side), openings.read_companion(directory)
+    known, beside = openings.opening_ids(side), openings.read_companion(directory)
     unknown = beside is not None and beside not in known
     starts = {**dict(queries.sequences()), **tables.counters.known} if unknown else {}
     if any(starts.values()):
@@ -182,7 +182,7 @@ def _enter_epochs(
     try:
         ends = {row.log: row.next for row in tables.logs.rows()}
         openings.record(connection, {SPILLS_LOG: tables.counters.spills, **ends})
-        openings.write_companion(directory, openings.known(side)[-1])
+        openings.write_companion(directory, openings.opening_ids(side)[-1])
     except (sqlite3.Error, OSError) as error:
         logger.warning("this opening cannot be recorded (%s)", error)
     return lineage

@@ -16,7 +16,7 @@ from edge.broker.store.connections import connect_writer
 from edge.broker.store.durations import Histogram
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreDamaged, StoreError
-from edge.broker.store.faults import meaning
+from edge.broker.store.faults import store_error_of
 from edge.broker.store.files import StoreFiles
 from edge.broker.store.group import CommitGroup, CursorRow
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, StoreLimits
@@ -197,7 +197,7 @@ class SqliteMedium:
         try:
             return opening_tables.ends_after(self._side, shared)
         except sqlite3.Error as error:
-            raise meaning(error, "starting a new epoch") from error
+            raise store_error_of(error, "starting a new epoch") from error
 
     def appended_since(self, log: int, end: int) -> Iterator[tuple[str, int]]:
         """Iterate over runs in readable segments. Others are lost, so their names do not matter."""
@@ -211,7 +211,7 @@ class SqliteMedium:
                         if position >= end:
                             yield run.address, sequence
         except sqlite3.Error as error:
-            raise meaning(error, "starting a new epoch") from error
+            raise store_error_of(error, "starting a new epoch") from error
 
     def begin_epoch(self, starts: Mapping[str, int], why: str) -> None:
         try:
@@ -219,7 +219,7 @@ class SqliteMedium:
                 name = epoch_tables.start_epoch(connection, starts, why)
             self.epochs.reload(self._side)
         except sqlite3.Error as error:
-            raise meaning(error, "starting a new epoch") from error
+            raise store_error_of(error, "starting a new epoch") from error
         except ValueError as error:
             raise StoreDamaged(f"starting a new epoch: {error}: run `waypost store repair`") from error
         logger.warning("%s: an older copy of this store was restored; new messages are of epoch %s", why, name)

@@ -96,7 +96,7 @@ def process_written_bytes(root: Path = Path("/")) -> int | None:
         return None
 
 
-def counters(device: BlockDevice | None) -> WrittenBytes:
+def read_counters(device: BlockDevice | None) -> WrittenBytes:
     """Return the kernel's counters for this process and `device`."""
     return WrittenBytes(process_written_bytes(), device.written_bytes() if device is not None else None)
 

@@ -24,7 +24,7 @@ from edge.broker.store.checkpointer import Checkpointer
 from edge.broker.store.durations import Durations
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.eviction import evict
-from edge.broker.store.faults import meaning
+from edge.broker.store.faults import store_error_of
 from edge.broker.store.files import StoreFiles
 from edge.broker.store.group import CommitGroup, CommitOutcome, CursorRow
 from edge.broker.store.ledger import Entries, OpenLedger
@@ -219,7 +219,7 @@ class StoreWriter:
         except (sqlite3.Error, OverflowError) as error:
             self._roll_back()
             wrapped = error if isinstance(error, sqlite3.Error) else sqlite3.DataError(str(error))
-            return CommitOutcome(meaning(wrapped, "commit"))
+            return CommitOutcome(store_error_of(wrapped, "commit"))
         return CommitOutcome(None, reclaimed, evicted, thinned, entries)
 
     def _thin(self, job: CommitJob, thinning: Thinning, evicted: list[Evicted]) -> Thinned:

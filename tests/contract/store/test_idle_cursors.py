@@ -43,7 +43,7 @@ class Readers:
 
     def rest(self, *names: str) -> None:
         for name in names:
-            assert self.rig.store.cursors.rest(self[name])
+            assert self.rig.store.cursors.make_idle(self[name])
             assert self[name] in self.idle
 
     @property
@@ -86,19 +86,19 @@ def test_not_while_its_row_does_not_say_all(rig: Rig) -> None:
     readers = Readers(rig, "a", "b")
     readers.append(3)
     new = rig.store.cursors.open("new", readers.log, 0)
-    assert not rig.store.cursors.rest(new), "it is not on disk"
+    assert not rig.store.cursors.make_idle(new), "it is not on disk"
     rig.commit()
-    assert rig.store.cursors.rest(new)
+    assert rig.store.cursors.make_idle(new)
     rig.store.cursors.acknowledge(readers["a"], 2, 2)
     rig.commit()
-    assert not rig.store.cursors.rest(readers["a"]), "something above it is acknowledged"
+    assert not rig.store.cursors.make_idle(readers["a"]), "something above it is acknowledged"
     rig.store.cursors.acknowledge(readers["b"], 0, 0)
-    assert not rig.store.cursors.rest(readers["b"]), "it has moved"
+    assert not rig.store.cursors.make_idle(readers["b"]), "it has moved"
     rig.commit()
     rig.store.cursors.give_up(readers["b"], 1, 1, [Loss("b", "plant/7/temp", 1, 1, 1, 1, "why", 1)])
-    assert not rig.store.cursors.rest(readers["b"]), "what it gave up is on its way"
+    assert not rig.store.cursors.make_idle(readers["b"]), "what it gave up is on its way"
     rig.commit()
-    assert rig.store.cursors.rest(readers["b"])
+    assert rig.store.cursors.make_idle(readers["b"])
 
 
 def test_what_all_have_passed_is_deleted(rig: Rig) -> None:
@@ -189,7 +189,7 @@ def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
     rig.reopen()
     assert readers.positions() == {"a": 3, "b": 0, "c": 0}
     for name in "abc":
-        assert rig.store.cursors.rest(readers[name])
+        assert rig.store.cursors.make_idle(readers[name])
     rig.store.cursors.pass_all(readers.log, readers.cursors.values(), 3)
     readers.settle()
     assert rig.store.logs.bounds(readers.log) == (3, 4)

@@ -132,7 +132,7 @@ def test_what_is_acknowledged_in_part_stays_as_it_is(rig: Rig) -> None:
 
 def test_what_an_idle_cursor_has_passed_stays_as_it_is(rig: Rig) -> None:
     log = fill(rig, minutes=2)
-    rig.store.cursors.rest(rig.store.cursors.open("idle", log, 0))
+    rig.store.cursors.make_idle(rig.store.cursors.open("idle", log, 0))
     rig.commit()
     rig.store.cursors.pass_all(log, [rig.store.cursors.open("idle", log, 0)], 40)
     rig.commit()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.broker.model.topics import FilterTree, covers, is_wide, matches, overlaps, widened
+from edge.broker.model.topics import FilterTree, covers, is_wide, matches, overlaps, widen
 from tests.unit.broker.test_filter_table import Table
 
 LEVEL = st.sampled_from(["a", "b", "", "$x"])
@@ -14,7 +14,7 @@ NAMES = st.lists(LEVEL, min_size=1, max_size=4).map("/".join)
 FILTERS = st.tuples(st.lists(st.sampled_from(["a", "b", "", "+", "$x"]), min_size=0, max_size=4), st.booleans()).map(
     lambda pair: "/".join([*pair[0], *(["#"] if pair[1] or not pair[0] else [])])
 )
-WIDE = FILTERS | FILTERS.map(widened)
+WIDE = FILTERS | FILTERS.map(widen)
 """Some with names that begin with ``$``, as wildcards of MQTT 3.1 may be."""
 
 
@@ -95,7 +95,7 @@ def test_covers_and_overlaps_agree_with_names(a: str, b: str, name: str) -> None
 @given(FILTERS, NAMES)
 @settings(max_examples=300, deadline=None)
 def test_a_widened_filter_matches_the_same_and_names_with_dollar(pattern: str, name: str) -> None:
-    wide = widened(pattern)
+    wide = widen(pattern)
     assert is_wide(wide) is pattern.startswith(("+", "#"))
     plain = name.replace("$", "")
     assert matches(wide, plain) is matches(pattern, plain)

@@ -100,7 +100,7 @@ class StoreMachine(RuleBasedStateMachine):
     def rest(self, log: str, name: str) -> None:
         """Make a cursor idle, where its row says all of it."""
         if (name, log) in self.cursors:
-            self.rig.store.cursors.rest(self.rig.store.cursors.open(name, self.rig.store.logs.open(log), 0))
+            self.rig.store.cursors.make_idle(self.rig.store.cursors.open(name, self.rig.store.logs.open(log), 0))
 
     @rule(log=LOGS, data=st.data())
     def pass_cursors(self, log: str, data: st.DataObject) -> None:

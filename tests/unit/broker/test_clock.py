@@ -34,8 +34,8 @@ def test_a_steady_clock_tells_the_age(good: bool) -> None:
     run = machine.message()
     machine.passes(60)
     assert machine.clock.age_ns(run) == 60 * S
-    assert machine.clock.over(run, 60 * S) is True
-    assert machine.clock.over(run, 60 * S + 1) is False
+    assert machine.clock.is_expired(run, 60 * S) is True
+    assert machine.clock.is_expired(run, 60 * S + 1) is False
     assert not machine.clock.stepped
 
 
@@ -48,7 +48,7 @@ def test_set_it_says_nothing_of_what_came_before(step: int, before: bool, after:
     machine.now += step
     machine.good = after
     assert machine.clock.age_ns(run) == 0
-    assert not machine.clock.over(run, 1)
+    assert not machine.clock.is_expired(run, 1)
     assert machine.clock.stepped
     assert machine.clock.now_for(run) == run.received_at
     later = machine.message()

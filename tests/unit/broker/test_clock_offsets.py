@@ -57,7 +57,7 @@ class Machine:
     def set(self, wall: int, *, good: bool = False) -> None:
         before = self.reading()
         self.wall, self.good = wall, good
-        self.changes.tell(before, self.reading())
+        self.changes.notify(before, self.reading())
 
     def found_right(self) -> None:
         self.set(self.true, good=True)

@@ -199,11 +199,11 @@ class TestQuotas:
         kept = []
         for user, size in made:
             if names.has_room(NameKind.QUEUE, user, size):
-                names.made(NameKind.QUEUE, user, size)
+                names.add(NameKind.QUEUE, user, size)
                 kept.append((user, size))
             assert names.count(NameKind.QUEUE) <= SMALL.queues_max
         for user, size in reversed(kept):
-            names.gone(NameKind.QUEUE, user, size)
+            names.remove(NameKind.QUEUE, user, size)
         assert names.count(NameKind.QUEUE) == 0
         assert not names._counts[NameKind.QUEUE].users
 

@@ -127,7 +127,7 @@ class TestStart:
         site.send("queue/a", count=6)
         site.send("queue/b", count=3)
         site.start()
-        assert {room.address: room.used for room in site.router.quotas.rooms()} == {"queue/#": 900}
+        assert {room.address: room.used for room in site.router.quotas.usage()} == {"queue/#": 900}
         assert site.send("queue/c", count=2) == [Refusal.FULL] * 2
         assert site.send("queue/c", count=1) == [None]
 
@@ -137,7 +137,7 @@ class TestStart:
         site.send("topic/a", count=2)
         site.send("queue/a", count=3)
         site.start([AddressRule("topic/#", AddressType.TOPIC), AddressRule("queue/#", AddressType.ANYCAST)])
-        assert {room.address: room.used for room in site.router.quotas.rooms()} == {"topic/#": 200}
+        assert {room.address: room.used for room in site.router.quotas.usage()} == {"topic/#": 200}
 
 
 class TestReject:
@@ -256,7 +256,7 @@ class TestSpace:
         rules = [AddressRule("events/#", AddressType.QUEUE), AddressRule("events/a", AddressType.QUEUE)]
         site.router.reconfigure(AddressTable(rules), {"events/#": quota(None), "events/a": quota(None)})
         assert site.send("events/a", count=8) == [None] * 8
-        assert {room.address: room.used for room in site.router.quotas.rooms()} == {"events/#": 0, "events/a": 2000}
+        assert {room.address: room.used for room in site.router.quotas.usage()} == {"events/#": 0, "events/a": 2000}
 
     @settings(max_examples=60, deadline=None)
     @given(

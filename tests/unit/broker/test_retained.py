@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bridge.message import Run
 from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_PURGED_MAX, RETAINED_STALE_MAX, Limits
-from edge.broker.model.topics import matches, widened
+from edge.broker.model.topics import matches, widen
 from edge.broker.retention.names import NameQuotas
 from edge.broker.router.retained import KIND, RetainedMessages
 from edge.broker.store.errors import StoreError
@@ -32,7 +32,7 @@ def run(address: str, body: bytes) -> Run:
 
 @given(
     st.lists(st.tuples(NAMES, st.booleans()), max_size=20),
-    st.lists(FILTERS | FILTERS.map(widened), min_size=1, max_size=5),
+    st.lists(FILTERS | FILTERS.map(widen), min_size=1, max_size=5),
 )
 def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
     store = MemoryStore(post=lambda call: call())

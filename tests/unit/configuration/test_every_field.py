@@ -456,7 +456,7 @@ def facts(gateway: Gateway) -> dict[str, object]:
         "rules": {(rule.pattern, rule.type) for rule in router.addresses.table.rules},
         "policies": {name: router.addresses.policy(name) for name in NAMES},
         "subscriptions": {name: router.addresses.policy_of_subscription(name) for name in ("t::s", "other::s")},
-        "room": [room for room in map(_room, router.quotas.rooms()) if room[1:] != (None, 0, "reject", 4)],
+        "room": [room for room in map(_room, router.quotas.usage()) if room[1:] != (None, 0, "reject", 4)],
         "space": router.quotas.space_bytes,
         "authentication": broker.gate.mode,
         "issuer": issuer.configuration if isinstance(issuer, Issuer) else issuer,

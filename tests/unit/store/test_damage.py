@@ -177,8 +177,8 @@ def test_neighbours_are_looked_at_up_to_a_bound(tmp_path: Path) -> None:
 def test_remains_that_do_not_add_up() -> None:
     stored = [segment.Stored(0, 0, run("a", b"1", b"22"))]
     row = segment.encode(0, 1, 1, stored)
-    assert [part.sequence for part in segment.remains(row._replace(crc=0), 0)] == [0]
+    assert [part.sequence for part in segment.decode_damaged(row._replace(crc=0), 0)] == [0]
     nothing = row._replace(data=None)  # type: ignore[arg-type]  # as SQLite reads a row that is cut off
     for rotten in (row._replace(body_bytes=4), row._replace(messages=3), row._replace(data=row.data[:-1]), nothing):
         with pytest.raises(segment.SegmentDamaged):
-            segment.remains(rotten, 0)
+            segment.decode_damaged(rotten, 0)

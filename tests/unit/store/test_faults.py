@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from edge.broker.store.errors import StoreError, StoreFull
-from edge.broker.store.faults import meaning
+from edge.broker.store.faults import store_error_of
 from edge.output.system_errors import write_advice
 
 
@@ -28,7 +28,7 @@ def raised(code: int, name: str) -> sqlite3.OperationalError:
     ],
 )
 def test_a_full_medium_is_told_from_one_that_failed(code: int, kind: type[StoreError]) -> None:
-    assert type(meaning(raised(code, "SQLITE_X"), "opening")) is kind
+    assert type(store_error_of(raised(code, "SQLITE_X"), "opening")) is kind
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def made(rig: Rig, count: int = QUEUES, prefix: str = "queue") -> list[int]:
     for start in range(0, count, 20):
         for i in range(start, start + 20):
             log = rig.store.logs.open(f"{prefix} {i}")
-            rig.store.cursors.rest(rig.store.cursors.open("queue", log, 0))
+            rig.store.cursors.make_idle(rig.store.cursors.open("queue", log, 0))
             rig.store.logs.append(log, run_of(b"%d" % i, address=str(i)))
             logs.append(log)
         rig.commit()

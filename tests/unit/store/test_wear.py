@@ -125,7 +125,7 @@ class TestDevice:
     def test_where_the_system_shows_none(self, tmp_path: Path) -> None:
         assert BlockDevice.of(tmp_path, tmp_path) is None
         assert BlockDevice.of(tmp_path / "nowhere") is None
-        assert wear.counters(None).device_bytes is None
+        assert wear.read_counters(None).device_bytes is None
 
     def test_what_cannot_be_read_is_not_known(self, tmp_path: Path) -> None:
         device = BlockDevice.of(tmp_path, self.make(tmp_path))

@@ -261,7 +261,7 @@ def test_more_runs_than_may_wait_are_not_reported() -> None:
     sent = [Run("jobs", "c", 1, b"", [b""]) for _ in range(TRACE_RUNS_WAITING_MAX + 1)]
     for number, run in enumerate(sent):
         runs.routed(runs.begin(router, run, (number,), report), router.goes)
-    router.commit_listeners.tell(Committed([(1, Stored(at, at, run)) for at, run in enumerate(sent)], None))
+    router.commit_listeners.notify(Committed([(1, Stored(at, at, run)) for at, run in enumerate(sent)], None))
     assert [event.sequence for event in reported] == list(range(1, TRACE_RUNS_WAITING_MAX + 1))
     runs.close()
     assert len(router.commit_listeners) == 0

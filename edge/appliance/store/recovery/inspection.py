@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self
 from edge.broker.store import segment
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreDamaged, StoreError, StoreInaccessible
-from edge.broker.store.faults import meaning
+from edge.broker.store.faults import store_error_of
 from edge.broker.store.limits import CHUNK_BYTES, CHUNK_ROWS, POSITION_BITS, POSITION_MAX
 from edge.broker.store.reservation import MEMORY, ReservedRange, unpack_range
 from edge.broker.store.schema import APPLICATION_ID
@@ -79,7 +79,7 @@ class Inspection:
         try:
             connection = _connect(path)
         except sqlite3.Error as error:
-            raise meaning(error, f"opening {path}") from error
+            raise store_error_of(error, f"opening {path}") from error
         opened = cls(connection, path)
         try:
             if opened.number("application_id") != APPLICATION_ID:
@@ -238,7 +238,7 @@ class Inspection:
         try:
             yield
         except sqlite3.Error as error:
-            raise meaning(error, doing) from error
+            raise store_error_of(error, doing) from error
 
 
 def key_of(log: int, position: int) -> int:

@@ -18,7 +18,7 @@ from edge.appliance.store.recovery import snapshot
 from edge.appliance.store.recovery.rebuilding import Rebuilding
 from edge.appliance.store.recovery.report import RepairReport
 from edge.appliance.store.recovery.salvage import Salvage
-from edge.broker.store.faults import meaning
+from edge.broker.store.faults import store_error_of
 from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.sqlite import FILE_NAME, REPAIRED_NAME, REPAIRING_NAME, SALVAGE_NAME, remove_unfinished
 
@@ -50,7 +50,7 @@ def repair(
                 fresh.replace(data / REPAIRED_NAME)
                 report.damaged_copy = _put_in_place(data)
         except sqlite3.Error as error:
-            raise meaning(error, "repairing") from error
+            raise store_error_of(error, "repairing") from error
         else:
             return report
         finally:
