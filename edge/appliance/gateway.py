@@ -63,11 +63,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0
+REPORT_INTERVAL_S: Final = 1.0
 """Interval at which the uplinks check whether an hour is over and its manifest is due."""
 
 STATUS_PERIOD: Final = 5
-"""Number of `LOOK_S` intervals between two status reports to the hub: each is a row of `gateway_status`."""
+"""Number of `REPORT_INTERVAL_S` intervals between two status reports to the hub: each is a row of `gateway_status`."""
 
 ADDRESSES_SHOWN_MAX: Final = 500
 """Subscriptions and queues that a status lists, at 2 us each. It is taken every second, and a client can create
@@ -210,7 +210,7 @@ class Gateway:
     async def replaced(self) -> None:
         """Return when the data directory was replaced by another one."""
         while not self.store.medium.replaced:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(REPORT_INTERVAL_S)
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Apply the `Live` fields of a new configuration without a pause. The others must be unchanged."""
@@ -383,7 +383,7 @@ class Gateway:
             for uplink in self.uplinks:
                 uplink.look(now_ns, clock_good=clock_good)
             self._bridge.look()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(REPORT_INTERVAL_S)
 
     def _report_status(self) -> None:
         document = {

@@ -47,12 +47,12 @@ from edge.output.text import word
 BUDGET_NEAR: Final = 0.8
 """Share of a month's data budget from which a warning is shown."""
 
-SUBSCRIPTIONS_LOOKED_AT: Final = 500
+SUBSCRIPTIONS_CHECKED: Final = 500
 """Subscriptions checked at a time, about 1 ms; the next check continues with the following ones."""
 
 HUB: Final = "the hub"
 
-SHARED_LATELY_S: Final = 60.0
+SHARED_IDENTITY_S: Final = 60.0
 """Time for which the hub's report of a shared identity counts: it displaces one of the machines about every 15 s."""
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access: "
@@ -330,7 +330,7 @@ class GatewayHealth:
 def shared_identity(name: str, state: LinkState, utc_s: float) -> FoundProblem | None:
     """Return the problem when the hub reports that another machine uses this gateway's identity too."""
     _, shared, why = (state.ended or "").partition(f"{IDENTITY_SHARED}: ")
-    if not shared or not 0 <= utc_s - state.ended_at < SHARED_LATELY_S:
+    if not shared or not 0 <= utc_s - state.ended_at < SHARED_IDENTITY_S:
         return None
     step = "take the copied card out; at the hub make a token for this gateway, then waypost edge enrol here"
     return FoundProblem(name, why, step, Severity.WARNING)
@@ -366,11 +366,11 @@ class StalledLogs:
         self._found: dict[str, FoundProblem] = {}
 
     def problems(self) -> Iterator[FoundProblem]:
-        """Check the next `SUBSCRIPTIONS_LOOKED_AT` subscriptions; yield the problems of all."""
-        looked_at = list(islice(self._pending, SUBSCRIPTIONS_LOOKED_AT))
+        """Check the next `SUBSCRIPTIONS_CHECKED` subscriptions; yield the problems of all."""
+        looked_at = list(islice(self._pending, SUBSCRIPTIONS_CHECKED))
         if not looked_at:
             self._pending = iter(self._all())
-            looked_at = list(islice(self._pending, SUBSCRIPTIONS_LOOKED_AT))
+            looked_at = list(islice(self._pending, SUBSCRIPTIONS_CHECKED))
         for name, subscription in looked_at:
             found = self._check_log(name, subscription)
             if found is None:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from edge.health.counter_rise import CounterRise
 from edge.health.problems import FoundProblem, Severity
 
-LOGINS_WAIT_SHOWN_S: Final = 5.0
+LOGIN_WAIT_S_MAX: Final = 5.0
 """Seconds that a login has waited for its verification when it becomes a problem: people notice, and devices begin to
 connect again."""
 
@@ -32,7 +32,7 @@ def login_problems(gate: PasswordQueue, late_logins: CounterRise) -> Iterator[Fo
     late = late_logins.lately({"late": gate.late} if gate.late else {})
     if late:
         what = "logins wait: within the last minute passwords could not be verified in time"
-    elif gate.waits_s >= LOGINS_WAIT_SHOWN_S:
+    elif gate.waits_s >= LOGIN_WAIT_S_MAX:
         what = f"logins wait: a password has waited {gate.waits_s:.0f} s to be verified"
     else:
         return

@@ -26,7 +26,7 @@ from bridge.resources.endpoint import ListenEndpoint
 from edge.appliance.identity.enrolling import enrol
 from edge.appliance.identity.exchange import HubEnrolmentClient, NotIssued, trusting
 from edge.appliance.identity.location import REVOKED, identity_file
-from edge.appliance.identity.renewal import LOOK_S_MAX
+from edge.appliance.identity.renewal import CHECK_INTERVAL_S_MAX
 from edge.appliance.identity.request import new_key, signing_request
 from edge.appliance.identity.revocation_list import fetch
 from tests.support import forked
@@ -299,7 +299,7 @@ def test_renewed_while_it_sends_and_enrolled_anew_when_all_has_ended(tmp_path: P
             wait_until(lambda: len(landed(tmp_path)) == 10, timeout_s=WAIT_S, what="10 in the lake")
             assert serial(data) == first
             clock.set(70 * DAY_S, synchronized=True)
-            wait_until(lambda: serial(data) != first, timeout_s=LOOK_S_MAX + WAIT_S, what="it is renewed")
+            wait_until(lambda: serial(data) != first, timeout_s=CHECK_INTERVAL_S_MAX + WAIT_S, what="it is renewed")
             device.publish(10, 20)
             wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
             assert (tmp_path / "hub.log").read_text().count("gateway hall connected") == 1, "the link stood"

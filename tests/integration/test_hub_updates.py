@@ -79,7 +79,7 @@ class Box:
         updating.install_wanted(str(files.bundle(wanted)), BundleInfo(wanted.version, wanted.build))
         self.power_on()
         updating = Updater(self.card, UpdateRecord(self.root), lambda: seen if well else None)
-        tried = updating.started()
+        tried = updating.current_trial()
         assert tried is not None
         gate = updating.gate(tried, 0.0)
         updating.step(gate, 0.0)

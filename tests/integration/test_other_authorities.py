@@ -18,7 +18,7 @@ from edge.appliance.identity.enrolling import renew
 from edge.appliance.identity.exchange import HubEnrolmentClient
 from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import identity_file
-from edge.appliance.identity.request import named_in
+from edge.appliance.identity.request import gateway_uri_in
 from edge.broker.configuration import TlsFiles
 from tests.integration.test_enrolment import Device, fleet, hub, init, landed, uplink
 from tests.support import forked
@@ -88,7 +88,7 @@ def goes_through(folder: Path, server: EstServer, issuer: str) -> None:
     with hub(folder, config, amqps=port) as far:
         sends(folder, f"amqps://localhost:{port}", config)
         first = GatewayIdentity(data).certificate()
-        assert (first.issuer.rfc4514_string(), named_in(first)) == (issuer, "waypost://default/hall")
+        assert (first.issuer.rfc4514_string(), gateway_uri_in(first)) == (issuer, "waypost://default/hall")
         renew(data, HubEnrolmentClient(ListenEndpoint("localhost", port)))
         assert (second := GatewayIdentity(data).certificate()).serial_number != first.serial_number
         assert second.issuer == first.issuer

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.output.amounts import counted, verb
 
-LOOK_S: Final = 0.5
-STATED_S: Final = 30.0
+POLL_S: Final = 0.5
+MANIFEST_S: Final = 30.0
 """Time limit for the manifest after the backlog is empty: the gateway checks once a second, the hub has to land it, and
 the machine may be busy."""
 
@@ -51,17 +51,17 @@ def wait_drained(
             if not waiting and not asked:
                 state()
                 asked, stating = True, clock_s()
-            elif not waiting and _stated(bridge) and clock_s() - stating >= 2 * LOOK_S:
+            elif not waiting and _manifests_are_complete(bridge) and clock_s() - stating >= 2 * POLL_S:
                 left = {name: count for name, count in bridge.left.items() if count}
                 return Drained(not left, sum(left.values()), passed, _describe_left(left))
-            elif not waiting and clock_s() - stating >= STATED_S:
+            elif not waiting and clock_s() - stating >= MANIFEST_S:
                 return Drained(False, 0, passed, "nothing waits, but the hub has not taken the manifest")
             if passed >= timeout_s and waiting:
                 return Drained(False, waiting, passed, _describe_waiting(bridge, waiting, timeout_s))
-            pause(LOOK_S)
+            pause(POLL_S)
 
 
-def _stated(bridge: BridgeStatus) -> bool:
+def _manifests_are_complete(bridge: BridgeStatus) -> bool:
     return all(not one.manifest_waiting and not one.manifest_due for one in bridge.connectors)
 
 

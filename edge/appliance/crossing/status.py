@@ -19,7 +19,7 @@ from edge.broker.store.contract import Store
 RATE_S: Final = 60
 """Window of a rate, with one sample a second."""
 
-SELDOM_S: Final = 10.0
+SLOW_INTERVAL_S: Final = 10.0
 """Interval at which the free space is queried, and the oldest waiting message is read, which takes a segment of the
 store."""
 
@@ -98,7 +98,7 @@ class BridgeWatch:
             if now >= self._seldom_due_s:
                 self._read_oldest(uplink)
         if now >= self._seldom_due_s:
-            self._seldom_due_s, self._room = now + SELDOM_S, self._room_bytes()
+            self._seldom_due_s, self._room = now + SLOW_INTERVAL_S, self._room_bytes()
         self._rates.add(_STORED, now, self._stored_bytes(), 0)
         self._rates.keep({_STORED, *(uplink.connector.name for uplink in self._uplinks)})
 

@@ -27,9 +27,9 @@ class Level(enum.Enum):
 
     OK = "ok"
     WARN = "warn"
-    """It works now, but may fail later, or is worse than it could be."""
+    """Works now, but may fail later, or is worse than it could be."""
     FAIL = "fail"
-    """It does not work, or can lose acknowledged messages."""
+    """Does not work, or can lose acknowledged messages."""
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     level: Level
     seen: str
     next_step: str = ""
-    """What to do; empty when no action is needed."""
+    """Recommended action; empty when none is needed."""
 
 
 def ok(name: str, seen: str) -> CheckResult:

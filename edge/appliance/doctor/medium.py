@@ -123,7 +123,7 @@ def card(context: CheckContext) -> Iterator[CheckResult]:
     model = context.text("sys", "block", device, "device", "name") or context.text(
         "sys", "block", device, "device", "model"
     )
-    seen = " ".join(part for part in (device, kind, model, _made(context, device)) if part)
+    seen = " ".join(part for part in (device, kind, model, _made_on(context, device)) if part)
     end_of_life = _number(context.text("sys", "block", device, "device", "pre_eol_info"))
     lives = [_number(part) or 0 for part in (context.text("sys", "block", device, "device", "life_time") or "").split()]
     used = max(lives, default=0) * 10
@@ -140,7 +140,7 @@ def card(context: CheckContext) -> Iterator[CheckResult]:
         yield ok(name, seen)
 
 
-def _made(context: CheckContext, device: str) -> str:
+def _made_on(context: CheckContext, device: str) -> str:
     date = context.text("sys", "block", device, "device", "date")
     return f"of {date}" if date else ""
 

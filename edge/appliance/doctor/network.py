@@ -47,13 +47,13 @@ def _port(context: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckRe
         except socket.gaierror as error:
             return fail(name, f"{endpoint}: {error.strerror}", "listen on an address of this machine, or 0.0.0.0")
         except OSError as error:
-            return _taken(context, name, endpoint, error)
+            return _bind_error_result(context, name, endpoint, error)
     if context.running:
         return warn(name, f"{endpoint} is free although the gateway runs", "check the options it was started with")
     return ok(name, f"{endpoint} is free")
 
 
-def _taken(context: CheckContext, name: str, endpoint: ListenEndpoint, error: OSError) -> CheckResult:
+def _bind_error_result(context: CheckContext, name: str, endpoint: ListenEndpoint, error: OSError) -> CheckResult:
     if error.errno == errno.EADDRNOTAVAIL:
         return fail(
             name, f"{endpoint.host} is not an address of this machine", "listen on one of its addresses, or on 0.0.0.0"
@@ -63,11 +63,11 @@ def _taken(context: CheckContext, name: str, endpoint: ListenEndpoint, error: OS
         return fail(name, f"{endpoint}: this user may not listen there", step)
     if error.errno != errno.EADDRINUSE:
         return fail(name, f"{endpoint}: {error.strerror}", "listen elsewhere")
-    return _held(context, name, endpoint)
+    return _port_in_use_result(context, name, endpoint)
 
 
-def _held(context: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckResult:
-    holder = _holder(endpoint.port)
+def _port_in_use_result(context: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckResult:
+    holder = _find_holder(endpoint.port)
     if holder is None:
         if context.running:
             return ok(name, f"{endpoint} is taken, and the gateway runs")
@@ -79,7 +79,7 @@ def _held(context: CheckContext, name: str, endpoint: ListenEndpoint) -> CheckRe
     return fail(name, f"{endpoint} is taken by {command} (process {pid})", "stop it, or listen on another port")
 
 
-def _holder(port: int) -> tuple[int, str] | None:
+def _find_holder(port: int) -> tuple[int, str] | None:
     """Return (process id, name) of the process that listens on a port; None when it is not visible to this user."""
     try:
         for connection in psutil.net_connections("tcp"):

@@ -15,7 +15,7 @@ from bridge.enrolment import Attestation
 from bridge.version import VERSION
 from edge.appliance.clock import kernel_synchronized
 from edge.appliance.first_boot.journal import FirstBootSettings, FirstBootState
-from edge.appliance.first_boot.places import DONE, WAITING, WORKING, CardPaths, show, write_whole
+from edge.appliance.first_boot.places import DONE, WAITING, WORKING, CardPaths, set_light, write_whole
 from edge.output.text import lines
 from edge.output.times import moment
 
@@ -59,7 +59,7 @@ def report(places: CardPaths, name: str, state: FirstBootState) -> str:
     text = "\n".join(_report_lines(name, state)) + "\n"
     light = WAITING if state.trouble else DONE if state.done_at else WORKING
     write_whole(places.root / ISSUE, lines(text).encode(), mode=0o644)
-    show(places, light)
+    set_light(places, light)
     return text
 
 

@@ -32,16 +32,16 @@ def settings(root: Path) -> None:
 
     Run as root, before the network is up. It can be interrupted and repeated, with the same result.
     """
-    from edge.appliance.first_boot.places import WAITING, WORKING, CardPaths, show
+    from edge.appliance.first_boot.places import WAITING, WORKING, CardPaths, set_light
     from edge.appliance.first_boot.settings import apply_settings
 
     places = CardPaths(root)
     try:
         found = apply_settings(places)
         if found.trouble is not None or found.unread is not None:
-            show(places, WAITING)
+            set_light(places, WAITING)
         elif found.card is not None:
-            show(places, WORKING)  # until the enrolment reports its state
+            set_light(places, WORKING)  # until the enrolment reports its state
     except OSError as error:
         raise CommandError(f"{error.filename or root}: {error.strerror}") from None
     if found.card is not None:
@@ -107,7 +107,7 @@ def enrol_gateway(data: Path, root: Path, once: bool, mqtts: str | None, https: 
 
     from edge.appliance.first_boot.attesting import attestation, report, system
     from edge.appliance.first_boot.enrolling import FirstBoot, FirstBootInterrupted
-    from edge.appliance.first_boot.places import CardPaths, ask_for_restart
+    from edge.appliance.first_boot.places import CardPaths, request_restart
 
     places = CardPaths(root)
     work = FirstBoot(
@@ -116,7 +116,7 @@ def enrol_gateway(data: Path, root: Path, once: bool, mqtts: str | None, https: 
         time.time,
         partial(system, places),
         tls={name: place for name, place in (("mqtts", mqtts), ("https", https)) if place is not None},
-        restart=partial(ask_for_restart, places) if restart else lambda: None,
+        restart=partial(request_restart, places) if restart else lambda: None,
     )
     wanted = work.journal.wanted()
     if wanted is None:

@@ -24,7 +24,7 @@ from bridge.resources.resource import Resource
 from bridge.resources.values import HubUrl
 from edge.appliance.clock import kernel_synchronized
 from edge.appliance.first_boot.journal import FirstBootJournal, FirstBootSettings
-from edge.appliance.identity.enrolling import at_first, enrol
+from edge.appliance.identity.enrolling import enrol, try_in_order
 from edge.appliance.identity.exchange import (
     AnswerLost,
     ClockDiffers,
@@ -52,12 +52,12 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-ANOTHER: Final = (
+NEW_ENROLMENT_STEP: Final = (
     "at the hub: waypost fleet token create; write it into waypost.yaml on the card, with the other settings "
     "(waypost.applied.yaml has them), and start the gateway again"
 )
 """Next step when a token is not accepted."""
-ANOTHER_HUB: Final = "compare hub.url with the hub's address and names (hub run --name)."
+CHECK_HUB_STEP: Final = "compare hub.url with the hub's address and names (hub run --name)."
 """Next step when the peer does not prove to be the hub."""
 
 
@@ -127,7 +127,7 @@ class FirstBoot:
         key = self._identity.key_to_send()
         self.journal.note(used=token.id, key=key_id(key.public_key()))
         try:
-            at_first(wanted.urls, lambda url: enrol(self._data, _exchange(wanted, url), token, wanted.name))
+            try_in_order(wanted.urls, lambda url: enrol(self._data, _exchange(wanted, url), token, wanted.name))
         except AnswerLost as error:
             raise FirstBootInterrupted(str(error), "nothing: it retries with the same key") from None
         except HubUnreachable as error:
@@ -137,9 +137,9 @@ class FirstBoot:
         except ClockDiffers as error:
             raise FirstBootInterrupted(str(error), clock_step(synchronized=kernel_synchronized())) from None
         except WrongHub as error:
-            raise FirstBootInterrupted(str(error), ANOTHER_HUB) from None
+            raise FirstBootInterrupted(str(error), CHECK_HUB_STEP) from None
         except NotIssued as error:
-            raise FirstBootInterrupted(f"the hub refuses a certificate: {error}", ANOTHER) from None
+            raise FirstBootInterrupted(f"the hub refuses a certificate: {error}", NEW_ENROLMENT_STEP) from None
         except CertificateMismatch as error:
             raise FirstBootInterrupted(str(error), "a fault of the hub: see its log") from None
 
@@ -203,7 +203,7 @@ class FirstBoot:
             if wanted.urls:
                 self._send_attestation(attested, wanted, self._identity.authority())
         except ValueError as error:
-            raise FirstBootInterrupted(f"the gateway's identity cannot be read: {error}", ANOTHER) from None
+            raise FirstBootInterrupted(f"the gateway's identity cannot be read: {error}", NEW_ENROLMENT_STEP) from None
 
     def _send_attestation(self, attested: Attestation, wanted: FirstBootSettings, authority: str) -> None:
         """Send it to the hub, with the certificate that the hub issued."""
@@ -214,16 +214,16 @@ class FirstBoot:
             _exchange(wanted, url).send(ATTESTATION_PATH, attested, context)
 
         try:
-            at_first(wanted.urls, send)
+            try_in_order(wanted.urls, send)
         except HubUnreachable as error:
             raise FirstBootInterrupted(str(error), "nothing, if the hub is away: it retries by itself") from None
         except ClockDiffers as error:
             raise FirstBootInterrupted(str(error), clock_step(synchronized=kernel_synchronized())) from None
         except WrongHub as error:
-            raise FirstBootInterrupted(str(error), f"{ANOTHER_HUB} It retries by itself") from None
+            raise FirstBootInterrupted(str(error), f"{CHECK_HUB_STEP} It retries by itself") from None
         except NotIssued as error:
             raise FirstBootInterrupted(
-                f"the hub does not accept the gateway's report of its set-up: {error}", ANOTHER
+                f"the hub does not accept the gateway's report of its set-up: {error}", NEW_ENROLMENT_STEP
             ) from None
 
 

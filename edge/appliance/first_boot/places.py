@@ -63,12 +63,12 @@ def write_whole(file: Path, content: bytes, *, mode: int, owner: tuple[int, int]
     sync_folder(file.parent)
 
 
-def show(places: CardPaths, light: str) -> None:
+def set_light(places: CardPaths, light: str) -> None:
     """Set the state of the light, one of `LIGHT`'s words. Raises OSError."""
     write_whole(places.root / LIGHT, f"{light}\n".encode(), mode=0o644)
 
 
-def ask_for_restart(places: CardPaths) -> None:
+def request_restart(places: CardPaths) -> None:
     """Request a restart of the gateway's service. Raises OSError."""
     write_whole(places.root / RESTART, b"", mode=0o644)
 

@@ -49,10 +49,10 @@ class AppliedSettings(NamedTuple):
 
 def apply_settings(places: CardPaths) -> AppliedSettings:
     """Apply new settings if there are any, and write the files of the current ones. Raises OSError."""
-    card, new = _kept(places), False
+    card, new = _read_kept(places), False
     trouble = unread = None
     try:
-        found = _on_card(places)
+        found = _read_card(places)
     except OSError as error:
         unread = error.strerror or str(error)
     except ConfigurationRejected as rejected:
@@ -76,14 +76,14 @@ def digest(card: Card) -> str:
     return hashlib.sha256(card.text).hexdigest()
 
 
-def _kept(places: CardPaths) -> Card | None:
+def _read_kept(places: CardPaths) -> Card | None:
     try:
         return read(places.kept.read_bytes(), str(places.kept), IN_FORCE)
     except (FileNotFoundError, ConfigurationRejected):  # applied by another version of the program
         return None
 
 
-def _on_card(places: CardPaths) -> Card | None:
+def _read_card(places: CardPaths) -> Card | None:
     """Return the settings in the file on the card, if any.
 
     Raises ConfigurationRejected, and OSError when the first partition cannot be read.

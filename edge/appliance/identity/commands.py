@@ -121,7 +121,7 @@ def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, 
     """
     from bridge.enrolment import EnrolmentToken, EnrolmentTokenError
     from bridge.resources.values import HubUrl
-    from edge.appliance.identity.enrolling import at_first
+    from edge.appliance.identity.enrolling import try_in_order
 
     try:
         token = EnrolmentToken.parse(token_text)
@@ -134,7 +134,7 @@ def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, 
         if not place.secure:
             raise CommandError(f"{url} is without TLS: gateways cannot enrol there", hint=SECURE_HINT, code=Exit.USAGE)
     with _explained(", ".join(urls)):
-        url, enrolled = at_first(places, lambda url: _enrol(data, token, gateway, proxy, places[url]))
+        url, enrolled = try_in_order(places, lambda url: _enrol(data, token, gateway, proxy, places[url]))
     _say(enrolled, url)
     return enrolled.file
 

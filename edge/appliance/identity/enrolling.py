@@ -30,12 +30,12 @@ from edge.appliance.identity.exchange import (
     trusting,
 )
 from edge.appliance.identity.files import GatewayIdentity
-from edge.appliance.identity.request import fingerprint, named_in, only_first, require_ours, signing_request
+from edge.appliance.identity.request import fingerprint, gateway_uri_in, only_first, require_ours, signing_request
 from edge.appliance.identity.revocation_list import ListUnusable, fetch
 
 A = TypeVar("A")
 
-AGAIN_S: Final = (1.0, 2.0, 4.0)
+RETRY_S: Final = (1.0, 2.0, 4.0)
 """Pauses before the next attempts after a lost answer, or when the hub is busy."""
 CLOCK_OFF_S: Final = 300.0
 """Difference to the hub's clock beyond which this machine's clock is reported as wrong."""
@@ -97,7 +97,7 @@ def enrol(
     return EnrolmentResult(own.file, issued, now() - issued.now)
 
 
-def at_first(urls: Iterable[str], ask: Callable[[str], A]) -> tuple[str, A]:
+def try_in_order(urls: Iterable[str], ask: Callable[[str], A]) -> tuple[str, A]:
     """Ask at the first of a hub's URLs that answers; return that URL and the result.
 
     Raises what `ask` raises. If none answers and one request may have arrived, raises `AnswerLost`.
@@ -122,7 +122,7 @@ def renew(data: Path, exchange: HubEnrolmentClient) -> IssuedCertificate:
     context = trusting(authority)
     context.load_cert_chain(own.file, own.file)
     key = own.key_to_send()
-    request = RenewalRequest(signing_request(key, named_in(own.certificate())))
+    request = RenewalRequest(signing_request(key, gateway_uri_in(own.certificate())))
     issued = exchange.ask(RENEWAL_PATH, request, context)
     require_ours(msgspec.structs.replace(issued, authority=authority), key)
     own.replace(key, issued.certificate, authority)
@@ -148,7 +148,7 @@ def _request_certificate(
     pause: Callable[[float], None],
 ) -> IssuedCertificate:
     lost: AnswerLost | None = None
-    for pause_s in (*AGAIN_S, None):
+    for pause_s in (*RETRY_S, None):
         try:
             return exchange.ask(CERTIFICATE_PATH, request, _context(authority, now()))
         except AnswerLost as error:

@@ -50,10 +50,10 @@ class HubRequest:
 
 
 class PeriodicTask:
-    """Task that calls `look` again and again, each time after the seconds that it returned."""
+    """Task that calls `check` repeatedly, each time after the seconds that it returned."""
 
-    def __init__(self, look: Callable[[], Awaitable[float]], name: str) -> None:
-        self._look = look
+    def __init__(self, check: Callable[[], Awaitable[float]], name: str) -> None:
+        self._check = check
         self._name = name
         self._task: asyncio.Task[None] | None = None
 
@@ -71,4 +71,4 @@ class PeriodicTask:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(await self._look())
+            await asyncio.sleep(await self._check())

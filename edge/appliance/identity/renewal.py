@@ -25,12 +25,12 @@ DUE: Final = 2 / 3
 JITTER: Final = 1 / 20
 """Share of its validity by which the renewal may be earlier or later, so that gateways that enrolled together do not
 renew together."""
-LOOK_S_MAX: Final = 15.0
+CHECK_INTERVAL_S_MAX: Final = 15.0
 """Longest time between two checks of clock and file (2 KiB), as either may have changed."""
-AT_MOST_EVERY: Final = 1 / 10
+RENEWAL_SHARE_MIN: Final = 1 / 10
 """Share of its validity within which it is renewed at most once: to a clock that is months ahead the new one is old
 at once."""
-AGAIN_S: Final = (60.0, 3_600.0)
+RETRY_S: Final = (60.0, 3_600.0)
 """First and longest pause before the next attempt; shorter for a certificate that is valid for less than days."""
 
 
@@ -84,33 +84,33 @@ class Renewal:
         ways = self._ways()
         if not ways:
             self._request.trouble = None
-            return LOOK_S_MAX
+            return CHECK_INTERVAL_S_MAX
         try:
             begins, ends = validity_of(identity_file(self._data))
         except (OSError, CertificateError):
-            return LOOK_S_MAX  # reported by `edge.health.certificates`
+            return CHECK_INTERVAL_S_MAX  # reported by `edge.health.certificates`
         due_in_s = begins + (ends - begins) * self._share - self._now()
         if due_in_s > 0:
             self._again, self._request.trouble = None, None
-            return min(due_in_s, LOOK_S_MAX)
+            return min(due_in_s, CHECK_INTERVAL_S_MAX)
         wait_s = self._not_before - self._clock()
         if wait_s > 0:
-            return min(wait_s, LOOK_S_MAX)
+            return min(wait_s, CHECK_INTERVAL_S_MAX)
         if not await self._request.send(ways):
             return self._failed(ends - begins)
         log.info("the certificate was renewed; the next connection uses it")
         self._share = DUE + JITTER * (2 * self._draw() - 1)
         self._again = None
-        self._not_before = self._clock() + (ends - begins) * AT_MOST_EVERY
+        self._not_before = self._clock() + (ends - begins) * RENEWAL_SHARE_MIN
         return 0.0
 
     def _failed(self, life_s: float) -> float:
         if self._again is None:
-            first_s, limit_s = min(AGAIN_S[0], life_s / 60), min(AGAIN_S[1], life_s / 20)
+            first_s, limit_s = min(RETRY_S[0], life_s / 60), min(RETRY_S[1], life_s / 20)
             self._again = Backoff(BackoffPolicy(first_s=first_s, limit_s=limit_s), self._draw)
         wait_s = self._again.failed(self._clock())
         self._not_before = self._clock() + wait_s
-        return min(wait_s, LOOK_S_MAX)
+        return min(wait_s, CHECK_INTERVAL_S_MAX)
 
 
 def _renew(data: Path, way: PeerRoute) -> HubRequestFailure | None:

@@ -40,7 +40,7 @@ def signing_request(key: ec.EllipticCurvePrivateKey, gateway_uri: str = "") -> s
     return request.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
 
 
-def named_in(certificate: x509.Certificate) -> str:
+def gateway_uri_in(certificate: x509.Certificate) -> str:
     """Return the only URI in a gateway's certificate; empty when there are none or several."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

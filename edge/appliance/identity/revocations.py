@@ -21,11 +21,11 @@ from edge.appliance.identity.location import REVOKED, identity_file
 
 log = logging.getLogger(__name__)
 
-FETCHED_EVERY_S: Final = 4 * 3_600.0
+FETCH_INTERVAL_S: Final = 4 * 3_600.0
 """Interval between two fetches, within which a revocation takes effect. 100 000 gateways make 7 requests a second."""
-AGAIN: Final = BackoffPolicy(first_s=0.5, limit_s=15.0)
+RETRY: Final = BackoffPolicy(first_s=0.5, limit_s=15.0)
 """Pauses after failures, as short as those of the uplink, which waits for the list."""
-LOOK_S: Final = 15.0
+CHECK_INTERVAL_S: Final = 15.0
 """Interval between two checks of file and clock."""
 JITTER: Final = 1 / 4
 """Largest share of the interval by which the next fetch is earlier, at random."""
@@ -48,8 +48,8 @@ class HubRevocations:
         self._file = identity_file(data).with_name(REVOKED)
         self._ways = ways
         self._now = now
-        self._every_s = FETCHED_EVERY_S * (1 - JITTER * draw())
-        self._backoff = Backoff(AGAIN, draw)
+        self._every_s = FETCH_INTERVAL_S * (1 - JITTER * draw())
+        self._backoff = Backoff(RETRY, draw)
         self._clock = clock
         self._fetched = False
         """True when the list was fetched since the start."""
@@ -79,14 +79,14 @@ class HubRevocations:
         ways = self._ways()
         if not ways:
             self._request.trouble = None
-            return LOOK_S
+            return CHECK_INTERVAL_S
         if not self._is_old():
-            return LOOK_S
+            return CHECK_INTERVAL_S
         if not await self._request.send(ways):
             return self._backoff.failed(self._clock())
         self._fetched = True
         self._backoff.reset()
-        return LOOK_S
+        return CHECK_INTERVAL_S
 
     def _is_old(self) -> bool:
         """Return True when the file is due to be replaced. If the clock is behind the time of the file, one fetch a

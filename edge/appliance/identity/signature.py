@@ -29,7 +29,7 @@ def verify(signed: SignedDesired, data: Path) -> VerifiedDesired:
     if not _is_signed(authority, signed.signature_bytes, to_sign(signed.content)):
         raise DesiredError("its signature is not from the authority at which this gateway enrolled")
     desired = read(signed.content)
-    if (desired.tenant, desired.gateway) != _named(own):
+    if (desired.tenant, desired.gateway) != _names_in(own):
         raise DesiredError(f"it is for another gateway, {desired.gateway} of tenant {desired.tenant}")
     return VerifiedDesired(desired, authority.fingerprint(hashes.SHA256()).hex())
 
@@ -48,7 +48,7 @@ def _is_signed(authority: x509.Certificate, signature: bytes, statement: bytes) 
     return True
 
 
-def _named(own: x509.Certificate) -> tuple[str, str] | None:
+def _names_in(own: x509.Certificate) -> tuple[str, str] | None:
     """Return tenant and gateway of the URI in a gateway's certificate."""
     try:
         names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

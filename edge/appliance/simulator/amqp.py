@@ -129,19 +129,19 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
 
     def on_transport_error(self, event: Any) -> None:
         condition = event.transport.condition
-        self._why = _words(condition) if condition is not None else "transport error"
+        self._why = _condition_text(condition) if condition is not None else "transport error"
         self._unreachable = condition is not None and condition.name == "proton.pythonio"
         self._unauthorized = condition is not None and condition.name == UNAUTHORIZED
 
     def on_link_error(self, event: Any) -> None:
         condition, device = event.link.remote_condition, self._device
-        self._why = _words(condition)
+        self._why = _condition_text(condition)
         report = device.refused if condition.name == UNAUTHORIZED else device.hindered
         report(f"cannot send to {device.settings.address}: {self._why}")
         event.connection.close()
 
     def on_connection_error(self, event: Any) -> None:
-        self._why = _words(event.connection.remote_condition)
+        self._why = _condition_text(event.connection.remote_condition)
         self._unreachable = False
 
     def on_transport_closed(self, event: Any) -> None:
@@ -195,7 +195,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
             self._device.outbox.take_back(seq)
 
 
-def _words(condition: Any) -> str:
+def _condition_text(condition: Any) -> str:
     """Return the text of an error condition, without the name that Proton uses for all socket errors."""
     description = condition.description or condition.name
     return str(description if condition.name == "proton.pythonio" else f"{condition.name}: {description}")

@@ -30,7 +30,14 @@ log = logging.getLogger(__name__)
 )
 @click.option("--name", required=True, help="Identity: MQTT client identifier or AMQP container id.")
 @click.option("--address", help="Address of the readings. Default: plant/NAME/KIND.")
-@click.option("--interval", "interval_s", type=click.FloatRange(0.001), default=1.0, show_default=True, help="Seconds.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.001),
+    default=1.0,
+    show_default=True,
+    help="Seconds between readings.",
+)
 @click.option("--count", type=click.IntRange(1), help="Readings to take. Default: until SIGTERM or Ctrl-C.")
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Only this metric of the kind (repeatable).")
 @click.option("--window", type=click.IntRange(1, 1000), default=16, show_default=True, help="Readings in flight.")

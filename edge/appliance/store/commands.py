@@ -211,8 +211,9 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
 
     A message's name is (epoch, address, sequence). A restored copy would give out again the sequences that were used
     after the copy was made. In a new epoch no name is used twice: sequences continue, stored messages keep their names,
-    new ones have the new epoch. Run it before the gateway starts on the copy. A Waypost hub detects a restored copy by
-    itself; other peers do not. The gateway must be stopped. The command explains the change, and asks.
+    new ones have the new epoch. Run it before the gateway starts on the copy: messages stored earlier keep their names.
+    A Waypost hub detects a restored copy by itself; other peers do not. The gateway must be stopped. The command
+    explains the change, and asks.
     """
     from edge.appliance.store.offline import offline
     from edge.appliance.store.recovery.inspection import Inspection

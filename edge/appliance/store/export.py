@@ -33,7 +33,7 @@ def export(
     `on_progress` is called with the bytes of bodies written. Raises StoreError, or OSError of the target.
     """
     skipped, messages, size = SkippedSegments(), 0, 0
-    with Inspection.open(store) as inspection, _named(target), _target(target) as out:
+    with Inspection.open(store) as inspection, _path_in_errors(target), _open_target(target) as out:
         epoch = inspection.meta("epoch")
         if epoch is None:
             raise StoreError("the store has no epoch, so its messages cannot be named: run `waypost store repair`")
@@ -48,7 +48,7 @@ def export(
 
 
 @contextlib.contextmanager
-def _named(path: Path | None) -> Iterator[None]:
+def _path_in_errors(path: Path | None) -> Iterator[None]:
     """Add the path to errors of writing."""
     try:
         yield
@@ -59,7 +59,7 @@ def _named(path: Path | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _target(path: Path | None) -> Iterator[IO[bytes]]:
+def _open_target(path: Path | None) -> Iterator[IO[bytes]]:
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

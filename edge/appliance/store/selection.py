@@ -76,15 +76,15 @@ def chosen_logs(inspection: Inspection, selection: StoreSelection) -> list[LogFa
     names = {log.name for log in logs}
     for name in selection.logs:
         if name not in names:
-            raise StoreError(f"log {name!r} not found; {_listed(sorted(names))}")
+            raise StoreError(f"log {name!r} not found; {_list_names(sorted(names))}")
     if selection.cursor is not None:
         held = {cursor.name for cursor in inspection.cursors()}
         if selection.cursor not in held:
-            raise StoreError(f"cursor {selection.cursor!r} not found; {_listed(sorted(held))}")
+            raise StoreError(f"cursor {selection.cursor!r} not found; {_list_names(sorted(held))}")
     return [log for log in logs if not selection.logs or log.name in selection.logs]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     if not names:
         return "there is none"
     shown = ", ".join(map(repr, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

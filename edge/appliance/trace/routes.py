@@ -62,7 +62,7 @@ async def _events(
     """Yield lines until the client has closed, the time is over or the gateway stops; then end the trace."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + seconds_max
-    gone = asyncio.ensure_future(_gone(request))
+    gone = asyncio.ensure_future(_wait_closed(request))
     gone.add_done_callback(lambda _: arrived.set())
     encode = msgspec.json.Encoder().encode
     try:
@@ -82,7 +82,7 @@ async def _events(
         tracer.leave(watch)
 
 
-async def _gone(request: Request) -> None:
+async def _wait_closed(request: Request) -> None:
     """Return when the client has closed its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

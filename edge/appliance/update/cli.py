@@ -168,15 +168,15 @@ def watch(data: Path | None, http: str | None, root: Path, restart: bool) -> Non
     import time
 
     from edge.appliance.update.gate import UpdateVerdict
-    from edge.appliance.update.limits import LOOK_S
+    from edge.appliance.update.limits import CHECK_INTERVAL_S
     from edge.appliance.update.slots import Rauc
 
     with _explained():
         updater = _updater(data, http, root)
-        tried = updater.started()
+        tried = updater.current_trial()
         if tried is None:
             while _condition(data, http) is None:
-                time.sleep(LOOK_S)
+                time.sleep(CHECK_INTERVAL_S)
             Rauc().mark_good()
             return
         say(f"Waypost: {tried.version} is being tried in slot {tried.slot}")
@@ -185,7 +185,7 @@ def watch(data: Path | None, http: str | None, root: Path, restart: bool) -> Non
             if gate.lacking != shown:
                 shown = gate.lacking
                 say(f"Waypost: {shown or 'it is healthy, and has to stay so for a minute'}")
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_INTERVAL_S)
     if verdict is UpdateVerdict.KEEP:
         say(f"Waypost: {tried.version} is kept")
         return

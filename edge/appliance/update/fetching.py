@@ -26,7 +26,7 @@ import msgspec
 from bridge.lane import BatchLane
 from bridge.pace import Pacer, PaceSettings
 from bridge.proxy import Proxy
-from edge.appliance.update.limits import AGAIN_S, ANSWER_S, FETCHED_WRONG_MAX, READ_BYTES, SYNCED_BYTES
+from edge.appliance.update.limits import ANSWER_S, READ_BYTES, RETRY_S, SYNC_BYTES, WRONG_DOWNLOADS_MAX
 from edge.appliance.update.wanted import DownloadProgress, WantedFiles, WantedSystem
 from edge.broker.security.private_file import sync_folder
 
@@ -102,7 +102,7 @@ class BundleDownload:
             except DownloadFailed as why:
                 failures = 0 if self._fetched.bytes > before else failures
                 self._note(trouble=str(why))
-                self._clock.sleep(AGAIN_S[min(failures, len(AGAIN_S) - 1)])
+                self._clock.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
                 failures += 1
         return None
 
@@ -157,7 +157,7 @@ class BundleDownload:
                 out.write(read)
                 have += len(read)
                 pacer.sent(len(read), self._clock.monotonic())
-                if have - synced >= SYNCED_BYTES:
+                if have - synced >= SYNC_BYTES:
                     synced = have
                     self._sync(out, have)
                 self._wait(wanted, pacer, long=False)
@@ -176,7 +176,7 @@ class BundleDownload:
         part.unlink()
         wrong = self._fetched.wrong + 1
         why = f"the file at {wanted.url} has the SHA-256 {found}, and not {wanted.sha256}"
-        self._note(bytes=0, wrong=wrong, refused=why if wrong >= FETCHED_WRONG_MAX else "")
+        self._note(bytes=0, wrong=wrong, refused=why if wrong >= WRONG_DOWNLOADS_MAX else "")
         raise DownloadFailed(why)
 
     # --- inside -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Final
 from bridge.desired import SystemReport
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource, of_kind
-from edge.appliance.update.limits import FOLLOWED_S
+from edge.appliance.update.limits import FOLLOW_INTERVAL_S
 from edge.appliance.update.wanted import MachineSystems, WantedFiles, WantedSystem, report
 from edge.configuration.file import RepositoryError
 from edge.configuration.repository import Repository
@@ -62,7 +62,7 @@ class SystemFollower:
                 await self._look(changed)
             except (RepositoryError, OSError) as error:
                 log.warning("the wanted system cannot be followed: %s", error)
-            await asyncio.sleep(FOLLOWED_S)
+            await asyncio.sleep(FOLLOW_INTERVAL_S)
 
     async def _look(self, changed: Callable[[], None]) -> None:
         """Check once. Raises `RepositoryError`, OSError."""

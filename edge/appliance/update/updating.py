@@ -14,11 +14,11 @@ import msgspec
 
 from bridge.version import VERSION
 from edge.appliance.update.gate import GatewayCondition, UpdateGate, UpdateVerdict
-from edge.appliance.update.limits import INSTALLED_MAX
+from edge.appliance.update.limits import ATTEMPTS_MAX
 from edge.appliance.update.record import State, Update, UpdateRecord
 from edge.appliance.update.slots import BundleInfo, Rauc, SlotsError, SystemSlots
 
-Look = Callable[[], GatewayCondition | None]
+ReadCondition = Callable[[], GatewayCondition | None]
 """Returns the condition of the gateway on this machine."""
 
 NOT_STARTED: Final = "it did not start: the boot loader returned to the old system"
@@ -36,7 +36,7 @@ class UpdateRefused(Exception):
 class Updater:
     """Updates of one machine. Each method raises SlotsError and OSError."""
 
-    def __init__(self, rauc: Rauc, record: UpdateRecord, look: Look) -> None:
+    def __init__(self, rauc: Rauc, record: UpdateRecord, look: ReadCondition) -> None:
         self._rauc = rauc
         self._record = record
         self._look = look
@@ -67,7 +67,7 @@ class Updater:
         try:
             self._rauc.install(file)
         except SlotsError as error:
-            self._cut_off(update, str(error))
+            self._record_interruption(update, str(error))
             raise
         self._record.write(msgspec.structs.replace(update, state="trial"))
         return bundle
@@ -81,15 +81,15 @@ class Updater:
         try:
             found = self._rauc.inspect(file)
         except SlotsError as error:
-            self._cut_off(self._new_update(wanted), str(error))
+            self._record_interruption(self._new_update(wanted), str(error))
             raise
         if found != wanted:
             why = f"its bundle holds {found.version}, build {found.build[:16]}, and not {wanted.build[:16]}"
-            self._give_up(self._new_update(wanted), why)
+            self._record_failure(self._new_update(wanted), why)
             raise UpdateRefused(why)
         return self.install(file, again=False)
 
-    def started(self) -> Update | None:
+    def current_trial(self) -> Update | None:
         """Return the update on trial in the running system, or None. Record the failure of one that did not start."""
         slots, last = self._rauc.slots(), self._record.last()
         if last is None or not last.undecided:
@@ -101,9 +101,9 @@ class Updater:
             return last
         if last.state == "trial" or slots.first == slots.other.name:
             self._rauc.start_first("booted")
-            self._give_up(msgspec.structs.replace(last, ran=True), NOT_STARTED)
+            self._record_failure(msgspec.structs.replace(last, ran=True), NOT_STARTED)
         else:
-            self._cut_off(last, "it was not installed completely")
+            self._record_interruption(last, "it was not installed completely")
         return None
 
     def gate(self, update: Update, began: float) -> UpdateGate:
@@ -157,9 +157,9 @@ class Updater:
         self._rauc.mark_bad("booted")
         tried = msgspec.structs.replace(update, ran=True)
         if again:
-            self._cut_off(msgspec.structs.replace(tried, waits_for_hub=True), why)
+            self._record_interruption(msgspec.structs.replace(tried, waits_for_hub=True), why)
         else:
-            self._give_up(tried, why)
+            self._record_failure(tried, why)
 
     def _new_update(self, bundle: BundleInfo) -> Update:
         """Return a new update to this bundle."""
@@ -174,10 +174,10 @@ class Updater:
             begun=last.begun + 1 if last is not None and again else 1,
         )
 
-    def _cut_off(self, update: Update, why: str) -> None:
+    def _record_interruption(self, update: Update, why: str) -> None:
         """Record an interruption; the update can be repeated a few times."""
-        state: State = "cut off" if update.begun < INSTALLED_MAX else "given up"
+        state: State = "cut off" if update.begun < ATTEMPTS_MAX else "given up"
         self._record.write(msgspec.structs.replace(update, state=state, why=why))
 
-    def _give_up(self, update: Update, why: str) -> None:
+    def _record_failure(self, update: Update, why: str) -> None:
         self._record.write(msgspec.structs.replace(update, state="given up", why=why))

@@ -57,7 +57,7 @@ class DownloadProgress(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the bundle."""
     bytes: int = 0
     trouble: str = ""
-    """What it waits for, or why it failed last."""
+    """Reason why it waits, or why it failed last."""
     wrong: int = 0
     """Number of downloads with a wrong checksum."""
     refused: str = ""

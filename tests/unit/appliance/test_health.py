@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridge.hub_addresses import IDENTITY_SHARED
-from edge.appliance.health import SHARED_LATELY_S, GatewayHealth
+from edge.appliance.health import SHARED_IDENTITY_S, GatewayHealth
 from edge.broker.configuration import ConnectorType
 from edge.broker.listeners.admission import AdmissionFigures
 from edge.broker.model.budget import Budget
@@ -166,11 +166,11 @@ def test_a_hub_that_does_not_let_this_gateway_in(gateway: Gateway) -> None:
 def test_another_machine_with_the_same_identity(gateway: Gateway) -> None:
     """The problem is reported while the hub displaces one of the two repeatedly, also while this one is connected."""
     gateway.state.ended = f"{IDENTITY_SHARED}: two machines use gateway gw1 (addresses 10.0.0.1, 10.0.0.2)"
-    gateway.state.ended_at = time.time() - SHARED_LATELY_S / 2
+    gateway.state.ended_at = time.time() - SHARED_IDENTITY_S / 2
     problem = gateway.only()
     assert problem.severity is Severity.WARNING
     assert "10.0.0.1, 10.0.0.2" in problem.what
-    gateway.state.ended_at = time.time() - SHARED_LATELY_S - 1
+    gateway.state.ended_at = time.time() - SHARED_IDENTITY_S - 1
     assert gateway.problems() == []
 
 

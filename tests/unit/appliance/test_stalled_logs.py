@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge.appliance.health import SUBSCRIPTIONS_LOOKED_AT, StalledLogs
+from edge.appliance.health import SUBSCRIPTIONS_CHECKED, StalledLogs
 from edge.health.problems import FoundProblem, Severity
 from edge.health.stall_detector import STALLED_S
 
@@ -110,10 +110,10 @@ def test_one_that_is_gone_is_forgotten() -> None:
 
 def test_however_many_there_are_few_are_looked_at_at_a_time() -> None:
     now = [0.0]
-    queues = {str(number): subscription() for number in range(3 * SUBSCRIPTIONS_LOOKED_AT)}
+    queues = {str(number): subscription() for number in range(3 * SUBSCRIPTIONS_CHECKED)}
     logs = looked_at(queues, now)
     for _ in range(3):
         list(logs.problems())
     now[0] += STALLED_S
     counts = [len(list(logs.problems())) for _ in range(4)]
-    assert counts == [SUBSCRIPTIONS_LOOKED_AT * part for part in (1, 2, 3, 3)]
+    assert counts == [SUBSCRIPTIONS_CHECKED * part for part in (1, 2, 3, 3)]

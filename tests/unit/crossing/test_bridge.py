@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus, ForwarderStatus
-from edge.appliance.crossing.drain import STATED_S, wait_drained
+from edge.appliance.crossing.drain import MANIFEST_S, wait_drained
 from edge.appliance.crossing.plan import planned
 from edge.appliance.crossing.printing import show
 from edge.appliance.crossing.status import RATE_S, LinkRates
@@ -155,7 +155,7 @@ def test_draining_says_that_the_hub_does_not_take_the_manifest() -> None:
     draining = Draining([0], [4])
     left = draining.wait(60)
     assert (left.drained, left.why) == (False, "nothing waits, but the hub has not taken the manifest")
-    assert draining.now_s >= STATED_S
+    assert draining.now_s >= MANIFEST_S
 
 
 def test_draining_says_what_waits_for_forwarders_that_are_configured_no_more() -> None:

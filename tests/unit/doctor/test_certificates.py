@@ -117,7 +117,7 @@ def test_the_list_of_revoked_client_certificates(tmp_path: Path) -> None:
     file.write_bytes(authority.revocations(der=True))
     assert looked() == ("ok", f"{file} is valid")
     file.write_bytes(authority.revocations(begins="20200101000000Z", ends="20200102000000Z"))
-    assert "ended at 2020-01-02T00:00:00Z: client certificates let nobody in" in looked()[1]
+    assert "ended at 2020-01-02T00:00:00Z" in looked()[1]
 
 
 def test_listeners_and_connectors_are_looked_at(issued: Issued, authority: Authority, tmp_path: Path) -> None:

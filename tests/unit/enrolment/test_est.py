@@ -29,7 +29,7 @@ from cloud.hub.peers import HubPeer, PeerKind
 from cloud.hub.registry.enrolments import EnrolmentRefused, NamelessRequest
 from edge.appliance.identity.enrolling import enrol
 from edge.appliance.identity.files import GatewayIdentity
-from edge.appliance.identity.request import named_in, new_key, signing_request
+from edge.appliance.identity.request import gateway_uri_in, new_key, signing_request
 from tests.support.est import Answer, EstStub
 from tests.unit.enrolment.hub import Hub
 
@@ -90,7 +90,7 @@ class TestGateways:
         own = GatewayIdentity(data)
         first = own.certificate()
         first.verify_directly_issued_by(x509.load_pem_x509_certificate(Path(est.authority.certificate).read_bytes()))
-        assert named_in(first) == URI
+        assert gateway_uri_in(first) == URI
         assert first.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value == NAME
         assert own.authority() == hub.own.pem, "the hub itself is known by its own authority, as the token says"
         assert (done.issued.tenant, est.asked, hub.asked) == ("acme", 1, 2)
@@ -194,7 +194,7 @@ class TestGateways:
         asyncio.run(main())
         est.refuses = None
         enrol(data, hub, token, NAME, now=time.time)
-        assert named_in(GatewayIdentity(data).certificate()) == URI
+        assert gateway_uri_in(GatewayIdentity(data).certificate()) == URI
 
 
 class TestRequests:

@@ -15,7 +15,7 @@ from edge.appliance.identity.enrolling import enrol, renew
 from edge.appliance.identity.exchange import AnswerLost, HubUnreachable, NotIssued
 from edge.appliance.identity.files import GatewayIdentity
 from edge.appliance.identity.location import identity_file
-from edge.appliance.identity.renewal import LOOK_S_MAX, Renewal
+from edge.appliance.identity.renewal import CHECK_INTERVAL_S_MAX, Renewal
 from edge.health.certificates import validity_of
 from tests.unit.enrolment.hub import DAY, NOW, Hub
 
@@ -69,7 +69,7 @@ def test_at_two_thirds_and_not_before(gateway: Enrolled) -> None:
     async def run() -> None:
         running, first = renewal(gateway), gateway.serial
         begins, ends = validity_of(gateway.file)
-        assert await running.check() == LOOK_S_MAX
+        assert await running.check() == CHECK_INTERVAL_S_MAX
         gateway.now = begins + (ends - begins) * 2 / 3 - 10
         assert await running.check() == pytest.approx(10)
         assert gateway.serial == first
@@ -78,7 +78,7 @@ def test_at_two_thirds_and_not_before(gateway: Enrolled) -> None:
         assert gateway.serial != first
         assert gateway.good()
         assert validity_of(gateway.file)[1] == gateway.now // 1 + 90 * DAY
-        assert await running.check() == LOOK_S_MAX
+        assert await running.check() == CHECK_INTERVAL_S_MAX
 
     asyncio.run(run())
 
@@ -113,7 +113,7 @@ def test_a_clock_that_is_months_ahead_asks_no_more_often_than_it_has_to(gateway:
 
 def test_nothing_is_renewed_that_is_shown_to_nobody(gateway: Enrolled) -> None:
     gateway.now += 89 * DAY
-    assert asyncio.run(renewal(gateway, endpoints=0).check()) == LOOK_S_MAX
+    assert asyncio.run(renewal(gateway, endpoints=0).check()) == CHECK_INTERVAL_S_MAX
     assert gateway.hub.asked == 1
 
 
@@ -123,7 +123,7 @@ def test_a_hub_that_is_away_is_no_trouble_and_asked_again(gateway: Enrolled) -> 
         gateway.now += 61 * DAY
         gateway.hub.gone = True
         pause_s = await running.check()
-        assert pause_s == LOOK_S_MAX, "its first pause is 30 to 60 s"
+        assert pause_s == CHECK_INTERVAL_S_MAX, "its first pause is 30 to 60 s"
         assert running.trouble is None
         assert 0 < await running.check() <= pause_s, "a look before its time asks nobody"
         assert gateway.serial == first
@@ -187,7 +187,7 @@ def test_killed_at_any_line_between_key_and_file(gateway: Enrolled, monkeypatch:
 
 def test_what_the_file_cannot_say_is_left_to_who_looks_at_files(gateway: Enrolled) -> None:
     gateway.file.write_text("nothing")
-    assert asyncio.run(renewal(gateway).check()) == LOOK_S_MAX
+    assert asyncio.run(renewal(gateway).check()) == CHECK_INTERVAL_S_MAX
 
 
 def test_errors_of_an_exchange_are_told_apart() -> None:

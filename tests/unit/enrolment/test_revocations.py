@@ -18,7 +18,7 @@ from edge.appliance.identity.exchange import WrongHub
 from edge.appliance.identity.hub_request import HubRequestFailure
 from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.revocation_list import ListUnusable, fetch
-from edge.appliance.identity.revocations import AGAIN, FETCHED_EVERY_S, LOOK_S, HubRevocations
+from edge.appliance.identity.revocations import CHECK_INTERVAL_S, FETCH_INTERVAL_S, RETRY, HubRevocations
 from tests.unit.enrolment.hub import Hub
 
 HUB = (PeerRoute(ListenEndpoint("hub", 5671)),)
@@ -56,9 +56,9 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 
 def test_it_is_fetched_when_there_is_none_and_when_it_is_old(rig: Rig) -> None:
-    assert [rig.check() for _ in range(3)] == [LOOK_S] * 3
+    assert [rig.check() for _ in range(3)] == [CHECK_INTERVAL_S] * 3
     assert rig.asked == 1
-    rig.now += FETCHED_EVERY_S - 1
+    rig.now += FETCH_INTERVAL_S - 1
     rig.check()
     assert rig.asked == 1
     rig.now += 1
@@ -78,10 +78,10 @@ def test_a_clock_that_is_behind_the_file_fetches_once(rig: Rig) -> None:
 def test_a_hub_that_is_away_is_no_trouble_and_one_that_refuses_is(rig: Rig) -> None:
     rig.answers = [HubRequestFailure("nobody answers", away=True), HubRequestFailure("no list", away=False), None]
     first_s = rig.check()
-    assert (first_s <= AGAIN.first_s, rig.kept.trouble) == (True, None)
+    assert (first_s <= RETRY.first_s, rig.kept.trouble) == (True, None)
     second_s = rig.check()
-    assert (second_s <= AGAIN.limit_s, rig.kept.trouble) == (True, "no list")
-    assert (rig.check(), rig.kept.trouble) == (LOOK_S, None)
+    assert (second_s <= RETRY.limit_s, rig.kept.trouble) == (True, "no list")
+    assert (rig.check(), rig.kept.trouble) == (CHECK_INTERVAL_S, None)
 
 
 class Lists(Hub):

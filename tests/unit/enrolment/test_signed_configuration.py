@@ -103,9 +103,9 @@ def test_a_signature_over_the_content_alone_is_none(data: Path, authority: OwnAu
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (desired(format=2), "needs a newer program"),
-        (desired(version=0), "no number above 0"),
-        (desired(confirm_s=0.0), "no number above 0"),
+        (desired(format=2), "update this gateway"),
+        (desired(version=0), "numbers above 0"),
+        (desired(confirm_s=0.0), "numbers above 0"),
     ],
 )
 def test_what_this_program_cannot_follow_is_refused(
@@ -117,7 +117,7 @@ def test_what_this_program_cannot_follow_is_refused(
 
 def test_one_that_is_too_large_is_refused_at_both_ends(data: Path, authority: OwnAuthority) -> None:
     large = desired(resources=[{"kind": "x" * DESIRED_BYTES_MAX}])
-    with pytest.raises(DesiredError, match="bytes at most"):
+    with pytest.raises(DesiredError, match="of up to"):
         written(large)
     content = msgspec.json.encode(large).decode()
     with pytest.raises(DesiredError, match="more than"):

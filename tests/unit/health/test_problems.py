@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edge.health.certificates import CertificateError, certificate_problems, certificates_in
-from edge.health.counter_rise import LATELY_S, CounterRise
+from edge.health.counter_rise import RECENT_S, CounterRise
 from edge.health.loop_lag import LAG_S_MAX, TIMES_MAX, LoopLag
 from edge.health.problems import PROBLEMS_MAX, FoundProblem, HealthChecks, ProblemList, Severity, serving
 from edge.health.process import descriptor_problems, directory_problems, log_problems
@@ -25,12 +25,12 @@ def test_a_counter_that_rose_did_so_lately_for_a_minute() -> None:
     rising = CounterRise(lambda: now[0])
     assert rising.lately({}) == frozenset()
     assert rising.lately({"a": 1}) == {"a"}
-    now[0] = LATELY_S - 1
+    now[0] = RECENT_S - 1
     assert rising.lately({"a": 1}) == {"a"}
     assert rising.lately({"a": 2}) == {"a"}
     now[0] += 2
     assert rising.lately({"a": 2}) == {"a"}
-    now[0] += LATELY_S
+    now[0] += RECENT_S
     assert rising.lately({"a": 2}) == frozenset()
 
 

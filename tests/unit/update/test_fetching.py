@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from edge.appliance.update.fetching import QUIET, BundleDownload
-from edge.appliance.update.limits import AGAIN_S, FETCHED_WRONG_MAX, SYNCED_BYTES
+from edge.appliance.update.limits import RETRY_S, SYNC_BYTES, WRONG_DOWNLOADS_MAX
 from edge.appliance.update.wanted import DownloadProgress, WantedFiles, WantedSystem
 from tests.support.file_server import FileServer
 from tests.support.http_proxy import HttpProxy
 
-CONTENT = random.Random(5).randbytes(SYNCED_BYTES + 300_000)
+CONTENT = random.Random(5).randbytes(SYNC_BYTES + 300_000)
 NOON = 12 * 3600.0
 HOUR = 3600.0
 
@@ -81,14 +81,14 @@ def test_all_of_it_at_once(files: WantedFiles, server: FileServer) -> None:
 
 def test_after_a_break_the_rest_is_asked_for(files: WantedFiles, server: FileServer) -> None:
     want(files, server)
-    server.cuts = [SYNCED_BYTES + 100, 0, 1_000]
+    server.cuts = [SYNC_BYTES + 100, 0, 1_000]
     clock = Clock()
     found = fetch(files, clock)
     assert found is not None
     assert found.read_bytes() == CONTENT
     begins = [int(each.removeprefix("bytes=").rstrip("-") or 0) for each in server.asked]
-    assert begins == [0, SYNCED_BYTES + 100, SYNCED_BYTES + 100, SYNCED_BYTES + 1_100]
-    assert clock.naps == [AGAIN_S[0], AGAIN_S[1], AGAIN_S[0]], "progress is no failure"
+    assert begins == [0, SYNC_BYTES + 100, SYNC_BYTES + 100, SYNC_BYTES + 1_100]
+    assert clock.naps == [RETRY_S[0], RETRY_S[1], RETRY_S[0]], "progress is no failure"
 
 
 def test_a_part_from_before_the_power_went_counts(files: WantedFiles, server: FileServer) -> None:
@@ -121,11 +121,11 @@ def test_another_file_is_refused_after_a_second_look(files: WantedFiles, server:
     wanted = want(files, server)
     server.content = bytes(len(CONTENT))
     assert fetch(files) is None
-    assert len(server.asked) == FETCHED_WRONG_MAX
+    assert len(server.asked) == WRONG_DOWNLOADS_MAX
     assert "has the SHA-256" in files.fetched().refused
     assert not files.part(wanted).exists()
     assert fetch(files) is None
-    assert len(server.asked) == FETCHED_WRONG_MAX, "not again after a start"
+    assert len(server.asked) == WRONG_DOWNLOADS_MAX, "not again after a start"
     server.content = CONTENT
     want(files, server, sha256=hashlib.sha256(b"x").hexdigest(), size=1)
     server.content = b"x"
@@ -151,7 +151,7 @@ def test_why_it_waits_is_said(files: WantedFiles, server: FileServer) -> None:
         "the server answers 404 Not Found",
         "the server answers 503 Service Unavailable",
     ]
-    assert clock.naps == list(AGAIN_S[:2])
+    assert clock.naps == list(RETRY_S[:2])
     assert files.fetched().trouble == ""
 
 
@@ -166,7 +166,7 @@ def test_where_nobody_answers(files: WantedFiles, server: FileServer) -> None:
     clock.slept = seen
     with pytest.raises(Stopped):
         fetch(files, clock)
-    assert clock.naps == [*AGAIN_S, AGAIN_S[-1], AGAIN_S[-1]]
+    assert clock.naps == [*RETRY_S, RETRY_S[-1], RETRY_S[-1]]
     assert "refused" in files.fetched().trouble
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.appliance.update.gate import GatewayCondition, UpdateGate, UpdateVerdict
-from edge.appliance.update.limits import HEALTHY_S, LOOK_S, TRIAL_S
+from edge.appliance.update.limits import CHECK_INTERVAL_S, HEALTHY_S, TRIAL_S
 
 WELL = GatewayCondition(frozenset(), connected=True)
 ALONE = GatewayCondition(frozenset(), connected=False)
@@ -67,17 +67,17 @@ def test_kept_means_a_minute_of_health_and_silence_means_going_back(
 ) -> None:
     one, verdicts = gate(connected=connected), []
     for number, each in enumerate(seen):
-        verdicts.append(one.update(number * LOOK_S, each))
+        verdicts.append(one.update(number * CHECK_INTERVAL_S, each))
     decided = next((at for at, verdict in enumerate(verdicts) if verdict is not UpdateVerdict.WAIT), None)
     if decided is None:
-        assert len(seen) * LOOK_S <= TRIAL_S
+        assert len(seen) * CHECK_INTERVAL_S <= TRIAL_S
         return
     assert set(verdicts[decided:]) == {verdicts[decided]}
     fine = {WELL} if connected else {WELL, ALONE}
-    lately = seen[decided - int(HEALTHY_S / LOOK_S) : decided + 1]
+    lately = seen[decided - int(HEALTHY_S / CHECK_INTERVAL_S) : decided + 1]
     if verdicts[decided] is UpdateVerdict.KEEP:
         assert set(lately) <= fine
-        assert len(lately) > HEALTHY_S / LOOK_S
-        assert decided * LOOK_S <= TRIAL_S
+        assert len(lately) > HEALTHY_S / CHECK_INTERVAL_S
+        assert decided * CHECK_INTERVAL_S <= TRIAL_S
     else:
-        assert decided * LOOK_S >= TRIAL_S
+        assert decided * CHECK_INTERVAL_S >= TRIAL_S

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge.appliance.update.gate import GatewayCondition, UpdateVerdict
-from edge.appliance.update.limits import FILE_BYTES_MAX, HEALTHY_S, INSTALLED_MAX, LOOK_S, TRIAL_S
+from edge.appliance.update.limits import ATTEMPTS_MAX, CHECK_INTERVAL_S, FILE_BYTES_MAX, HEALTHY_S, TRIAL_S
 from edge.appliance.update.record import FILE, ON_TRIAL, Update, UpdateRecord
 from edge.appliance.update.slots import BundleInfo, SlotsError
 from edge.appliance.update.updating import Updater, UpdateRefused
@@ -54,13 +54,13 @@ class Machine:
         """Power on, and decide; None: there was nothing to decide."""
         self.card.power_on()
         updating = self.updating()
-        tried = updating.started()
+        tried = updating.current_trial()
         if tried is None:
             self.card.mark_good()
             return None
         gate, now = updating.gate(tried, 0.0), 0.0
         while (verdict := updating.step(gate, now)) is UpdateVerdict.WAIT:
-            now += LOOK_S
+            now += CHECK_INTERVAL_S
             assert now <= TRIAL_S
         return verdict
 
@@ -127,7 +127,7 @@ def test_one_whose_trial_meets_an_outage_of_the_hub_is_tried_again_after_it(tmp_
     assert machine.start() is UpdateVerdict.GO_BACK
     assert (machine.start(), machine.runs, last(machine).state) == (None, "1", "cut off")
     assert "not connected to its hub" in last(machine).why
-    for _ in range(INSTALLED_MAX):  # each look of the service, and a stick that is left in
+    for _ in range(ATTEMPTS_MAX):  # each look of the service, and a stick that is left in
         with pytest.raises(UpdateRefused, match="when the gateway is connected"):
             machine.install(again=False)
     assert last(machine).begun == 1, "waiting does not count"
@@ -139,7 +139,7 @@ def test_one_whose_trial_meets_an_outage_of_the_hub_is_tried_again_after_it(tmp_
 def test_one_that_breaks_the_uplink_is_given_up_after_some_trials(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.health["2"] = ALONE
-    for begun in range(1, INSTALLED_MAX + 1):
+    for begun in range(1, ATTEMPTS_MAX + 1):
         machine.install(again=False)
         assert machine.start() is UpdateVerdict.GO_BACK
         assert (machine.start(), machine.runs, last(machine).begun) == (None, "1", begun)
@@ -191,7 +191,7 @@ def test_by_hand(tmp_path: Path) -> None:
         machine.updating().confirm()
     machine.install()
     machine.card.power_on()
-    machine.updating().started()
+    machine.updating().current_trial()
     with pytest.raises(UpdateRefused, match="is being tried"):
         machine.install()
     assert machine.updating().confirm().state == "kept"
@@ -231,7 +231,7 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 
 def test_it_is_looked_at_often_enough() -> None:
-    assert LOOK_S * 2 < HEALTHY_S < TRIAL_S
+    assert CHECK_INTERVAL_S * 2 < HEALTHY_S < TRIAL_S
 
 
 WANTED = BundleInfo("2", "two")
@@ -256,11 +256,11 @@ class TestWanted:
 
     def test_one_that_is_not_signed_is_given_up_after_some_looks(self, tmp_path: Path) -> None:
         machine = Machine(tmp_path)
-        for begun in range(1, INSTALLED_MAX + 1):
+        for begun in range(1, ATTEMPTS_MAX + 1):
             with pytest.raises(SlotsError, match="signature"):
                 machine.updating().install_wanted("forged", WANTED)
             assert last(machine).begun == begun
-            assert last(machine).state == ("given up" if begun == INSTALLED_MAX else "cut off")
+            assert last(machine).state == ("given up" if begun == ATTEMPTS_MAX else "cut off")
         assert machine.card.order == ["A", "B"]
 
     @pytest.mark.parametrize("cut_before", range(1, 9))

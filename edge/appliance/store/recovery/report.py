@@ -19,7 +19,7 @@ class RepairReport(msgspec.Struct):
     epoch: str = ""
     new_epoch: bool = False
     notes: list[str] = []
-    """Other damage, and how it was handled."""
+    """Further damage, and how it was handled."""
     damaged_copy: str = ""
     """Path of the damaged file; empty before the repair."""
 

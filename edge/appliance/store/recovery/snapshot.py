@@ -237,7 +237,7 @@ def _roots(
     pages: Pages, tables: Mapping[str, _SnapshotTable], own: Mapping[str, int], on_progress: OnProgress
 ) -> dict[str, int]:
     """Return the root of each table, if it is known and leads to rows of the table."""
-    listed = _listed(pages, on_progress)
+    listed = _roots_in_schema_pages(pages, on_progress)
     found: dict[str, int] = {}
     for name, table in tables.items():
         for root in (own.get(name), listed.get(name), table.root):
@@ -247,7 +247,7 @@ def _roots(
     return found
 
 
-def _listed(pages: Pages, on_progress: OnProgress) -> dict[str, int]:
+def _roots_in_schema_pages(pages: Pages, on_progress: OnProgress) -> dict[str, int]:
     """Return the roots in schema pages other than the first: with small pages the schema has several."""
     found: dict[str, int] = {}
     for page in _leaves(pages, on_progress):

@@ -39,7 +39,7 @@ class Depth(enum.Enum):
     """The tree of pages, counters, cursors, the newest segments and the indexes of small tables, on which opening the
     store depends; no other index."""
     TOUCH = "touch"
-    """As QUICK, without reading the tree: what opening the store reads."""
+    """QUICK without the tree: the parts that opening the store reads."""
 
 
 class StoreFinding(msgspec.Struct, frozen=True):
