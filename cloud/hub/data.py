@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.security.private_file import write_private
-from edge.broker.store.lock import lock_file, is_held
+from edge.broker.store.lock import is_held, lock_file
 from edge.health.data_owner import directory_fault
 from edge.output.system_errors import write_advice
 

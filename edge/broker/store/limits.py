@@ -111,7 +111,8 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     yet, and this size makes a commit efficient on any card."""
     memory_bytes_max: int = 24 * MIB
     """``durability: memory``: bytes of the ring of one log (bodies plus `MEMORY_MESSAGE_BYTES` each). Beyond it the
-    oldest messages are dropped. These include the messages in flight on an uplink, at most 16 MiB of bodies."""
+    oldest messages are dropped. It exceeds the messages in flight on an uplink (16 MiB of bodies), which are the
+    oldest."""
     memory_total_bytes_max: int = 48 * MIB
     """The same limit for all logs: a tenth of the memory of a small Pi."""
     memory_ledger_s: float = 20.0
