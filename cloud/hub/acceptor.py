@@ -45,7 +45,8 @@ class CertificatePolicy(Protocol):
     def refusal(self, peer: HubPeer, serial: int) -> str | None:
         """Return why the certificate of this serial number does not admit this gateway; None if it does.
 
-        Called at each open and by `Acceptor.review`, on the loop's thread; returns at once."""
+        Called at each open and by `Acceptor.review`, on the loop's thread; returns at once.
+        """
         ...
 
     def admitted(self, shown: CertifiedGateway) -> None:
@@ -78,7 +79,8 @@ class Acceptor:
 
         `dev`: every peer belongs to the default tenant and has the name of its certificate or its container-id. It is a
         gateway if its first link is for what gateways send, else an application. `authority` None: every certificate
-        that TLS accepts is valid until it ends."""
+        that TLS accepts is valid until it ends.
+        """
         self.gate: Final = gate
         self.serve: Final = serve
         self.dev: Final = dev
@@ -103,7 +105,8 @@ class Acceptor:
     def limit_reached(self, peer: HubPeer) -> str | None:
         """Return why the tenant may not open another connection; None if it may.
 
-        A gateway that reconnects replaces its old connection, so it is always allowed."""
+        A gateway that reconnects replaces its old connection, so it is always allowed.
+        """
         quota, tenant = self._tenants.of(peer.tenant), peer.tenant
         if peer.kind is PeerKind.GATEWAY and peer in self._of_gateway:
             return None

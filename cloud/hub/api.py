@@ -83,7 +83,8 @@ class RefuseNul:
     """Refuses requests with a NUL in path or query.
 
     No name contains one, and PostgreSQL does not take it in a text: the registry would be reported as failing instead
-    of the request."""
+    of the request.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -147,7 +148,8 @@ class Api:
         """Answer 200 while the hub serves, 503 otherwise.
 
         Problems (`edge.health.problems.HealthProblem`) are shown to local clients and to users who may view the whole
-        fleet, because they name gateways and files."""
+        fleet, because they name gateways and files.
+        """
         problems = self._health.problems()
         ok = serving(problems)
         shown = {"problems": problems} if await self._may_see_problems(request) else {}
@@ -219,7 +221,8 @@ class Api:
     async def gateways(self, request: Request, scope: Scope) -> Response:
         """Show one page of gateways, and where the next begins.
 
-        Query: ``?limit=N&after_tenant=T&after=NAME&name=PART&connected=true|false``."""
+        Query: ``?limit=N&after_tenant=T&after=NAME&name=PART&connected=true|false``.
+        """
         query = request.query_params
         text = query.get("limit", "200")
         if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PAGE_GATEWAYS_MAX):

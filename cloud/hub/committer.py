@@ -212,7 +212,8 @@ class Committer:
     def fault(self) -> Fault | None:
         """Return why landing is blocked.
 
-        Either nothing can land, or the oldest entry has waited `STALLED_S` while it was held or nothing else landed."""
+        Either nothing can land, or the oldest entry has waited `STALLED_S` while it was held or nothing else landed.
+        """
         if self._failing is not None:
             return self._failing
         oldest = self._oldest()

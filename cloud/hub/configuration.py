@@ -53,7 +53,8 @@ class AuthorityFiles(ResourcePart, frozen=True, kw_only=True):
 class EstAuthority(ResourcePart, frozen=True, kw_only=True):
     """Another authority that signs the gateways' certificates, reached by Enrollment over Secure Transport (RFC 7030).
 
-    The hub is its registration authority; it authenticates with a certificate, or with user and password."""
+    The hub is its registration authority; it authenticates with a certificate, or with user and password.
+    """
 
     url: Restart[Annotated[EstUrl, read_by(EstUrl.parse, str)]]
     """``https://HOST[:PORT]/.well-known/est``, followed by ``/LABEL`` if the server has several authorities."""

@@ -134,7 +134,8 @@ class Connections:
     def admit_framed(self, around: Callable[[ConnectionMachine], ConnectionMachine]) -> ConnectionDriver | None:
         """Return a driver for a connection accepted by another listener, with its engine wrapped into frames.
 
-        None: connection limit reached."""
+        None: connection limit reached.
+        """
         return self.listener.admit(None, partial(self._driver, around=around))
 
     def _tick(self) -> None:

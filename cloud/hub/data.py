@@ -39,7 +39,8 @@ class DataError(Exception):
 def require_unheld(path: Path) -> None:
     """Raise DataError if another hub holds the directory. Changes nothing.
 
-    Called before ports are opened, because a second hub would find its ports in use first."""
+    Called before ports are opened, because a second hub would find its ports in use first.
+    """
     if is_held(path, LOCK):
         raise _in_use(path)
 

@@ -156,9 +156,9 @@ def ledger_ranges(session: GatewaySession, document: Mapping[str, Any], now_us: 
 
 def manifest_rows(session: GatewaySession, document: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     """Make rows of `manifests`, unchanged; `waypost bridge prove` checks them. Raises `DocumentError`."""
-    told = _convert(document, ManifestDocument)
+    manifest = _convert(document, ManifestDocument)
     rows = []
-    for statement in told.statements:
+    for statement in manifest.statements:
         row = msgspec.structs.asdict(statement)
         numbers = [row[name] for name in ("count", "closing", "statements", *_MANIFEST_TIMES)]
         if any(not 0 <= number < 1 << 63 for number in numbers):
@@ -167,7 +167,7 @@ def manifest_rows(session: GatewaySession, document: Mapping[str, Any]) -> Seque
             raise DocumentError("a sequence is out of range")
         row.update((name, row[name] // 1_000) for name in _MANIFEST_TIMES)
         row["given_up"] = msgspec.json.encode(statement.given_up, order="sorted").decode()
-        rows.append({"tenant": session.tenant, "gateway": session.gateway, "public_key": told.public_key, **row})
+        rows.append({"tenant": session.tenant, "gateway": session.gateway, "public_key": manifest.public_key, **row})
     return rows
 
 
@@ -177,9 +177,9 @@ _MANIFEST_TIMES = ("hour", "until")
 def clock_offset_rows(session: GatewaySession, document: Mapping[str, Any], now_us: int) -> Sequence[dict[str, Any]]:
     """Make rows of `clock_offsets`: for each stretch one row for each range of messages, or one row without ranges.
     Raises `DocumentError`."""
-    told = _convert(document, ClockDocument)
+    clock = _convert(document, ClockDocument)
     rows = []
-    for stretch in told.stretches:
+    for stretch in clock.stretches:
         about = {
             "tenant": session.tenant,
             "gateway": session.gateway,
@@ -191,7 +191,7 @@ def clock_offset_rows(session: GatewaySession, document: Mapping[str, Any], now_
             "offset_high_us": _micros(stretch.high),
             "reason": stretch.reason or None,
             "whole": stretch.whole,
-            "told_at": told.told_at // 1_000,
+            "told_at": clock.told_at // 1_000,
             "heard_at": now_us,
         }
         if len(stretch.boot) > WORD_MAX or len(stretch.reason) > WORD_MAX or not 0 <= stretch.number < 1 << 63:
@@ -204,16 +204,16 @@ def clock_offset_rows(session: GatewaySession, document: Mapping[str, Any], now_
     return rows
 
 
-def _stamped(told: StampedRange) -> dict[str, Any]:
-    if not 0 <= told.first_sequence <= told.last_sequence <= SEQUENCE_MAX or len(told.epoch) > WORD_MAX:
+def _stamped(stamped: StampedRange) -> dict[str, Any]:
+    if not 0 <= stamped.first_sequence <= stamped.last_sequence <= SEQUENCE_MAX or len(stamped.epoch) > WORD_MAX:
         raise DocumentError("a range of messages is invalid")
     return {
-        "epoch": told.epoch,
-        "address": told.address,
-        "first_sequence": told.first_sequence,
-        "last_sequence": told.last_sequence,
-        "stamped_after": _micros(told.after),
-        "stamped_until": _micros(told.until),
+        "epoch": stamped.epoch,
+        "address": stamped.address,
+        "first_sequence": stamped.first_sequence,
+        "last_sequence": stamped.last_sequence,
+        "stamped_after": _micros(stamped.after),
+        "stamped_until": _micros(stamped.until),
     }
 
 

@@ -239,7 +239,8 @@ class FleetState:
         """Return up to `limit` gateways after `after`, ordered by (tenant, name).
 
         Filters: one `tenant` (None: all), a `name` that contains the text (case ignored), and `connected` (None:
-        both)."""
+        both).
+        """
         keys = sorted(key for key in self.gateways if tenant is None or key[0] == tenant)
         start = 0 if after is None else bisect_right(keys, after)
         wanted = name.casefold()

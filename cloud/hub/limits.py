@@ -11,14 +11,16 @@ CONNECTIONS_MAX = 20_000
 MEMORY_BYTES_MAX = 1024 * 1024 * 1024
 """Resident bytes of the process. Above this, new connections are refused and those with the most memory are closed.
 
-An idle hub takes 140 MiB. Pending data, a landing and `HELD_HALF_SENT_BYTES_MAX` fit below the limit."""
+An idle hub takes 140 MiB. Pending data, a landing and `HELD_HALF_SENT_BYTES_MAX` fit below the limit.
+"""
 
 HELD_HALF_SENT_BYTES_MAX = 192 * 1024 * 1024
 """Bytes that all gateways' connections may hold together in half-sent messages, links and unread answers.
 
 Room for twelve of the largest messages; one gateway may use half of it. When three quarters are used, only the
 connection with the most is read on; then that one is closed. Unidentified connections have three quarters of this for
-themselves."""
+themselves.
+"""
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of one AMQP message of a gateway: the largest message that a gateway accepts, as a batch of its own."""

@@ -45,7 +45,8 @@ class _WithoutPandas(MetaPathFinder):
 def release_memory() -> None:
     """Return freed memory to the system.
 
-    Takes some tens of milliseconds, nearly all of them without the interpreter's lock. For the landing's thread."""
+    Takes some tens of milliseconds, nearly all of them without the interpreter's lock. For the landing's thread.
+    """
     gc.collect(1)
     pa.default_memory_pool().release_unused()
     trim_heap()

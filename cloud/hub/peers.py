@@ -70,7 +70,8 @@ def gateway_uri(tenant: str, name: str) -> str:
     """Return the URI of a gateway for the subjectAltName of its certificate: ``waypost://<tenant>/<gateway>``.
 
     Characters of the name other than letters, digits, ``.``, ``_``, ``~`` and ``-`` are escaped (RFC 3986 section
-    2.1)."""
+    2.1).
+    """
     return f"{SCHEME}{tenant}/{quote(name, safe='')}"
 
 

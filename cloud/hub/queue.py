@@ -30,7 +30,7 @@ class EntryQueue:
         """Fresh bytes that gateways had stored while they could not send."""
         self.held_due_s = 0.0
         """Time of the first retry."""
-        self._had_s: dict[Key, float] = {}
+        self._used_s: dict[Key, float] = {}
         """Landing time used, in seconds, of gateways with entries in the queue or used recently."""
         self._now_s = 0.0
         """Use of the gateway taken last: new gateways start with it."""
@@ -74,7 +74,7 @@ class EntryQueue:
     def charge(self, spent_s: Mapping[Key, float]) -> None:
         """Add landing time to the use of these gateways."""
         for key, seconds in spent_s.items():
-            self._had_s[key] = self._had_s.get(key, self._now_s) + seconds
+            self._used_s[key] = self._used_s.get(key, self._now_s) + seconds
 
     def drop_held(self, session: GatewaySession) -> None:
         """Drop the held entries of a connection, and later entries of it in the same streams."""
@@ -100,7 +100,8 @@ class EntryQueue:
     def drop_later(self, dropped: Sequence[QueueEntry]) -> None:
         """Drop later entries of the same connections in the same streams as `dropped`.
 
-        The gateway sends them again in order; landed now, they would be in the lake before the dropped ones."""
+        The gateway sends them again in order; landed now, they would be in the lake before the dropped ones.
+        """
         streams: dict[GatewaySession, set[SequenceStream]] = {}
         for entry in dropped:
             if isinstance(entry.content, ReceivedBatch):
@@ -139,23 +140,23 @@ class EntryQueue:
         for key in {**held, **self.fresh}:
             due = _due(held.get(key, ()), self.fresh.get(key, ()), None if everything else now)
             for first in due:
-                heads.append((max(self._had_s.get(key, 0.0), self._now_s), first.at_s, key, first, due))
+                heads.append((max(self._used_s.get(key, 0.0), self._now_s), first.at_s, key, first, due))
                 break
         heapify(heads)
         taken: list[QueueEntry] = []
         size = rows = 0
         while heads:
-            had_s, _, key, entry, due = heads[0]
+            used_s, _, key, entry, due = heads[0]
             if taken and (size + entry.landing_bytes > LANDING_BYTES_MAX or rows + entry.rows > LANDING_ROWS_MAX):
                 break
             heappop(heads)
             taken.append(entry)
             size += entry.landing_bytes
             rows += entry.rows
-            self._now_s = had_s
-            self._had_s[key] = had_s + entry.landing_bytes / LANDED_BYTES_A_SECOND
+            self._now_s = used_s
+            self._used_s[key] = used_s + entry.landing_bytes / LANDED_BYTES_A_SECOND
             for following in due:
-                heappush(heads, (self._had_s[key], following.at_s, key, following, due))
+                heappush(heads, (self._used_s[key], following.at_s, key, following, due))
                 break
         self._left_over = bool(heads)
         self._remove(taken)
@@ -167,7 +168,7 @@ class EntryQueue:
             self._keep(key, [entry for entry in self.fresh.get(key, ()) if id(entry) not in gone])
         self._hold([entry for entry in self.held if id(entry) not in gone])
         waiting = {entry.session.key for entry in self.held} | self.fresh.keys()
-        self._had_s = {key: had for key, had in self._had_s.items() if had > self._now_s or key in waiting}
+        self._used_s = {key: used for key, used in self._used_s.items() if used > self._now_s or key in waiting}
 
     def _keep(self, key: Key, entries: list[QueueEntry]) -> None:
         """Replace the fresh entries of a gateway."""

@@ -360,9 +360,9 @@ class HubService:
         self._committer.record_seen(session.key)
         self._copy(session.tenant, session.gateway, batch)
         received = ReceivedBatch(*session.key, batch, session.store_epoch, ends or {})
-        both = _BatchAnswer(partial(self._answer, intake, tokens))
-        heard = self._hear(session.tenant, session.gateway, batch, both.kept)
-        self._committer.put(session, received, both.landed if heard else both.answer)
+        combined = _BatchAnswer(partial(self._answer, intake, tokens))
+        has_news = self._hear(session.tenant, session.gateway, batch, combined.kept)
+        self._committer.put(session, received, combined.landed if has_news else combined.answer)
         self._update_pressure(intake)
 
     def _answer(self, intake: Intake, tokens: Sequence[int], verdict: LandingOutcome, words: str) -> None:

@@ -207,7 +207,8 @@ class Landing:
     def resolve(self) -> None:
         """Confirm or forget every prepared commit. May be called again.
 
-        Raises `CannotLand` after all were tried: a failing table does not hold back commits of others."""
+        Raises `CannotLand` after all were tried: a failing table does not hold back commits of others.
+        """
         fault: LakeError | None = None
         unsettled: set[str] = set()
         for prepared in self._commits.unresolved():

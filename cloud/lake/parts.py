@@ -24,7 +24,8 @@ Ints = npt.NDArray[np.int64]
 def parts_of(received: ReceivedBatch) -> list[ReceivedBatch]:
     """Split a batch into parts, in order; a small one stays whole.
 
-    Each part has at most `PART_BYTES_MAX` or `SLICE_BYTES_MAX`, except for one larger message."""
+    Each part has at most `PART_BYTES_MAX` or `SLICE_BYTES_MAX`, except for one larger message.
+    """
     batch = received.batch
     is_sliced = batch.expanded > SLICE_BYTES_MAX and received.one_by_one
     bytes_max = SLICE_BYTES_MAX if is_sliced else PART_BYTES_MAX

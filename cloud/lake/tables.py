@@ -198,7 +198,8 @@ class LakeTable:
         """Write the log entry of the next version, durable on return; return False if another program has taken that
         version.
 
-        A store that has written and then failed refuses the retry, so the content is compared."""
+        A store that has written and then failed refuses the retry, so the content is compared.
+        """
         name = f"{LOG}/{self.version + 1:020}.json"
         if not self._place.put_new(name, content) and self._place.read(name) != content:
             return False
@@ -222,7 +223,8 @@ def _is_in(transaction: TransactionId, found: int | None) -> bool:
 def _fence(transaction: TransactionId, last: int) -> bytes:
     """Return a log entry that changes no rows and fences an application up to this transaction.
 
-    `last`: its last transaction in the table, repeated so that a concurrent commit of the application conflicts."""
+    `last`: its last transaction in the table, repeated so that a concurrent commit of the application conflicts.
+    """
     info = {"timestamp": time.time_ns() // 1_000_000, "operation": "FENCE", "operationParameters": {}}
     numbers = {transaction.application: last, transaction.application + _FENCED: transaction.commit}
     actions = [{"commitInfo": info}, *({"txn": {"appId": name, "version": at}} for name, at in numbers.items())]

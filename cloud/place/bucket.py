@@ -157,7 +157,8 @@ class Bucket:
         """Create an object; return False if it exists.
 
         It may exist because of this very put: if a store fails after it has written, the client retries and is refused.
-        Compare the content to find out."""
+        Compare the content to find out.
+        """
         try:
             with self._errors(f"put {path}"):
                 obstore.put(self._store, self._key(path), content, mode="create", use_multipart=False)

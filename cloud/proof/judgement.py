@@ -161,7 +161,8 @@ def _line(
 ) -> tuple[HourLine, list[Span]]:
     """Return the balance of a span, and its holes.
 
-    `waits`: messages missing above `top` may be at the gateway; `below`: those missing below it too."""
+    `waits`: messages missing above `top` may be at the gateway; `below`: those missing below it too.
+    """
     first, last = span
     missing = landed.there.missing(first, last)
     there = last + 1 - first - _count(missing)

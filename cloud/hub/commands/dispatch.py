@@ -129,7 +129,8 @@ def command_to_send(command: CommandRecord, now_us: int) -> HubCommand:
     """Return the command with its remaining time to live.
 
     An expired command is sent too if its gateway may have it already: only the gateway knows, and discards a new one at
-    once."""
+    once.
+    """
     return HubCommand(
         id=command.id,
         device=command.device,

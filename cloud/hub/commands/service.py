@@ -137,8 +137,8 @@ class HubCommands:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="commands")
         self._registry: Commands | None = None
         self._asked = 0
-        self._heard: deque[_PendingNews] = deque()
-        self._hears = asyncio.Event()
+        self._pending_news: deque[_PendingNews] = deque()
+        self._news_arrived = asyncio.Event()
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._newest = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -185,14 +185,15 @@ class HubCommands:
     async def cancel(self, identifier: str, by: str) -> CommandRecord | None:
         """Cancel a command, and report it to the application. Return None for an unknown command.
 
-        Raises `CancelTooLate`, `CommandsBusy`, `RegistryError`."""
+        Raises `CancelTooLate`, `CommandsBusy`, `RegistryError`.
+        """
         now_us = self._now_us()
         found = await self._ask(lambda registry: registry.cancel(identifier, by, now_us))
         if found is None or found.state != CommandState.CANCELLING.value:
             return found
-        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.hear([_over(found, now_us)], lambda kept: None if told.done() else told.set_result(kept))
-        await told
+        reported: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.hear([_over(found, now_us)], lambda kept: None if reported.done() else reported.set_result(kept))
+        await reported
         return await self.get(identifier)
 
     async def get(self, identifier: str) -> CommandRecord | None:
@@ -207,7 +208,8 @@ class HubCommands:
         """Wait until a command is completed, including a wanted response, or until the time is over. Return its current
         state.
 
-        Raises `CommandsBusy`, `RegistryError`."""
+        Raises `CommandsBusy`, `RegistryError`.
+        """
         if len(self._waiting) >= WAITING_MAX:
             raise CommandsBusy("too many requests wait for commands; repeat the request without `wait`")
         changed = asyncio.Event()
@@ -244,8 +246,8 @@ class HubCommands:
 
     def hear(self, news: Sequence[CommandNews], kept: Callable[[bool], None]) -> None:
         """Queue news. `kept` is called with True when it is on disk, with False when it cannot be stored now."""
-        self._heard.append(_PendingNews(news, kept))
-        self._hears.set()
+        self._pending_news.append(_PendingNews(news, kept))
+        self._news_arrived.set()
 
     # --- store of the dispatch ----------------------------------------------------------------------------------------
 
@@ -305,13 +307,13 @@ class HubCommands:
     async def _listen(self) -> None:
         """Store queued news, as much as is there at once."""
         while True:
-            await self._hears.wait()
-            self._hears.clear()
-            while self._heard:
-                together = [self._heard.popleft() for _ in range(min(len(self._heard), AT_ONCE_MAX))]
-                kept = await self._store([each for heard in together for each in heard.news])
-                for heard in together:
-                    heard.kept(kept)
+            await self._news_arrived.wait()
+            self._news_arrived.clear()
+            while self._pending_news:
+                together = [self._pending_news.popleft() for _ in range(min(len(self._pending_news), AT_ONCE_MAX))]
+                kept = await self._store([each for pending in together for each in pending.news])
+                for pending in together:
+                    pending.kept(kept)
 
     async def _store(self, news: Sequence[CommandNews]) -> bool:
         """Publish news to applications, then store it; return False if that fails now."""

@@ -207,12 +207,12 @@ class _DesiredApi:
         patterns = [each for each in query.get("gateways", "").split(",") if each]
         if bool(patterns) is ("selector" in query):
             raise RequestRefused(400, "name the gateways with gateways=PATTERN,… or selector=SELECTOR")
-        whom = RolloutTarget(patterns, None if patterns else _selector(request))
+        target = RolloutTarget(patterns, None if patterns else _selector(request))
         seconds = [_number(query.get(name, default), name) for name, default in (("soak", "600"), ("away", "3600"))]
         pace = RolloutPace(seconds[0], seconds[1], int(_number(query.get("failures", "0"), "failures")))
         waves, now_us = query.get("waves", "1,10%,100%"), self._desired.now_us()
-        begun = await self._desired.ask(lambda tables: start_rollout(tables, wanted, whom, waves, pace, now_us))
-        return await self._shown(wanted.tenant, begun.id, 201)
+        started = await self._desired.ask(lambda tables: start_rollout(tables, wanted, target, waves, pace, now_us))
+        return await self._shown(wanted.tenant, started.id, 201)
 
     async def step(self, request: Request) -> Response:
         scope = await scope_of(self._access, request, Operation.MANAGE)

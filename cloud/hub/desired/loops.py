@@ -28,7 +28,8 @@ class FleetLoop(DesiredError):
 def require_no_ring(wanted: Mapping[str, Documents], others: Mapping[str, Documents]) -> None:
     """Check that new configurations close no loop. Loops that existed before are ignored. Raises `FleetLoop`.
 
-    `wanted`: the new resources by gateway; `others`: those of the other gateways."""
+    `wanted`: the new resources by gateway; `others`: those of the other gateways.
+    """
     mine = _distinct(wanted)
     found = [way for name, each in {**others, **mine}.items() for way in ways(_resources(each), name)]
     for ring in rings(found):

@@ -100,7 +100,8 @@ def want_for_selector(
 ) -> list[VersionRecord]:
     """Set the configuration of `wanted.selector`; `wanted` names no gateway. Return the versions made.
 
-    Raises `LabelError`, `UnknownGateway` for too many gateways, and as `want`."""
+    Raises `LabelError`, `UnknownGateway` for too many gateways, and as `want`.
+    """
     choice = parse_selector(wanted.selector or "")
     labelled = selectors.labels(wanted.tenant)
     if sum(choice.matches(each) for each in labelled.values()) > GATEWAYS_AT_ONCE_MAX:
@@ -128,7 +129,8 @@ def make_context(now_us: int, sign: Sign) -> VersionContext:
 def want(known: Configurations, wanted: Sequence[WantedConfiguration], now_us: int, sign: Sign) -> list[VersionRecord]:
     """Make the next version of each of these gateways of one tenant.
 
-    Raises `UnknownGateway`, `DesiredError`, also for a loop over the fleet; then none is made."""
+    Raises `UnknownGateway`, `DesiredError`, also for a loop over the fleet; then none is made.
+    """
     _require_no_ring(known, wanted[0].tenant, {each.gateway: each.resources for each in wanted})
     return known.want(wanted, now_us, sign)
 
@@ -165,7 +167,7 @@ def repeat_version(record: VersionRecord, by: str, note: str) -> WantedConfigura
 def start_rollout(
     tables: ConfigurationTables,
     wanted: WantedConfiguration,
-    whom: RolloutTarget,
+    target: RolloutTarget,
     text: str,
     pace: RolloutPace,
     now_us: int,
@@ -173,15 +175,16 @@ def start_rollout(
     """Start a roll-out; `wanted` names no gateway, `text` is its waves.
 
     Raises `UnknownGateway`, `WavesError`, `RolloutError`, `LabelError`, and `FleetLoop` for a loop once all gateways
-    have it."""
+    have it.
+    """
     known, rollouts = tables.configurations, tables.rollouts
     labelled = tables.selectors.labels(wanted.tenant)
-    if whom.selector is not None:
-        names = choose_gateways(known, labelled, wanted.tenant, whom.selector)
+    if target.selector is not None:
+        names = choose_gateways(known, labelled, wanted.tenant, target.selector)
         if not names:
-            raise UnknownGateway(f"{whom.selector} chooses no gateway of tenant {wanted.tenant}")
+            raise UnknownGateway(f"{target.selector} chooses no gateway of tenant {wanted.tenant}")
     else:
-        names = match_gateways(known, wanted.tenant, whom.patterns)
+        names = match_gateways(known, wanted.tenant, target.patterns)
     _require_no_ring(known, wanted.tenant, dict.fromkeys(names, wanted.resources))
     found = parse_waves(text, names, labelled)
     busy = next((each for each in rollouts.all(wanted.tenant) if each.state in GOING), None)
@@ -202,7 +205,7 @@ def start_rollout(
         wave=0,
         state=RolloutState.RUNNING,
         why="",
-        selector=str(whom.selector) if whom.selector is not None else None,
+        selector=str(target.selector) if target.selector is not None else None,
         stages=[each.words for each in found],
     )
     rollouts.add(record, make_members(found, now_us))

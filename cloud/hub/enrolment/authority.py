@@ -95,7 +95,8 @@ class Authority(Protocol):
     def sign(self, statement: bytes) -> bytes:
         """Sign a statement with ECDSA, or RSA with PKCS #1 v1.5, over SHA-256.
 
-        Only for statements with a prefix that no certificate begins with (`bridge.desired.SIGNED_PREFIX`)."""
+        Only for statements with a prefix that no certificate begins with (`bridge.desired.SIGNED_PREFIX`).
+        """
         ...
 
 
@@ -123,7 +124,8 @@ class OwnAuthority:
     def name_hub(self, names: Collection[str], ocsp_url: str | None = None) -> None:
         """Set the names of the hub. Gateways recognise the hub by them, so no gateway's certificate gets one.
 
-        `ocsp_url` is written into certificates (RFC 5280 section 4.2.2.1)."""
+        `ocsp_url` is written into certificates (RFC 5280 section 4.2.2.1).
+        """
         self._hub_names, self._ocsp_url = names, ocsp_url
 
     @property

@@ -103,7 +103,8 @@ def connect_registration(data: Path, authority: OwnAuthority, server: EstServer)
     """Connect to the authority of an EST server.
 
     Its certificates are fetched now, or taken from the last time if it does not answer. Raises `AuthorityFileError`.
-    Blocks."""
+    Blocks.
+    """
     made = Registration(EstClient(server), data / FOLDER, authority.certificate)
     try:
         made.fetch()
@@ -160,7 +161,8 @@ class ServerCertificate:
         """Create the certificate if it is missing, has other names or another authority, or is at two thirds of its
         validity.
 
-        Return whether it is new. Raises `AuthorityFileError`."""
+        Return whether it is new. Raises `AuthorityFileError`.
+        """
         if now < self._due_at and self.file.exists():
             return False
         found = self._read()

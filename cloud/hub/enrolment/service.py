@@ -98,7 +98,8 @@ class Enrolment:
 
         `revoked` is called when certificates were revoked, on the loop's thread. `forgotten` is called on the loop's
         thread with each forgotten gateway and the time; for some more than once. `older` is called, in any thread, with
-        signs that the registry is an older copy."""
+        signs that the registry is an older copy.
+        """
         self.authority = authority
         self.trouble: str | None = None
         """Reason why revocations cannot be read; None if they can."""
@@ -270,7 +271,8 @@ class Enrolment:
         """Return the gateway that a certificate, as given by `ssl`, names.
 
         A certificate of our authority that the registry has lost is added first. Raises `EnrolmentRefused`, with `why`
-        one is needed, and `RegistryError`."""
+        one is needed, and `RegistryError`.
+        """
         if not certificate:
             raise EnrolmentRefused(RefusalReason.NO_CERTIFICATE, f"the client certificate is missing: {why}")
         try:
@@ -304,7 +306,8 @@ class Enrolment:
 
         Our authority signs within the transaction that stores it. Another authority is asked between two transactions,
         so that the registry is not blocked. If the second transaction fails, the certificate is useless to all but the
-        holder of the key, who repeats the request."""
+        holder of the key, who repeats the request.
+        """
         if self._registration is None:
             return await keep(partial(self._sign, key))
         try:

@@ -183,7 +183,8 @@ class Commands:
         """Store a new command. Raises `CommandRefused`.
 
         `gateway_max`, `tenant_max`: limits of open commands. `known`: the gateway is connected, whatever the registry
-        says yet. `key`: idempotency key of the sender; if a command was sent under it, return that one."""
+        says yet. `key`: idempotency key of the sender; if a command was sent under it, return that one.
+        """
 
         def work(tx: sa.Connection) -> CommandRecord:
             if key is not None and (there := _sent_before(tx, command, key)) is not None:

@@ -114,7 +114,8 @@ class ConfigurationRecord(NamedTuple):
         """State of the wanted version.
 
         ``confirmed``, ``trying``, ``updating`` (accepted, the gateway is changing its system for it), ``refused``,
-        ``rolled-back``, ``waiting`` (for the gateway to fetch it) or ``none`` (no version is wanted)."""
+        ``rolled-back``, ``waiting`` (for the gateway to fetch it) or ``none`` (no version is wanted).
+        """
         report = self.report
         if not self.wanted:
             return "none"

@@ -40,7 +40,8 @@ class Database:
     def open(self, work: Callable[[sa.Connection], T]) -> T:
         """Run the first transaction, while other hubs cannot open the registry.
 
-        Raises `RegistryError` with advice for the operator; then close the database."""
+        Raises `RegistryError` with advice for the operator; then close the database.
+        """
 
         def fault(words: str) -> RegistryError:
             return self.dialect.opening_error(words, self.where)

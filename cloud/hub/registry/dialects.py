@@ -35,7 +35,8 @@ class SqlDialect(Protocol):
     def lock_opening(self, tx: sa.Connection) -> None:
         """Lock the opening of the registry until `unlock_opening` or the end of the connection.
 
-        Runs in a transaction of its own: the next one must begin after other hubs are done, to see their tables."""
+        Runs in a transaction of its own: the next one must begin after other hubs are done, to see their tables.
+        """
         ...
 
     def unlock_opening(self, tx: sa.Connection) -> None:

@@ -1,6 +1,7 @@
 """Labels of gateways in the registry: set by the operator, or by the token of an enrolment.
 
-They end when the gateway is forgotten, because the next gateway of that name is another one."""
+They end when the gateway is forgotten, because the next gateway of that name is another one.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ class Lineages:
         """Compare a gateway's store with its known lineage, in one transaction.
 
         Return None, and store the lineage, for the known store or its continuation. Return the last opening that both
-        know, or an empty text, for an older copy. Raises `RegistryError`."""
+        know, or an empty text, for an older copy. Raises `RegistryError`.
+        """
         self._reached.pop(store, None)  # it reconnected, and may have been at another hub
         return self._database.transaction(lambda tx: self._compare(tx, store, lineage))
 

@@ -58,7 +58,8 @@ class _Loaded(NamedTuple):
 class Marks:
     """Marks in the registry. For the registry's thread.
 
-    The rows of a gateway are cached from its connection on: while it is connected here, no other hub changes them."""
+    The rows of a gateway are cached from its connection on: while it is connected here, no other hub changes them.
+    """
 
     def __init__(self, database: Database, generations: Generations) -> None:
         self._generations = generations

@@ -21,7 +21,8 @@ class OpenRegistry(NamedTuple):
 def open_registry(url: sa.URL, begin: Callable[[sa.Connection], None] = lambda _tx: None) -> OpenRegistry:
     """Open a registry for the calling thread; create missing tables. `begin` is called in the same transaction.
 
-    Raises `RegistryError`; then nothing stays open."""
+    Raises `RegistryError`; then nothing stays open.
+    """
     database = Database(url)
 
     def work(tx: sa.Connection) -> str:

@@ -132,7 +132,8 @@ class Rollouts:
         """Abort a roll-out, and send gateways that may have its version the last one they confirmed before. Return
         those gateways.
 
-        Gateways with a later decision keep that. Raises `RolloutError`."""
+        Gateways with a later decision keep that. Raises `RolloutError`.
+        """
 
         def work(tx: sa.Connection) -> list[str]:
             record = _one(tx, rollout)

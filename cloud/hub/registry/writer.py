@@ -35,7 +35,8 @@ class RegistryWriter:
         """Record the lake of this writer; return all writers of that lake.
 
         A data directory is locked by one hub at a time, so the others have ended, and this one settles their open
-        commits."""
+        commits.
+        """
         tx.execute(writers.update().where(writers.c.id == self.id).values(lake=lake))
         return frozenset(tx.execute(sa.select(writers.c.id).where(writers.c.lake == lake)).scalars())
 

@@ -87,7 +87,7 @@ def test_nothing_is_kept_of_who_has_nothing() -> None:
     rig.put("a", 100)
     for _ in range(3):
         rig.take()
-    assert len(rig.queue._had_s) <= 1
+    assert len(rig.queue._used_s) <= 1
 
 
 def test_what_there_was_no_time_for_comes_first() -> None:
