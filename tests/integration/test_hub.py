@@ -391,7 +391,7 @@ def test_data_that_cannot_be_used_end_in_one_clear_line(tmp_path: Path) -> None:
         database.commit()
     code, words = refused("--data", str(tmp_path / "newer"), "--dev", *FREE)
     assert code == 2
-    assert "newer program" in words
+    assert "newer version" in words
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
